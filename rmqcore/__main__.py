@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 if not __package__:
-    # run by its path: this folder's modules are not to be found under the names of Python's own
+    # run by its path: names of Python's own modules must not find modules of this folder
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from rmqcore.cli.main import run

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Any, Final, TypeGuard
 
-#: characters of a refused value that an error shows
+#: A refused value is shown up to this many characters.
 _VALUE_SHOWN: Final = 200
 
 
@@ -296,7 +296,8 @@ class FlushTimeoutError(StoreError, TimeoutError):
         super().__init__(f"the record at {phy_offset}: {reason}")
 
 
-#: what a system says when a file cannot grow: the disk, a quota or the process's limit is full
+#: The system's codes for a file that cannot grow: the disk, a quota or the process's limit is
+#: full.
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 

@@ -33,12 +33,12 @@ __all__ = [
 
 RETRY_PREFIX: Final = "%RETRY%"
 DEAD_LETTER_PREFIX: Final = "%DLQ%"
-#: property with the Unix time in milliseconds from which on a message is of no use
+#: A property: the Unix time in milliseconds from which on a message is of no use to anybody.
 EXPIRES_MS: Final = "EXPIRES_MS"
-#: what a copy has of the message itself, wherever it is put
+#: The attributes that every copy of a message keeps.
 _KEPT: Final = ("flag", "sys_flag", "born_timestamp_ms", "born_host", "reconsume_times")
-#: properties that tell of a message's way, and nothing that anybody needs to handle it: a copy
-#: for which a record has no room goes without them, the first of them first
+#: Properties that say how a message came here, and that nobody needs to work on it. A copy that
+#: does not fit into a record leaves them out, the first of them first.
 _SPARE: Final = (
     "TIMER_ENQUEUE_MS",
     "TIMER_DEQUEUE_MS",
@@ -51,7 +51,7 @@ _SPARE: Final = (
     "MSG_REGION",
     "CLUSTER",
 )
-#: the store may add its checksum, of 19 bytes
+#: A copy's properties have at most this many bytes, as the store may add its checksum of 19.
 _ROOM: Final = PROPERTIES_SIZE_MAX - 19
 
 
@@ -154,7 +154,7 @@ class ReceivedMessage:
         self.stored = stored
         self.broker_name = broker_name
         self.reconsume_times = stored.reconsume_times
-        #: what the consumer needs to settle the message
+        #: names the message to the consumer that is asked to acknowledge it or give it back
         self.place = place
         self._body: bytes | None = None
 

@@ -37,7 +37,7 @@ __all__ = ["SMALL_FILES", "RunningBroker", "rocketmq_broker", "rocketmq_topic", 
 
 _HOST: Final = "127.0.0.1"
 _START_TIMEOUT_S: Final = 30.0
-#: files of a size that a test's disk has room for
+#: Sizes of files that the disk of a machine for tests has room for.
 SMALL_FILES: Final = {
     "mappedFileSizeCommitLog": 16 << 20,
     "mappedFileSizeConsumeQueue": 6000 * 20,

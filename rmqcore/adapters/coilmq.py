@@ -113,7 +113,8 @@ class RmqQueueStore(QueueStore):  # type: ignore[misc]
             queue = self._queue(destination)
             frame = None if queue is None else self._first_frame(destination, queue)
             if queue is not None and not len(queue):
-                # its place is the next destination's: there are as many as wait at a time
+                # gives its place to the next destination: there are as many queues as wait at a
+                # time
                 del self._queues[queue.name]
                 self._home.close_queue(queue)
             return frame

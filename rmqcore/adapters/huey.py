@@ -32,22 +32,23 @@ if TYPE_CHECKING:
     from rmqcore.message import Lease, ReceivedMessage
     from rmqcore.store.protocol import MessageStore
 
-#: the group of all consumers; what could not be read goes to ``%DLQ%huey``
+#: All consumers are one group of this name; a task that could not be read goes to ``%DLQ%huey``.
 GROUP: Final = "huey"
-#: queue id of priority 0; priorities below -128 and above 127 count as these
+#: Priority 0 has this queue id; priorities below -128 and above 127 count as the last ones.
 _PRIORITY_ZERO: Final = 128
 _PRIORITY_MAX: Final = 255
-#: a task that is taken at once is acknowledged within this
+#: A task that is dequeued for good is leased for this long, and acknowledged meanwhile.
 _TAKEN_WITHIN_MS: Final = 60_000
 _NEVER: Final = 1 << 30
-#: a key of the schedule: microseconds since 1970, so far above 0 that every date sorts; 16 bytes
+#: A key of the schedule: microseconds since 1970, moved up so that every date sorts; 16 bytes that
+#: tell tasks of one time apart.
 _DUE: Final = struct.Struct(">Q16s")
 _DUE_ZERO: Final = 1 << 62
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - of times without a zone
-#: a scheduler that has claimed a task enqueues it within this
+#: A scheduler that claims a task has this long to enqueue it; then another may claim it.
 _CLAIMED_FOR_MS: Final = 60_000
 _FLUSHED_AT_ONCE: Final = 1000
-#: what the store raises when it takes nothing
+#: The errors by which the store refuses a put.
 _REFUSALS: Final = (RmqCoreError, OSError)
 
 
@@ -196,7 +197,8 @@ class RmqStorage(BaseStorage):  # type: ignore[misc]
         rows = [row for row in self.store.lag(GROUP, [self._topic]) if row.topic == self._topic]
         items: list[bytes] = []
         for row in sorted(rows, key=lambda row: -row.queue_id):
-            # what lies behind the oldest that is not acknowledged may be; the newest are not
+            # messages behind the oldest that is not acknowledged may have been acknowledged; the
+            # newest have not
             waiting = self.store.messages(self._topic, row.queue_id, start=row.committed_offset)
             bodies = [bytes(message.body) for message in waiting]
             items += bodies[len(bodies) - row.ready :]

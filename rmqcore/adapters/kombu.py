@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from rmqcore.message import Lease, ReceivedMessage
     from rmqcore.store.protocol import MessageStore
 
-#: the group of all consumers; what it could not read goes to ``%DLQ%kombu``
+#: All consumers are one group of this name; a message that it could not read goes to
+#: ``%DLQ%kombu``.
 GROUP: Final = "kombu"
 #: the tables: arguments by queue, properties by exchange, bindings, queues that may expire
 QUEUES: Final = "kombu-queues"
@@ -37,18 +38,20 @@ EXCHANGES: Final = "kombu-exchanges"
 BINDINGS: Final = "kombu-bindings"
 EXPIRING: Final = "kombu-expiring"
 
-#: messages that one `drain_events` delivers at most
+#: One `drain_events` delivers at most this many messages.
 _BATCH: Final = 32
-#: how long `drain_events` waits at most while a channel has its window full: another may get one
+#: While a channel has its window full, `drain_events` waits no longer than this: another channel
+#: may have got a message.
 _FULL_WAIT_S: Final = 0.05
-#: a queue that expires is kept by its consumers this many times within its time
+#: Consumers of a queue that expires renew it this many times within its time.
 _KEPT_TIMES: Final = 3
 _NEVER: Final = 1 << 30
-#: in the place of a queue's arguments while its messages are deleted, at most for so long
+#: This stands in the place of a queue's arguments while its messages are deleted; after
+#: `_DELETING_MS` whoever has begun that is taken to have died.
 _DELETING: Final = b""
 _DELETING_MS: Final = 10_000
 _DELETING_PAUSE_S: Final = 0.01
-#: between the parts of a binding's key; kombu's names have none
+#: Stands between the parts of a binding's key; kombu's names have no such character.
 _SEPARATOR: Final = "\0"
 
 
@@ -103,7 +106,7 @@ class QoS(virtual.QoS):  # type: ignore[misc]
         try:
             self.channel.give_back(list(leases.values()))
         except StoreClosedError:
-            # the interpreter ends, and has closed the store: that gave them back
+            # the interpreter is ending and has closed the store, which released all leases
             return []
         except (StoreError, OSError) as error:
             return [(error, message) for message in delivered]

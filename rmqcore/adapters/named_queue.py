@@ -17,7 +17,7 @@ TOPIC: Final = "NAMED_QUEUES"
 LINK: Final = "QUEUE_LINK"
 #: the kind of an entry that no queue has
 FREE: Final = 0
-#: added to the kind in the link of an element that was copied from another entry
+#: The kind in an element's link is larger by this when it was copied from another entry.
 COPIED: Final = 2
 
 _NO_TOP: Final = -1
@@ -110,7 +110,7 @@ class NamedQueue:
     def __init__(self, home: Home, entry: int, name: str) -> None:
         self.home = home
         self.name = name
-        #: of what is put: the kind, or that of a copy
+        #: the kind that a put writes into the link: the queue's, or that of a copy
         self.put_kind = self.kind
         self.move_to(entry)
 

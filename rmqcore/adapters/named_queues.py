@@ -63,7 +63,7 @@ _SETTINGS: Final[dict[str, Any]] = {
     "message_index_enable": False,
     "allocate_ahead": 1,
 }
-#: log files that are left alone: less is not worth copying
+#: A log of fewer files than this is left alone: what could be freed is not worth a copy.
 _KEPT_FILES: Final = 4
 
 _log = logging.getLogger("rmqcore")
@@ -126,7 +126,7 @@ class NamedQueues:
     def __init__(self, path: Path, durability: Durability) -> None:
         self.path = path
         self.users = 0
-        #: open, in the process that opened it
+        #: False when closed, and in a forked child
         self.is_ours = True
         self.durability = durability
         self._in_use: dict[str, NamedQueue] = {}
@@ -213,7 +213,8 @@ class NamedQueues:
 
     def _vacate(self, entry: int) -> None:
         """Take an entry from a queue that is empty."""
-        # what is at hand says that it is empty until the kind says that it is free
+        # a kill between the two writes leaves an entry of an empty queue, which the next opening
+        # frees
         self._set(entry, _END, self.store.max_queue_offset(TOPIC, entry))
         self._set(entry, _KIND, FREE)
         self._free.append(entry)
@@ -372,7 +373,7 @@ class NamedQueues:
         except OSError:
             self._vacate(copy.entry)
             raise
-        # the entry that is left says all until it is free: of the two either one may be kept
+        # until the old entry is free it is complete: after a kill either of the two may be kept
         queue.save()
         left, entry = queue.entry, copy.entry
         end = self.store.max_queue_offset(TOPIC, entry)

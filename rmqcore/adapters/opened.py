@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("rmqcore")
 
-#: seconds after which log files that nobody needs are given back, where a program does not say
+#: Log files that nobody needs are deleted this often, where a program does not say.
 DELETE_CONSUMED_EVERY_S: Final = 60.0
 
 
@@ -64,7 +64,8 @@ class OpenedStore:
         self._holder = Holder()
         self._pid = os.getpid()
         self._deletes_at = 0.0
-        #: bytes that were handed out since log files were given back, and those of such a file
+        #: bytes that were handed out since log files were last deleted, and the size of such a
+        #: file
         self._handed_out_size = 0
         self._file_size = self.store.config.mapped_file_size_commit_log
 
@@ -119,7 +120,7 @@ class OpenedStore:
         """End a use that was dropped; what it held comes again."""
         dropped = not getattr(self, "_closed", True) and hasattr(self, "_handle")
         if dropped and not sys.is_finalizing():
-            # not here: this may be in the middle of any other call
+            # in another thread: a finalizer may run in the middle of any other call
             threading.Thread(target=self._drop, name="CloseStore").start()
 
     def _drop(self) -> None:

@@ -33,7 +33,7 @@ _log = logging.getLogger("rmqcore")
 #: where Scrapy's scheduler keeps its queues below a JOBDIR, and there the list of those in use
 REQUESTS: Final = "requests.queue"
 ACTIVE: Final = "active.json"
-#: the store in there
+#: The store's directory in there.
 STORE: Final = "rmqcore"
 
 
@@ -94,7 +94,7 @@ class Job:
         self._requests = requests
         self._home = named_queues(requests / STORE)
         self._list: Any = None
-        #: what was popped and not seen to be done with, and what to call then
+        #: requests that were popped and are not known to be done, with what releases each
         self._held: dict[Request, Callable[[], None]] = {}
         self._refused = False
         with suppress(FileNotFoundError):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rmqcore.adapters.huey import RmqStorage
 
 _PRIORITY_MAX: Final = 9
-#: huey's FileStorage: the name of a task's file begins with this less its priority
+#: huey's FileStorage names a task's file by this number less the task's priority.
 _HUEY_PRIORITY_MAX: Final = 0xFFFF
 _KEY_SIZE: Final = struct.Struct(">I")
 _MS: Final = 1000

@@ -41,7 +41,7 @@ class WordsFile:
             with room_at(path):
                 os.posix_fallocate(self._fd, 0, size)
             if not found:
-                # what `flush` promises needs the name, too
+                # `flush` promises that the file is on the disk, which needs its name
                 sync_directory(path.parent)
             self._map(size)
             self._check(int.from_bytes(kind, "little"))
@@ -60,7 +60,7 @@ class WordsFile:
         region = MappedRegion(self._fd, size, path=self.path)
         content = memoryview(region)
         words = content.cast("q")
-        # no call in between, in which a signal handler could raise
+        # one statement without a call, in which no signal handler can raise
         self._region, self._bytes, self.words = region, content, words
 
     def _unmap(self) -> None:

@@ -84,7 +84,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-#: of a command that is not installed: whatever is asked of it, it says what to install
+#: A command that is not installed takes any argument, to say what to install.
 _ANYTHING = {
     "allow_extra_args": True,
     "ignore_unknown_options": True,

@@ -162,7 +162,7 @@ class Application(TyperGroup):
         except _CLICK_ERROR as error:
             code = _report_usage(error, as_json="--json" in words)
         except SystemExit as ended:
-            # what prints a help page ends the process so
+            # click ends so for a closed pipe, and also behind a help page
             if not isinstance(ended.__context__, BrokenPipeError):
                 raise
             _forget_output()

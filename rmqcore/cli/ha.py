@@ -138,7 +138,7 @@ def resync(
     asked = configured(config, settings).with_settings({"broker_role": "SLAVE"})
     directory = StoreDir(store, asked.store_path_commit_log)
     directory.require()
-    # a log that is put aside whole tells the next opening no sizes
+    # the log is moved away whole, so the next opening cannot read sizes off its files
     asked = fitted_config(asked, directory)
     kept, fetched, end = None, 0, 0
     with Bars() as bars:

@@ -21,6 +21,6 @@ def run() -> None:
     try:
         import_module("rmqcore.cli.app").main()
     except KeyboardInterrupt:
-        # before a command began; none leaves one to be seen here
+        # Ctrl-C came before a command began; a command handles its own
         sys.stderr.write("rmqcore: interrupted\n")
         sys.exit(_INTERRUPTED)

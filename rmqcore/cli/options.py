@@ -53,7 +53,7 @@ SkipDamaged = Annotated[
 
 _AGO = re.compile(r"(\d+)(ms|s|m|h|d)")
 _NAMES_SHOWN = 8
-#: damaged places that are named one by one
+#: A command names this many damaged places one by one, and counts the others.
 _DAMAGE_NAMED = 20
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 

@@ -31,7 +31,7 @@ class _Console(Console):
 
 CONSOLE = _Console(highlight=False)
 NOTES = _Console(stderr=True, highlight=False, soft_wrap=True)
-#: columns of a table that no terminal limits
+#: A table that is not for a terminal is this many columns wide, so that no cell is cut.
 _WIDE = 10_000
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 

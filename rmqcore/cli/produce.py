@@ -26,7 +26,7 @@ from rmqcore.client.assignment import Start
 from rmqcore.client.blocking import Consumer, Producer
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="the topic")]
-#: of the result of a send
+#: The attributes of a `SendResult` that are printed.
 _SHOWN = (
     "message_id",
     "offset_message_id",

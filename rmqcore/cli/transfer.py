@@ -187,7 +187,7 @@ def _check_topics(store: Path, topics: list[str] | None, config: StoreConfig) ->
     wanted = set(topics or ())
     names = {*queues, *(known.topic_name for known in table)}
     if not queues and not wanted <= names:
-        # they are lost
+        # the queues are lost, so the log is asked for topics
         names |= _topics_in_log(store, wanted - names, config)
     for topic in sorted(wanted - names):
         raise ArgumentError("topic", topic, one_of("topic", topic, sorted(names)))

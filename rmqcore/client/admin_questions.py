@@ -25,7 +25,8 @@ from rmqcore.remoting import (
 )
 from rmqcore.world import monotonic_s, wall_clock_ms
 
-#: brokers wait 10 s for the answer
+#: A message that is not acknowledged within this is answered as failed: brokers wait 10 s for the
+#: answer.
 _SETTLED_WITHIN_S: Final = 8.0
 _VERSION: Final = "V5_3_3"
 _CONSUMED: Final = "CR_SUCCESS"

@@ -14,7 +14,7 @@ from rmqcore.world import wall_clock_ms
 
 _T = TypeVar("_T")
 
-#: bytes of messages of one queue that wait to be handed out
+#: A queue with more bytes of messages than this waiting to be handed out is not pulled from.
 _BUFFERED_BYTES_MAX = 8 * 1024 * 1024
 
 

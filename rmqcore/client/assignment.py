@@ -35,11 +35,12 @@ logger = logging.getLogger(__name__)
 Start: TypeAlias = Literal["first", "last"] | int
 
 _REBALANCE_INTERVAL_S = 20.0
-#: while a topic has no route: it may be created at any moment; each look waits twice as long
+#: A topic without a route may be created at any moment: this is the first pause between two looks
+#: for it, and each is twice the one before, up to `_LOOK_AGAIN_S_MOST`.
 _LOOK_AGAIN_S = 0.02
 _LOOK_AGAIN_S_MOST = 1.0
 _COMMIT_INTERVAL_S = 5.0
-#: pause after a pull that failed
+#: A pull that failed is followed by this pause.
 _PULL_PAUSE_S = 1.0
 _FLOW_CONTROL_PAUSE_S = 0.02
 _NOTHING_YET = frozenset({ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY})
@@ -377,7 +378,7 @@ class Assignment:
         for queue, offset in offset_table(request.body).items():
             assigned = self.queues.get(queue)
             if assigned is not None:
-                # the pull that waits at the old offset is not waited for
+                # a pull that a broker holds at the old offset is given up
                 if assigned.task is not None:
                     assigned.task.cancel()
                 assigned.restart(offset)

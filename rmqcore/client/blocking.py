@@ -140,7 +140,8 @@ class _Loop(threading.Thread):
         self.join(_STOP_TIMEOUT_S)
 
 
-#: those whose thread is at work; a child keeps the copies, so that nothing of them is finalized
+#: The event loops whose thread is at work; a forked child keeps its copies of them, so that none
+#: is finalized there.
 _RUNNING: set[_Loop] = set()
 
 
@@ -152,7 +153,7 @@ class _Blocking(Generic[_Client]):
         self._client: _Client | None = None
         self._loop: _Loop | None = None
         self._lock, self._pid = threading.RLock(), os.getpid()
-        # a wrong argument is said here already
+        # raises now what is wrong with the arguments
         make()
 
     def __enter__(self) -> Self:

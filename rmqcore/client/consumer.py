@@ -27,10 +27,10 @@ from rmqcore.world import wall_clock_ms
 logger = logging.getLogger(__name__)
 
 Mode = Literal["clustering", "broadcasting"]
-#: pause before a message that failed is tried again where a queue is consumed in order
+#: Where a queue is consumed in order, a message that failed is handed out again after this pause.
 _ORDERLY_PAUSE_S = 1.0
 _RECONSUME_MAX = 16
-#: seconds of the delay levels of ``messageDelayLevel``, the first of number 1
+#: The delay of each level of ``messageDelayLevel`` in seconds, that of level 1 first.
 _LEVELS_S = (1, 5, 10, 30, *(60 * minutes for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)))
 _LEVELS_S += (20 * 60, 30 * 60, 3600, 7200)
 

@@ -18,7 +18,8 @@ from rmqcore.remoting.codes import MASTER_ID, PULL_SUBSCRIPTION, PULL_SUSPEND
 
 logger = logging.getLogger(__name__)
 
-#: milliseconds that a broker holds a pull, and that it may take in all
+#: A broker holds a pull that finds nothing for at most the first of these, and is given the second
+#: to answer at all; milliseconds.
 PULL_SUSPEND_MS = 15_000
 PULL_TIMEOUT_MS = 30_000
 _PULL_COUNT = 32

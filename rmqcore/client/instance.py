@@ -41,14 +41,14 @@ from rmqcore.remoting.sockets import local_address
 from rmqcore.world import monotonic_s
 
 AUTO_CREATE_TOPIC = "TBW102"
-#: queues that a client asks for when its first message creates a topic
+#: A topic that a client's first message creates gets at most this many queues.
 _NEW_TOPIC_QUEUES = 4
 #: seconds between two heart-beats, and between two looks at the routes
 HEART_BEAT_INTERVAL_S = 30.0
-#: seconds between two looks for brokers that know nothing of this client
+#: Brokers that know nothing of this client are looked for this often.
 _MEET_INTERVAL_S = 1.0
 DEFAULT_TIMEOUT_MS = 3000.0
-#: for a good-bye, which brokers can do without
+#: A broker has this long to answer a good-bye; without an answer it forgets the client by itself.
 _GOOD_BYE_TIMEOUT_MS = 1000.0
 
 
@@ -140,7 +140,7 @@ class ClientInstance:
             settings=ClientSettings(tls=self._tls),
             processors=dict(processors or {}),
             sign=None if self._acl is None else self._acl.sign,
-            # who comes again over another connection is a stranger to the broker
+            # a broker does not know a client that comes again over another connection
             on_close=lambda address, _: self._known.discard(address),
         )
         self._task = self._loop.create_task(self._look_after())

@@ -8,11 +8,12 @@ from typing import Final
 
 from rmqcore.errors import ArgumentError
 
-#: characters of the longest topic
+#: A topic's name has at most this many characters.
 TOPIC_MAX: Final = 127
-#: a group's, whose retry topic is no longer than a topic's
+#: A consumer group's name has at most this many characters, so that the name of its retry topic is
+#: not too long.
 GROUP_MAX: Final = TOPIC_MAX - len("%RETRY%")
-#: a producers' group, which has no topic
+#: A producer group's name may be longer, as it has no topic.
 PRODUCERS_MAX: Final = 255
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 

@@ -22,7 +22,8 @@ from rmqcore.world import wall_clock_ms
 BODY_SIZE_MAX = 4 * 1024 * 1024
 _ZLIB_LEVEL = 5
 _NEW_TOPIC_QUEUES = "4"
-#: properties that belong to RocketMQ; a caller gives them by the argument of their own
+#: RocketMQ uses these properties itself: a caller sets them by arguments, and gets an error for
+#: the property.
 _OWN = {
     "KEYS": "use keys",
     "TAGS": "use tags",

@@ -37,7 +37,7 @@ from rmqcore.remoting import (
 logger = logging.getLogger(__name__)
 
 _STORED = frozenset(int(status) for status in SendStatus)
-#: answers after which another broker is tried. Source: DefaultMQProducer, retryResponseCodes
+#: After these answers another broker is tried. Source: DefaultMQProducer, retryResponseCodes.
 _TRY_ELSEWHERE = frozenset(
     {
         ResponseCode.TOPIC_NOT_EXIST,

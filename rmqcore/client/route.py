@@ -10,7 +10,7 @@ from rmqcore.client.results import MessageQueue
 from rmqcore.java.json import parse_java_json
 from rmqcore.remoting.codes import MASTER_ID, PERM_READ, PERM_WRITE
 
-#: more queues of one topic in a broker are taken for an error in the answer
+#: A route that says that one broker has more queues than this is refused as damaged.
 _QUEUES_MAX = 65_536
 
 

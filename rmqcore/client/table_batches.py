@@ -11,11 +11,12 @@ from rmqcore.errors import ArgumentError
 from rmqcore.native.columns._encode_columns import ColumnEncoder, batch_of_records
 from rmqcore.remoting import RequestCode
 
-#: bytes of rows that are looked through for one round of batches; a batch is smaller
+#: Rows are encoded this many bytes at a time, then cut into batches, each of them smaller.
 _PIECE_SIZE: Final = 1 << 20
-#: what a request says for all its messages, or the producer itself
+#: Columns that a batch cannot have: the request says them for all its messages, or the producer
+#: does.
 _NOT_SENT: Final = ("sys_flag", "born_timestamp", "born_host", "reconsume_times")
-#: the records are not stored as they are
+#: The size of a log file does not bound the rows here: a broker stores the messages anew.
 _NO_LIMIT: Final = 1 << 30
 _NO_HOST: Final = "0.0.0.0:0"
 

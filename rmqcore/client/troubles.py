@@ -11,7 +11,8 @@ from rmqcore.remoting import RequestRefusedError, ResponseCode
 
 logger = logging.getLogger(__name__)
 
-#: answers that pass by themselves: a broker that is busy, starts, ends, or has another table yet
+#: Answers that pass by themselves: the broker is busy, is starting, is stopping, or has another
+#: table yet.
 _PASSING: Final = frozenset(
     {
         ResponseCode.SYSTEM_BUSY,

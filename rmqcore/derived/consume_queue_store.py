@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rmqcore.native.derive._dispatch import DispatchBatch, Stretch
 
 _log = logging.getLogger("rmqcore")
-#: queues that a round of flushes writes through however little is new
+#: A round of flushes writes through this many queues, however little is new in them.
 _QUEUES_A_ROUND = 64
 
 
@@ -64,7 +64,7 @@ class ConsumeQueueStore:
         self.dispatched_timestamp_ms = 0
         #: of a slave's store: called with a queue whose numbers begin again with 0, to drop it
         self.begin_anew: Callable[[StoredQueue], None] | None = None
-        #: by topic that was deleted: physical offset below which its records are appended no more
+        #: by deleted topic: physical offset below which its records are not dispatched
         self.begun_at: dict[str, int] = {}
         self._sync_failure: OSError | None = None
         #: queues with units that are not on the disk, longest waiting first; each with the store
@@ -254,7 +254,7 @@ class ConsumeQueueStore:
     def _create(self, stretch: Stretch) -> StoredQueue:
         topic, queue_id = stretch.topic, stretch.queue_id
         queue = self._new(topic, queue_id, batches=stretch.inner_batch)
-        # what a deletion has left that was interrupted
+        # files that an interrupted deletion has left
         for _, path, _ in numbered_files(queue.queue.directory):
             path.unlink()
         self._queues[topic, queue_id] = queue
@@ -326,7 +326,7 @@ class ConsumeQueueStore:
         except BaseException as error:
             if is_refusal(error):
                 self._sync_failure = error
-            # an interrupt, perhaps: the next flush begins again
+            # perhaps on an interrupt: the next flush does it again
             for queue, since_ms in waited.items():
                 self._waiting[queue] = since_ms
                 queue.queue.unsynced = True

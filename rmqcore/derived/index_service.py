@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from rmqcore.native.derive._dispatch import DispatchBatch
 
 _log = logging.getLogger("rmqcore")
-#: a chain that another process is adding to may look broken; damage stays so
+#: A chain that looks broken is walked this many times before it counts as damage: another process
+#: may be adding to it.
 _LOOKS = 3
-#: listings of a directory that changes each time, before the last one counts
+#: A directory that changes while it is listed is listed again; after this many times the last
+#: listing counts.
 _LISTINGS_MAX = 32
 
 
@@ -136,7 +138,7 @@ class IndexService:
                 files.append(file)
         self.files = files
         if files and self._writable:
-            # where there is no room, the first key that is filed says so
+            # where there is no room, filing the first key raises it
             with suppress(DiskFullError):
                 files[-1].reserve()
         self._find_resume()
@@ -235,7 +237,7 @@ class IndexService:
         try:
             self._file_keys(batch)
         except BaseException:
-            # an interrupt, perhaps: what has gone in is not noted yet
+            # perhaps on an interrupt: keys are in the file that are not counted yet
             if self.files:
                 with self._dirty_lock.within():
                     self._dirty.add(self.files[-1])
@@ -262,7 +264,7 @@ class IndexService:
     def note_filed(self, batch: DispatchBatch, stop: int) -> None:
         """Note that the first ``stop`` keys of a stretch have entries now."""
         file = self.files[-1]
-        # one that is noted already is synced by a flush that has still to take the note
+        # a file that is in the set already is synced by a flush that has not yet emptied the set
         if file not in self._dirty:
             with self._dirty_lock.within():
                 self._dirty.add(file)
@@ -296,7 +298,7 @@ class IndexService:
             with self._change.within():
                 self.files = [*self.files, file]
         except BaseException:
-            # an interrupt: the next call would make another one behind this
+            # on an interrupt the next call would make another file behind this one
             if file not in self.files:
                 file.destroy()
             raise
@@ -362,7 +364,7 @@ class IndexService:
         except BaseException as error:
             if is_refusal(error):
                 self._sync_failure = error
-            # an interrupt, perhaps: the next flush begins again
+            # perhaps on an interrupt: the next flush does it again
             with self._dirty_lock.within():
                 self._dirty |= dirty
                 self._unsynced |= unsynced

@@ -26,15 +26,15 @@ from rmqcore.errors import MessageIllegalError
 from rmqcore.message import Message
 from rmqcore.native.format._numbers import SMALLEST_RECORD_SIZE, SysFlag
 
-#: topic of the records that stand for nothing; cut to what fits
+#: The topic of records that stand for nothing; cut to the room that a gap has.
 GAP_TOPIC = "rmqcore_gap"
 #: flag of a record that stands in the place of a message that was lost: LOST in ASCII
 LOST_FLAG = int.from_bytes(b"LOST", "big")
 #: property of such a record, where there is room for one: the bytes that were lost
 LOST_PROPERTY = "RMQCORE_LOST"
-#: bytes of the largest filler; RocketMQ takes twice as much space for each record that it reads
+#: No filler is larger: RocketMQ takes twice a record's size of memory to read it.
 FILLER_MAX = 1 << 20
-#: what RocketMQ reads in these topics has to be what it wrote itself
+#: RocketMQ reads what it wrote itself in these topics, so no placeholder is put there.
 _OWN_PREFIXES = ("SCHEDULE_TOPIC_", "RMQ_SYS_", "rmq_sys_", "%LMQ%", "rmq_")
 _TOPIC_HEAD = SMALLEST_RECORD_SIZE - 1
 

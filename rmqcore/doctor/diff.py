@@ -26,7 +26,7 @@ from rmqcore.scan.split import Split
 
 DIFFERENCES_MAX = 100
 _BLOCK = 1 << 20
-#: bytes of both logs that one process compares at a time
+#: One process compares this many bytes of both logs at a time.
 _SPLIT_SIZE = 256 << 20
 
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 
 FINDINGS_MAX = 1000
-#: what helps against findings that a writer at work will have made good
+#: The advice for a finding that a writer at work may make good by itself.
 VERIFY_AGAIN = "verify again when the writer has caught up"
 
 

@@ -19,7 +19,8 @@ from rmqcore.native.format._message import MessageExt
 from rmqcore.scan.plan import LogPlan
 from rmqcore.scan.unit_files import UnitFiles
 
-#: one number that collides may have rotted
+#: In a file with fewer collisions than this a single queue offset may have rotted; with as many,
+#: its records are another store's.
 _COLLISIONS_MIN = 2
 
 

@@ -137,7 +137,7 @@ def _of_queue(
         units = np.frombuffer(files.units(key, low, high - low), UNITS)
         good = _inside(units, edges) & _in_order(units)
         if low == 0 and good[0] and runs and runs[-1].phy_offset < units["phy_offset"][0]:
-            # of a topic that was made again nothing is left
+            # a topic that was made again has nothing left of before
             runs = []
         for number in np.flatnonzero(good).tolist():
             queue_offset = low + number

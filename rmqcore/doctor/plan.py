@@ -53,9 +53,9 @@ from rmqcore.scan.runner import Runner
 from rmqcore.scan.unit_files import UnitFiles
 
 PLAN_VERSION = 1
-#: so many files of a log may be missing before the doctor believes that a name is wrong
+#: When more files than this would be missing in front of a log file, its name counts as wrong.
 MISSING_MAX = 4096
-#: the sizes that a repair keeps, whatever it changes
+#: A repair keeps these sizes, whatever it changes.
 SIZES = (
     "mapped_file_size_commit_log",
     "mapped_file_size_consume_queue",
@@ -562,7 +562,7 @@ class Planner:
 
     def _plan_ending(self) -> None:
         directory, plan = self._directory, self._plan
-        # a writer goes on behind what was looked at
+        # a writer goes on behind what was examined
         last_timestamp_ms = 0 if plan.live else plan.last_timestamp_ms
         problem = checkpoint_problem(directory, last_timestamp_ms)
         if plan.steps or problem:

@@ -15,7 +15,7 @@ from rmqcore.files.store_dir import StoreDir
 from rmqcore.recovery.geometry import fitted_config
 
 _LOG_SIZE = "mapped_file_size_commit_log"
-#: the directory of the queues whose files have the size of a setting
+#: Which directory has the queues whose files have the size of a setting.
 _QUEUE_SIZES = {
     "mapped_file_size_consume_queue": "consume_queue",
     "mapper_file_size_batch_consume_queue": "batch_consume_queue",

@@ -15,11 +15,11 @@ from rmqcore.errors import CorruptRecordError
 from rmqcore.files.mapped_file_queue import offset_to_file_name
 from rmqcore.native.format._next_record import RECORD_HEAD_SIZE, head_says
 
-#: the magic codes of records, and how much of a record is in front of one
+#: The magic codes of records, and how many bytes of a record are in front of one.
 _MAGICS = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
 _BEFORE_MAGIC = 4
 _BLOCK = 1 << 20
-#: so many places that look like a record are tried
+#: A file that has no whole record among this many places that look like one has none.
 _TRIED_MAX = 10_000
 
 

@@ -28,7 +28,7 @@ from rmqcore.scan.audit import AuditReport
 from rmqcore.scan.plan import LogPlan
 from rmqcore.scan.unit_files import UnitFiles
 
-#: what RocketMQ and rmqcore keep in a store's directory
+#: The names that RocketMQ and rmqcore give to files in a store's directory.
 _KNOWN = re.compile(
     r"commitlog|consumequeue|consumequeue_ext|batchconsumequeue|index|config|checkpoint|abort"
     r"|abort\.bak|lock|rmqcore\.sock|compaction|timerwheel|timerlog|epochFileCheckpoint(\.bak)?"

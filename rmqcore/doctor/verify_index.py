@@ -223,7 +223,7 @@ class _Comparison:
         lost = sorted((wanted - found).elements())
         # RocketMQ may index one record twice; what is found twice is found once
         stray = sorted(set(found) - set(wanted))
-        # of a writer at work, the keys behind its last entry are not filed yet
+        # beside a writer, keys behind its last entry are not filed yet
         filed = bisect_left(lost, (self._entries.end,)) if self._report.live else len(lost)
         self._missing.add(lost[:filed])
         self._late.add(lost[filed:])

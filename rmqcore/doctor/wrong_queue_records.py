@@ -39,7 +39,7 @@ from rmqcore.rebuild.consume_queues import queue_keys
 from rmqcore.scan.plan import LogPlan
 from rmqcore.scan.unit_files import LOOK_UNITS, UNITS, UnitFiles
 
-#: so many units of one queue are followed into the log
+#: At most this many units of one queue are followed into the log.
 _FOLLOWED_MAX = 10_000
 _TOPIC_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 _REASON = "the body is whole, but the header names a place in a queue that is not the record's"
@@ -109,7 +109,8 @@ def _contradicted(
     nothing. A record whose queue ends with it, or begins, keeps the place that it names.
     """
     found = runs.get(key, [])
-    # a number that steps back may be what was damaged, or that of a topic which was made again
+    # a queue offset that steps back may be the damaged one, or the first of a topic that was made
+    # again
     for low, high in sorted({*lacking(found), *lacking(present_runs(files, key, found))}):
         ends = [
             *_messages(log, files, key, low - 1, low),

@@ -28,7 +28,7 @@ class BatchConsumeQueue(UnitFile):
     _end_least = 0
 
     def _show(self) -> None:
-        # hidden units count here: the next queue offset follows from the last one
+        # units that no reader is shown count, too: the next queue offset follows from the last one
         end = sum(self._base(self.unit_end - 1)) if self.unit_end > self.first_unit else 0
         end = max(end, self._end_least)
         self.min_offset = self._base(self.unit_start)[0] if self.unit_start < self.unit_end else end
@@ -65,7 +65,8 @@ class BatchConsumeQueue(UnitFile):
         unit_end = self.unit_end + (len(units) - start) // BATCH_UNIT_SIZE
         end_phy_offset = sum(UNIT_HEAD.unpack_from(units, last))
         max_offset = sum(_BASE_AND_COUNT.unpack_from(units, last + _BASE_AT))
-        # no call in between, in which a signal handler could raise: the units would come twice
+        # one statement without a call, in which no signal handler can raise: or the units would
+        # come twice
         self.unit_end, self.end_phy_offset, self.max_offset = unit_end, end_phy_offset, max_offset
 
     def end_at(self, offset: int) -> None:

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from rmqcore.native.base._mapped import MappedRegion
     from rmqcore.native.log._tail import LogTail
 
-#: bytes of the first record that a commit writes last: without its size, nothing behind it counts
+#: A commit writes this many bytes of its first record last, its size: without it, nothing behind
+#: it counts.
 _SIZE_WORD = 4
-#: how long a put waits for the next log file
+#: A put waits this long for the next log file.
 ROLL_TIMEOUT_S = 1e6
 
 
@@ -276,7 +277,8 @@ class CommitLogWriter:
                 try:
                     position = file.flush()
                 except OSError as error:
-                    # before anybody else gets the turn, whom the disk may tell nothing any more
+                    # set before any other thread runs: the system reports such an error once only,
+                    # so that thread's flush would succeed
                     self._flush_failure = error if is_refusal(error) else None
                     self._note("refused", words=f"a flush: {error_words(error)}")
                     raise

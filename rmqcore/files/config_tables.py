@@ -28,7 +28,7 @@ _TOPIC_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 OFFSET_MAX: Final = 2**63 - 1
 QUEUE_ID_MAX: Final = 2**31 - 1
 _GROUP_SEPARATOR: Final = "@"
-#: field of our own: the version of the table that was taken over
+#: A field of our own: the version of the master's table that a slave has taken over.
 _FOLLOWED: Final = "followedVersion"
 
 
@@ -187,7 +187,7 @@ class ConfigTable:
         self.ahead: Callable[[], object] | None = None
         self._other: dict[str, object] = {}
         self._file = ConfigFile(directory / self.file_name, _decoded_by(self._decode))
-        #: of the broker whose table was taken over, as it said then; None: of none
+        #: the version that the master's table had when it was taken over; None when none was
         self._followed: DataVersion | None = None
         content = self._file.load()
         if content is not None:
@@ -286,7 +286,7 @@ class ConfigTable:
                 self._followed = version
             changed = self._encode() != before
             if changed:
-                # who follows this one when it leads sees no lower version either
+                # a slave of this broker, once it is a master, must not see a lower version either
                 counter = max(self.data_version.counter, version.counter)
                 self.data_version = dataclasses.replace(self.data_version, counter=counter)
                 self._changed = True
@@ -424,7 +424,7 @@ class ConsumerOffsetTable(ConfigTable):
             end_of: the end of a queue by topic and queue id, beyond which no offset may lie.
         """
         self._offsets: dict[str, dict[int, int]] = {}
-        #: topics with groups that the broker had whose table was taken over
+        #: the (topic@group) keys of the master's table that was taken over
         self._told: frozenset[str] = frozenset()
         self._end_of = end_of
         #: called with topic, group and queue id of offsets that were set or removed; None is any
@@ -529,7 +529,7 @@ class ConsumerOffsetTable(ConfigTable):
             return queues
         reached, topic = {}, key.partition(_GROUP_SEPARATOR)[0]
         for queue_id, offset in queues.items():
-            # there is no queue of such a name
+            # no queue can have such a name
             with suppress(MessageIllegalError):
                 reached[queue_id] = min(offset, self._end_of(topic, queue_id))
         return reached
@@ -537,12 +537,12 @@ class ConsumerOffsetTable(ConfigTable):
     def _followed_by(
         self, told: dict[str, dict[int, int]], keep: Callable[[str], bool]
     ) -> dict[str, dict[int, int]]:
-        # what consumers have committed here, while the other was away, stays
+        # what consumers committed here while the master was away stays
         gone = self._told - told.keys()
         return {key: queues for key, queues in self._with(told).items() if key not in gone}
 
     def _with(self, told: dict[str, dict[int, int]]) -> dict[str, dict[int, int]]:
-        # what a table had before it was begun anew was not removed from it
+        # a master whose table was begun anew has not removed what it had before
         self._told = frozenset(told)
         return self._offsets | {
             key: {**self._offsets.get(key, {}), **queues} for key, queues in told.items()

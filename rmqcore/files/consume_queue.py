@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: one unit: physical offset, size of the record, tags code
 UNIT = struct.Struct(">qiq")
 FILLER = UNIT.pack(0, FILLER_SIZE, 0)
-#: units that a hole between two messages may have before it counts as corruption
+#: A hole of more units than this between two messages counts as corruption.
 HOLE_UNITS_MAX = 1 << 20
 #: what the name of a light queue begins with
 LIGHT_QUEUE_PREFIX = "%LMQ%"

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from rmqcore.files.store_dir import StoreDir
 
 DELETED_TOPICS_NAME = "deletedTopics.json"
-#: every broker of RocketMQ has these in its table of topics, so that table is whole
+#: Every broker of RocketMQ has these topics, so a table with one of them lists all topics.
 _BROKERS_OWN = ("SELF_TEST_TOPIC", "TBW102", "OFFSET_MOVED_EVENT")
-#: never in that table, or made with the first message
+#: Topics with these names are never in that table, or are made with their first message.
 _UNLISTED_PREFIXES = ("%LMQ%", "%RETRY%", "%DLQ%", "rmq_sys_", "RMQ_SYS_", "SCHEDULE_TOPIC_")
 
 

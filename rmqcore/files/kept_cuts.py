@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from rmqcore.files.mapped_file import MappedFile
 
 _log = logging.getLogger("rmqcore")
-#: bytes of one cut that are kept, its first ones
+#: Of a longer cut only this many bytes are kept, its first ones.
 CUT_SIZE_MAX: Final = 64 << 20
-#: cuts that are kept, the newest ones
+#: When there are more cuts than this, the oldest ones are removed.
 CUTS_MAX: Final = 8
-#: a copy that is being made
+#: The name of a copy while it is being made.
 UNFINISHED: Final = "unfinished-cut"
 _PREFIX: Final = "cut-"
 _PIECE: Final = 1 << 20

@@ -21,7 +21,7 @@ from rmqcore.errors import NO_ROOM, CorruptConfigFileError, DiskFullError
 from rmqcore.files.store_dir import NOT_A_FILE
 from rmqcore.world import sync_directory, sync_fd
 
-#: the file's first record
+#: The number in the file's first record; a file with another one is refused.
 _VERSION: Final = 1
 _HEADER: Final = struct.Struct(">IBH")
 _HEADED: Final = struct.Struct(">BH")
@@ -234,7 +234,7 @@ class LeaseJournal:
         except OSError as error:
             raise self._as_full(error) from error
         if written < len(records):
-            # the rest has no room, and half a record would hide all that follow
+            # the rest had no room; half a record would hide all records behind it
             with suppress(OSError):
                 os.ftruncate(self._file, os.fstat(self._file).st_size - written)
             raise DiskFullError(self.path)
@@ -255,7 +255,7 @@ class LeaseJournal:
             DiskFullError: there is no room.
             OSError: the system refused otherwise.
         """
-        # only this one: a store that has been removed is not begun anew
+        # this directory only: a store that was removed must not come into being again
         self.path.parent.mkdir(exist_ok=True)
         temporary = self.path.with_name(self.path.name + ".tmp")
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
@@ -276,7 +276,7 @@ class LeaseJournal:
             temporary.unlink(missing_ok=True)
             raise self._as_full(error) from error
         except BaseException:
-            # an interrupt may come behind the rename: what is appended then belongs into this file
+            # an interrupt may come after the rename: the next record then belongs into this file
             if _is_at(file, self.path):
                 self._go_on_in(file)
             else:

@@ -226,9 +226,9 @@ def record_heads(file: MappedFile, at: int) -> Iterator[int]:
     Stretches that were never written, which is what most of a log's last file is, are not read.
     """
     for begin, stop in file.data_stretches(at):
-        # a size that begins with zeros may begin before the data
+        # a record whose size begins with zeros may begin before the first byte that is not 0
         for first in range(max(at, begin - RECORD_HEAD_SIZE), stop, _READ_SIZE):
-            # behind the stretch there are zeros
+            # the buffer ends with zeros
             data = bytearray(min(_READ_SIZE, stop - first) + RECORD_HEAD_SIZE)
             with memoryview(data) as view:
                 file.read_into(first, view[: stop - first])

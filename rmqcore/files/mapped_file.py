@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 _ZEROS = bytes(1 << 20)
 _PAGE = resource.getpagesize()
-#: bytes of the blocks that a file's status counts
+#: The status of a file counts its space in blocks of this many bytes.
 _BLOCK_SIZE = 512
-#: bytes of the largest folio that a file system makes
+#: No file system makes a folio of more bytes than this.
 _FOLIO_MAX = 2 << 20
 _DESCRIPTORS_MAX = 4096
 _MAPPINGS_MAX = 4096
@@ -84,7 +84,8 @@ class OpenFiles:
 
     _of_all_stores: ClassVar[WeakSet[OpenFiles]] = WeakSet()
     _allowed: ClassVar[dict[str, int]] = {}
-    #: no more are open than so many: each opening counts, a closing when all are counted anew
+    #: upper bounds of how many are open: an opening adds one, a closing subtracts none; near the
+    #: limit all are counted anew
     _at_most: ClassVar[dict[str, int]] = {"_handle": 0, "_region": 0}
 
     def __init__(
@@ -102,7 +103,8 @@ class OpenFiles:
             "_handle": OrderedDict(),
             "_region": OrderedDict(),
         }
-        #: kinds of which so many are open that uses count
+        #: kinds of which nearly as many are open as may be: from then on each use is noted, so
+        #: that the least used are closed
         self.tight: frozenset[str] = frozenset()
         OpenFiles._allowed = allowed
         OpenFiles._of_all_stores.add(self)

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 #: the last offset there is, as every format keeps offsets in 8 bytes with a sign
 OFFSET_MAX = 2**63 - 1
-#: listings of a directory that changes each time, before the last one counts
+#: A directory that changes while it is listed is listed again; after this many times the last
+#: listing counts.
 _LISTINGS_MAX = 32
 #: directories that a queue's first file may need: its kind's, a topic's and the queue's
 _LEVELS = 3
@@ -347,7 +348,8 @@ class MappedFileQueue:
             for file in gone:
                 file.destroy()
         except BaseException:
-            # an interrupt, too: what is left would stand in front of a gap when later files go
+            # on an interrupt, too: this file would stand alone in front of a gap when later ones
+            # are removed
             with self._change.within():
                 left = [file for file in gone if file.path.exists() and file not in self.files]
                 self._set([*left, *self.files])

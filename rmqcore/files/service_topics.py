@@ -13,7 +13,7 @@ from rmqcore.files.consume_queue import SCHEDULE_TOPIC
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
-#: the timer's queue, the logs of what POP has handed out
+#: The broker's own topics begin with this: the timer's queue, the logs of what POP has handed out.
 SYSTEM_PREFIX: Final = "rmq_sys_"
 _NAMES: Final = frozenset((SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC))
 

@@ -13,11 +13,12 @@ from rmqcore.native.base._lock import ReentrantLock
 from rmqcore.native.format._numbers import CHECKPOINT_SIZE
 from rmqcore.world import sync_data, sync_directory
 
-#: what to do about a checkpoint that says what cannot be
+#: The advice for a checkpoint whose times cannot be true.
 CHECKPOINT_MEND = "remove the file: the next opening then compares the whole log"
 
 SAFETY_MARGIN_MS = 3000
-#: a clock that was set back further than this takes the times of new records with it
+#: A time that is earlier than the known one by more than this is of a clock that was set back, and
+#: counts; by less, the known one stays.
 _CLOCK_STEP_BACK_MAX_MS = 10_000
 _FIELDS = struct.Struct(">5q")
 
@@ -55,7 +56,7 @@ class StoreCheckpoint:
     def __init__(self, path: Path, note: Note = unnoted) -> None:
         self.path = path
         self._note = note
-        #: what the file is known to begin with
+        #: the bytes that the file is known to begin with
         self._known = b""
         self._lock = ReentrantLock()
         self.physic_msg_timestamp_ms = 0

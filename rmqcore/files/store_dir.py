@@ -174,7 +174,7 @@ class StoreDir:
         self.checkpoint = self.path / "checkpoint"
         self.abort = self.path / "abort"
         self.lock_file = self.path / "lock"
-        #: descriptors that hold the locks; the log's, which is last, goes first
+        #: descriptors that hold the locks; the log's is last, and is closed first
         self._locks: list[Descriptor] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -274,6 +274,7 @@ class StoreDir:
         except FileNotFoundError:
             return
         lock = Descriptor(found)
+        # before it is locked, so that an interrupt leaves no descriptor that nobody closes
         self._locks.append(lock)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 MARK_NAME = "storeMark.json"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _OFFSET_MAX = 2**63 - 1
-#: the first unit behind it has no place in a file
+#: The largest end of a queue: a unit behind it would have no place in a file.
 _END_MAX = _OFFSET_MAX // UNIT_SIZE
-#: bytes of a directory's name
+#: A directory's name has at most this many bytes.
 _NAME_MAX = 255
 QueueKey = tuple[str, int]
 

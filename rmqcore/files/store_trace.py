@@ -29,7 +29,7 @@ from rmqcore.world import monotonic_s
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: what a row may tell; the number of its kind is the place here
+#: The kinds of events; a kind's number in a row is its place here.
 EVENTS: Final = (
     "put",
     "dispatch",
@@ -53,11 +53,11 @@ _BODY: Final = struct.Struct("<I5q28s76sQ")
 _CHECKSUM_SIZE: Final = 4
 _ROW_SIZE: Final = _CHECKSUM_SIZE + _BODY.size
 TRACE_SIZE: Final = len(_HEADER) + ROWS_MAX * _ROW_SIZE
-#: the last millisecond that has a date
+#: The last millisecond that has a date; a row with a later time is passed over.
 _TIME_MAX_MS: Final = 253_402_300_799_999
-#: rows are numbered on from here at most; a file that says more is none of ours
+#: A file with a row of this number or a higher one is begun anew: none of ours has one.
 _NUMBER_MAX: Final = 1 << 53
-#: dispatches that follow one another more quickly are one row
+#: Dispatches that follow each other more quickly than this are one row.
 _DISPATCH_EVERY_S: Final = 0.01
 _KINDS: Final = {event: kind for kind, event in enumerate(EVENTS)}
 #: log end, flushed offset, dispatched offset, messages put
@@ -130,11 +130,11 @@ class StoreTrace:
     def __init__(self, path: Path, clock_ms: Callable[[], int]) -> None:
         self.path = path
         self._clock_ms = clock_ms
-        #: of the file, or of nothing but memory
+        #: the mapped file, or plain memory without one
         self._bytes: memoryview | bytearray = bytearray(_HEADER.ljust(TRACE_SIZE, b"\0"))
         self._next = itertools.count(1)
         self._numbers: Callable[[], Numbers] = lambda: _UNKNOWN
-        #: what has been summed up
+        #: the numbers that the last row about puts and dispatches told
         self._seen = _UNKNOWN
         self._summing = ReentrantLock(counted=False)
         self._dispatched_at = 0.0
@@ -204,7 +204,7 @@ class StoreTrace:
         """Make rows of what has moved the numbers; returns these."""
         now = self._numbers()
         with self._summing.within(0.0) as mine:
-            # else another does so, or this thread's own call that was interrupted
+            # otherwise another thread is doing it, or a call of this thread that was interrupted
             if mine and self._summing.depth == 1:
                 _, _, dispatched, puts = self._seen
                 self._seen = now

@@ -16,7 +16,7 @@ from typing import Final
 from rmqcore.world import sync_directory, sync_fd, wall_clock_ms
 
 NAME: Final = "timercheck"
-#: the topic whose records wait for their time
+#: The topic whose records wait until their time has come.
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 _SIZE: Final = 4096
 #: lastReadTimeMs, lastTimerLogFlushPos, lastTimerQueueOffset, masterTimerQueueOffset, DataVersion
@@ -115,7 +115,7 @@ class TimerCheck:
         _JAVA.pack_into(raw, 0, 0, 0, first, first, 0, wall_clock_ms(), 1)
         _put_own(raw, progress)
         temporary = self.path.with_name(NAME + ".tmp")
-        # only this one: a store that has been removed is not begun anew
+        # this directory only: a store that was removed must not come into being again
         self.path.parent.mkdir(exist_ok=True)
         with temporary.open("wb") as file:
             file.write(raw)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Config = TypeVar("Config", bound="DataclassInstance")
 _NUMBERS: Final = ("read_queue_nums", "write_queue_nums", "perm", "topic_sys_flag")
-#: of Java's int, by which RocketMQ reads them
+#: RocketMQ reads the numbers of a topic as Java's int, whose smallest one this is.
 _LEAST: Final = -(1 << 31)
 _MOST: Final = (1 << 31) - 1
 

@@ -192,7 +192,8 @@ class UnitFile(UnitQueue):
             end = file.file_from_offset + at + count * self.unit_size
             self.unit_end = end // self.unit_size
             if broken and not self.queue.writable and end != broken_at:
-                # a writer may have changed the file between two reads: only what stays so is damage
+                # a writer may have changed the file between two reads: damage is what stays the
+                # same
                 broken_at = end
             elif broken and not self.queue.writable:
                 raise CorruptConsumeQueueError(
@@ -256,7 +257,7 @@ class UnitFile(UnitQueue):
 
     def _mark_dirty(self, file: MappedFile) -> None:
         """Let the next flush sync a file that has just been written to."""
-        # one that is noted already is synced by a flush that has still to take the note
+        # a file that is in the set already is synced by a flush that has not yet emptied the set
         if file not in self._dirty:
             with self._dirty_lock.within():
                 self._dirty.add(file)
@@ -276,7 +277,7 @@ class UnitFile(UnitQueue):
                 with suppress(StoreClosedError):
                     file.sync()
         except BaseException:
-            # an interrupt, perhaps: the next flush begins again
+            # perhaps on an interrupt: the next flush does it again
             with self._dirty_lock.within():
                 self._dirty |= dirty
             raise

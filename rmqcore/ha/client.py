@@ -25,13 +25,14 @@ from rmqcore.world import monotonic_s, wall_clock_ms
 logger = logging.getLogger(__name__)
 
 _CONNECT_TIMEOUT_S: Final = 5.0
-#: between two looks whether the master's address is known by now
+#: While the master's address is not known, it is looked for this often.
 _LOOK_AGAIN_S: Final = 0.5
-#: bytes at the end of its log that a slave gets again and compares when it connects, at least
+#: A slave that connects gets at least this many bytes at the end of its log again, and compares
+#: them.
 _COMPARED: Final = 32 * 1024
-#: bytes that are taken in before others on the loop have their turn
+#: After this many bytes others on the event loop have their turn.
 _RECEIVED_MAX: Final = 2 << 20
-#: heart-beats one behind the other that make sure that a master has nothing to send
+#: After this many heart-beats with nothing between them the master has nothing to send.
 _IDLE_MAX: Final = 3
 
 
@@ -147,7 +148,7 @@ class HAClient:
         #: this log is the master's up to here, or was not touched by a crash
         self._sure_to = log.unsure_offset
         self._unsure = self._sure_to < log.max_phy_offset
-        #: what an empty log is asked for with, as long as nobody tells where the master's begins
+        #: the offset that an empty log asks for while it is not known where the master's begins
         self._asks = 0
         self._takes_last = False
         self._reported = self._idle = 0
@@ -305,15 +306,15 @@ class HAClient:
                 )
             self.agrees = expected >= appended
             if self._unsure and self.agrees:
-                # before it is reported: who has heard so may take it for noted
+                # before the report: a master that has it may count on the note
                 await self._note_compared()
-            # what is here already counts when the master's bytes are the same
+            # bytes that were here before count when the master's are the same
             reached = min(expected, appended)
             if reached > self._reported:
                 self._sure_to = max(self._sure_to, reached)
                 await self._report(sock, reached)
             if 0 < appended <= expected and (self._idle or appended > had):
-                # all was compared, and the master has nothing else or is gone on with
+                # all is compared, and the master has nothing else or sends what follows
                 self.problem = self._told = None
 
     def _has_nothing(self) -> bool:
@@ -380,7 +381,8 @@ class HAClient:
                 await self._report(sock, self._reported)
             if self._idle >= _IDLE_MAX:
                 self._idle, end = 0, self._reported
-                # what comes while the master is asked may be more than it had when it answered
+                # bytes that come while the master is asked may lie beyond the end that it answers
+                # with
                 if (known := await self._master_range()) is not None:
                     self._check_range(known, end)
             rest_s = min(self._last_write + interval_s, self._last_read + most_s) - now

@@ -17,11 +17,11 @@ from rmqcore.ha.settings import HAConfig
 from rmqcore.ha.sockets import Receiver, send_all
 from rmqcore.world import monotonic_s
 
-#: bytes of log that go out in one system call, in one frame or more
+#: One system call sends at most this many bytes of the log, in one frame or more.
 _SEND_MAX: Final = 1024 * 1024
-#: frames that do; the system takes 1024 buffers
+#: One system call sends at most this many frames: the system takes 1024 buffers.
 _FRAMES_MAX: Final = 64
-#: how often a master looks for what nobody has told it of, as RocketMQ does
+#: A master looks this often for what nobody has woken it for, as RocketMQ's does.
 _LOOK_S: Final = 0.1
 _WINDOW_S: Final = 1.0
 
@@ -213,7 +213,8 @@ class HAConnection:
                 self.next_offset += size
                 await self._send(frames)
                 self.flow.add(size)
-                # a slave that takes all at once leaves the others on this loop their turn
+                # a slave that reads as fast as this sends would keep the others on this loop
+                # waiting
                 await asyncio.sleep(0)
             else:
                 await self._sleep()

@@ -17,11 +17,12 @@ from rmqcore.ha.errors import HAError
 
 REPORT: Final = struct.Struct(">q")
 HEADER: Final = struct.Struct(">qi")
-#: what a slave can hold of one frame: RocketMQ's own buffer
+#: A larger frame ends the connection: a slave of RocketMQ has a buffer of this size.
 FRAME_SIZE_MAX: Final = 4 * 1024 * 1024
-#: a master that is bound to so many bytes a second may send heart-beats only, for as long as that
+#: A master that is limited to some bytes a second may send nothing but heart-beats for this long,
+#: although it has more.
 QUIET_S: Final = 1.5
-#: no log is as long; what names such an offset speaks another protocol
+#: No log is as long as this; who names a larger offset speaks another protocol.
 OFFSET_MAX: Final = 1 << 56
 
 

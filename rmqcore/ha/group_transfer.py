@@ -49,7 +49,7 @@ class GroupTransferService:
         self._end = end
         self._on_waiting = on_waiting
         self._acks: dict[object, int] = {}
-        #: of those that have taken something on their connection
+        #: the proven offset of each connection over which something was sent
         self._proven: dict[object, int] = {}
         self._lock = threading.Lock()
         self._waiting: list[tuple[int, int, Finish]] = []

@@ -29,19 +29,22 @@ from rmqcore.ha.sockets import connect, send_all
 from rmqcore.world import monotonic_s, sync_directory, sync_fd, sync_file, wall_clock_ms
 
 _CONNECT_TIMEOUT_S: Final = 5.0
-#: a master sends a heart-beat every 5 s when it has nothing else
+#: A master that sends nothing for this long is gone: it sends a heart-beat every 5 s.
 _SILENCE_S: Final = 20.0
-#: how often this side says that it is there; how long a master waits for that is its own setting
+#: This side reports that it is there this often; how long a master waits for it is the master's
+#: setting.
 _REPORT_S: Final = 0.2
-#: the first heart-beat may come before the report was looked at, the second does not
+#: After this many heart-beats the master has nothing to send: the first may have left before it
+#: read the report, the second has not.
 _IDLE_MAX: Final = 2
-#: the byte that a log can be asked for from: a report of 0 asks for the last file only, and byte 0
-#: is the first of a record's size, which is below 16 MiB
+#: A log is asked for from this byte on: a report of 0 asks for the last file only. Byte 0 is
+#: known: the first of a record's size, which is below 16 MiB.
 _FIRST: Final = 1
 _READ_SIZE: Final = 1 << 20
-#: bytes of a frame of RocketMQ's that is followed by more; ours are larger
+#: A frame of RocketMQ's with this many bytes is followed by another one; our frames are larger.
 _BATCH: Final = 32 * 1024
-#: who sends smaller ones only, for so long, has sent all, and what is put into it since
+#: A master that sends only smaller frames for this long has sent all that it had, and sends what
+#: is put meanwhile.
 _GROWS_S: Final = 3.0
 
 
@@ -143,7 +146,7 @@ async def find_divergence(
     )
     if same == end:
         return Divergence(begin, end, end, False)
-    # a cut inside of a record would leave one whose end is zeros, and may pass for whole
+    # a cut inside a record would leave a record whose end is zeros, which may pass for a whole one
     common_end = log.record_begin(same)
     return Divergence(begin, common_end if common_end > start else begin, end, differs)
 

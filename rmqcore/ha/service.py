@@ -21,7 +21,7 @@ from rmqcore.world import monotonic_s, wall_clock_ms
 
 logger = logging.getLogger(__name__)
 
-#: connections without a report that are kept; a slave reports at once
+#: Of connections without a report this many are kept, the newest; a slave reports at once.
 _SILENT_MAX: Final = 128
 #: pause after the system refused to accept, for want of descriptors or memory
 _ACCEPT_PAUSE_S: Final = 0.2

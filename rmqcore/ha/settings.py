@@ -43,7 +43,7 @@ class HAConfig:
     slave_timeout: int = setting(3000, "slaveTimeout", least=1)
     #: whether the bytes a second are bounded that a master sends to one slave.
     ha_flow_control_enable: bool = setting(False, "haFlowControlEnable")
-    #: that bound.
+    #: at most this many bytes a second, where that is on.
     max_ha_transfer_byte_in_second: int = setting(
         100 * 1024 * 1024, "maxHaTransferByteInSecond", least=1
     )

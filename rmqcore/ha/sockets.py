@@ -66,7 +66,7 @@ class Receiver:
             OSError: the connection is gone.
         """
         if self._more:
-            # a peer that sends without a pause leaves the others on this loop their turn
+            # a peer that sends without a pause would keep the others on this loop waiting
             await asyncio.sleep(0)
             with contextlib.suppress(BlockingIOError, InterruptedError):
                 return self._received(buffer)
@@ -94,7 +94,7 @@ class Receiver:
     def _ready(self) -> None:
         waiter = self._waiter
         if waiter is None or waiter.done():
-            # nobody waits now; it would be told of again and again
+            # nobody waits now; the loop would call this again and again
             self._unregister()
             return
         try:

@@ -13,10 +13,11 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 _encode = json.JSONEncoder(ensure_ascii=False).encode
-#: a string, a brace, a number: each is taken whole or not at all, so that none is looked at again.
-#: A string needs no end, else each quote of a text without ends would look for its own.
+#: One token: a string, a brace or a number. Each is matched whole or not at all, so that no
+#: character is looked at twice; a string needs no end, or every quote of a text without ends would
+#: search for one.
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"?|[{}]|-?[0-9]++', re.DOTALL)
-#: behind a key
+#: What follows a key.
 _COLON = re.compile(r"\s*+:")
 
 

@@ -35,9 +35,9 @@ from rmqcore.metaq.protocol import (
 )
 
 _LOG = logging.getLogger(__name__)
-#: below this a copy is cheaper than the round through sendfile
+#: An answer of fewer bytes than this is copied: that is cheaper than another call of sendfile.
 _COPY_BELOW = 32_768
-#: replies of one connection that may wait; a burst of puts is one
+#: A connection with this many replies waiting is not read from; a burst of puts counts as one.
 _MAX_PENDING = 256
 
 Reply = bytes | Puts | tuple[bytes, FileMessageSet]

@@ -13,7 +13,7 @@ from pathlib import Path
 from rmqcore.errors import ConfigError
 
 _MAX_EXPRESSION = 200
-#: what Java's `String.trim` takes away
+#: The characters that Java's `String.trim` removes.
 _BLANK = "".join(map(chr, range(0x21)))
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _OPERATOR = re.compile("[=:]")

@@ -272,7 +272,7 @@ class MessageStoreManager:
         self.run_delete_policies(t for t in self.all_topics() if own(t).delete_when == expression)
 
 
-#: what a transaction journal means for whoever opens its data path here
+#: The warning for a data path with a transaction journal, which is not replayed here.
 NOT_REPLAYED = (
     "%s: a transaction journal with entries, which is not read here; if MetaQ's broker was not "
     "stopped cleanly, let it start and stop once, or committed messages may be missing; prepared "

@@ -18,7 +18,8 @@ from rmqcore.world import wall_clock_ms
 
 HEADER_SIZE = LAYOUT["HEADER_SIZE"]
 HAS_ATTRIBUTE = 1
-#: bytes of data that MetaQ's own clients accept (``notify.remoting.max_read_buffer_size``)
+#: MetaQ's own clients accept this many bytes of data in one answer
+#: (``notify.remoting.max_read_buffer_size``).
 MAX_READ_BUFFER_SIZE = 2_097_152
 
 _LENGTH = struct.Struct(">i")

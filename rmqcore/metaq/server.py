@@ -22,10 +22,10 @@ from rmqcore.world import monotonic_s
 
 _LOG = logging.getLogger(__name__)
 _BACKLOG = 1024
-#: what a process or a machine may run out of
+#: The system's codes for a process or a machine that has run out of something.
 _SHORT = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _RETRY_S = 0.2
-#: for replies that are on their way when the server stops
+#: A server that stops waits this long for replies that are on their way.
 _GRACE_S = 1.0
 
 

@@ -22,7 +22,8 @@ HELP = {
     "config": "Returns broker's config file content.",
 }
 _RESET_EVERY_S = 1800
-#: topics whose setting is remembered; a client may name any number
+#: The setting of this many topics is remembered, of others it is read again: a client may name any
+#: number.
 _MAX_WATCHED = 10_000
 _TRANSACTIONS = ("tx_begin", "tx_xa_begin", "tx_commit", "tx_rollback")
 

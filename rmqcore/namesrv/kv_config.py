@@ -18,7 +18,8 @@ from rmqcore.files.config_file import ConfigFile
 from rmqcore.java.json import format_compact_java_json, parse_java_json
 from rmqcore.remoting import RequestRefusedError, ResponseCode
 
-#: keys in all namespaces together, and characters of all that is kept
+#: A key beyond this number in all namespaces together, or a character beyond `SIZE_MAX`, is
+#: refused.
 ENTRIES_MAX = 10_000
 SIZE_MAX = 4 << 20
 #: the namespace of the order configuration of topics

@@ -14,7 +14,7 @@ from rmqcore.errors import ConfigError
 from rmqcore.java.properties import format_property, parse_properties
 
 _PORT_MAX = 65535
-#: RocketMQ's names that mean nothing here: threads, Netty, and where Java keeps its files
+#: Settings of RocketMQ that have no effect here: threads, Netty, and where Java keeps its files.
 _WITHOUT_EFFECT = frozenset(
     {
         "clientRequestThreadPoolNums",
@@ -43,7 +43,7 @@ _WITHOUT_EFFECT = frozenset(
         "writeBufferLowWaterMark",
     }
 )
-#: RocketMQ's names of what is not served; they may say so
+#: Settings of RocketMQ for what is not served here; they may only be false.
 _ONLY_FALSE = frozenset({"clusterTest", "enableControllerInNamesrv"})
 
 

@@ -16,7 +16,7 @@ from rmqcore.namesrv.route_data import BrokerTopics, QueueData, RegisteredTopic,
 from rmqcore.remoting import RequestRefusedError, ResponseCode
 from rmqcore.remoting.codes import VERSION_3_0_11, VERSION_5_0_0
 
-#: what a compressed body may unpack to: some 500,000 topics
+#: A compressed body that unpacks to more bytes, some 500,000 topics, is refused.
 PLAIN_SIZE_MAX = 64 * 1024 * 1024
 _INT = struct.Struct(">i")
 _INT32_MAX = 2**31 - 1
@@ -26,7 +26,7 @@ _QUEUE_COUNT_DEFAULT = 16
 _PERM_DEFAULT = 6
 _ZLIB_FIRST_BYTE = 0x78
 _TOPIC_ITEMS_MIN = 5
-#: characters of the name of a filter server
+#: The name of a filter server has at most this many characters.
 _TEXT_SIZE_MAX = 255
 _NUMBER = re.compile(r"[0-9]{1,10}")
 

@@ -39,16 +39,17 @@ from rmqcore.remoting import (
 )
 from rmqcore.remoting.codes import VERSION_4_9_4
 
-#: bytes of a registration that is read on the event loop
+#: A registration of more bytes is read in another thread.
 READ_AT_ONCE = 64 * 1024
-#: characters of the names of clusters, brokers, addresses and topics
+#: Names of clusters, brokers, addresses and topics have at most this many characters.
 NAME_SIZE_MAX = 255
-#: bytes of the body of other requests of brokers
+#: The body of any other request of a broker has at most this many bytes.
 BODY_SIZE_MAX = 1024 * 1024
-#: bytes of requests that wait for another thread, and what one has about itself
+#: When requests of this many bytes wait for another thread, the next one is refused; each counts
+#: `_REQUEST_SIZE` beside its body.
 HELD_SIZE_MAX = 64 * 1024 * 1024
 _REQUEST_SIZE = 4096
-#: bytes of a text of settings
+#: A text of settings has at most this many bytes.
 CONFIG_SIZE_MAX = 64 * 1024
 _FAQ = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
 
@@ -61,11 +62,11 @@ class NamesrvRequests:
         self._kv = kv
         self._clock = clock
         self._started_s = clock()
-        #: held while a key is written: one change is kept behind the other
+        #: locked while a key is written: changes are saved one after the other
         self._keeping = asyncio.Lock()
         #: bytes of what waits for another thread
         self._held_size = 0
-        #: held while a large registration is read
+        #: locked while a large registration is read
         self._reading = asyncio.Lock()
 
     @property

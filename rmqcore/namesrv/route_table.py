@@ -24,21 +24,23 @@ from rmqcore.namesrv.route_data import (
 from rmqcore.remoting import RequestRefusedError, ResponseCode
 from rmqcore.remoting.codes import MASTER_ID, PERM_READ, PERM_WRITE
 
-#: milliseconds of silence after which a broker is forgotten, unless it asks for another time
+#: A broker that says nothing for this long is forgotten, unless it has asked for another time.
 EXPIRED_TIME_MS = 120_000
-#: addresses of brokers, in all and over one connection
+#: A registration beyond this number of addresses, or of those over one connection, is refused.
 BROKERS_MAX = 4096
 BROKERS_OF_CONNECTION = 64
-#: topics of one broker, and of all of them: each broker counts those that it has
+#: A broker with more topics is refused, and so is one with which all brokers' topics together are
+#: more than `TOPICS_MAX`.
 TOPICS_OF_BROKER = 100_000
 TOPICS_MAX = 1_000_000
 FILTERS_MAX = 64
-#: static topics that brokers may map, and bytes of one mapping
+#: Brokers may map this many static topics; a mapping has at most `MAPPING_SIZE_MAX` bytes.
 MAPPINGS_MAX = 4096
 MAPPING_SIZE_MAX = 16 << 10
-#: characters of a topic's name
+#: A topic's name has at most this many characters.
 TOPIC_SIZE_MAX = 255
-#: topics by which brokers of a group find each other: shown as they are
+#: The brokers of a group find each other by topics of these names, which are therefore shown as
+#: they are.
 _SYNC_BROKER_MEMBER = "rmq_sys_SYNC_BROKER_MEMBER_"
 
 
@@ -277,7 +279,7 @@ class RouteTable:
             self._clusters[cluster].discard(name)
             if not self._clusters[cluster]:
                 del self._clusters[cluster]
-        # a mapping may be of a topic of which it has told no queues
+        # a broker may map a topic without having registered queues of it
         mapped = {topic for topic, brokers in self._mappings.items() if name in brokers}
         for topic in self._topics.get(name, set()) | mapped:
             self._remove_queues(topic, [name])

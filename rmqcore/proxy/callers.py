@@ -25,9 +25,9 @@ from rmqcore.world import wall_clock_ms
 
 _SCHEME: Final = "MQv2-HMAC-SHA1"
 _DATE_TIME: Final = "%Y%m%dT%H%M%SZ"
-#: how far the clocks of both ends may be apart
+#: A signature is refused when the clocks of both ends differ by more than this.
 SIGNED_FOR_S: Final = 300
-#: the time zones there are, from UTC
+#: No time zone is further from UTC than this.
 _ZONES_S: Final = 14 * 3600
 _ZONE_STEP_S: Final = 900
 _NAME_SIZE_MAX: Final = 255

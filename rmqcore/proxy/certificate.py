@@ -19,7 +19,7 @@ from rmqcore.world import wall_clock_ms
 CERTIFICATE: Final = "certificate.pem"
 KEY: Final = "key.pem"
 _DAYS: Final = 3650
-#: one that ends sooner is made anew
+#: A certificate that ends in fewer days is made anew.
 _DAYS_LEFT_MIN: Final = 30
 
 

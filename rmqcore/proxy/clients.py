@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 _HeartbeatResponse: Final = v2_class("HeartbeatResponse")
 _TerminationResponse: Final = v2_class("NotifyClientTerminationResponse")
 
-#: a client without a stream that has sent nothing for so long has gone
+#: A client without a stream that has sent nothing for this long has gone.
 GONE_AFTER_S: Final = 60.0
 CLIENTS_MAX: Final = 50_000
 _TOPICS_MAX: Final = 1024

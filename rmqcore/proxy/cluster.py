@@ -19,12 +19,13 @@ from rmqcore.remoting import Permission, RemotingCommand
 from rmqcore.remoting.codes import PERM_INHERIT, PERM_READ, PERM_WRITE
 from rmqcore.remoting.permissions import Need
 
-#: the topic whose queues a new one gets; where it is missing, none is made on first use
+#: A new topic gets as many queues as this one has; where it is missing, no topic is made on first
+#: use.
 TEMPLATE_TOPIC: Final = "TBW102"
-#: of a new topic at most, as RocketMQ's clients ask for
+#: A new topic gets at most this many queues, as RocketMQ's clients ask for.
 NEW_TOPIC_QUEUES: Final = 4
 _MESSAGE_TYPE: Final = "message.type"
-#: more queues of one topic are taken for an error in the answer
+#: A route that says that one broker has more queues than this is refused as damaged.
 _QUEUES_MAX: Final = 65_536
 RETRY_TIMES: Final = 16
 

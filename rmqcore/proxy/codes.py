@@ -86,7 +86,7 @@ class RefusedError(Exception):
         super().__init__(f"{code.name}: {reason}")
 
 
-#: What a broker's code becomes; others become INTERNAL_SERVER_ERROR.
+#: What each code of a broker becomes; a code that is not here becomes INTERNAL_SERVER_ERROR.
 OF_BROKER: Final[dict[int, Code]] = {
     ResponseCode.SUCCESS: Code.OK,
     ResponseCode.SYSTEM_BUSY: Code.TOO_MANY_REQUESTS,

@@ -38,16 +38,16 @@ _ReceiveResponse: Final = v2_class("ReceiveMessageResponse")
 
 BATCH_MAX: Final = 32
 _ACKS_MAX: Final = 1024
-#: for how long nobody else gets what was handed out
+#: A message that was handed out is kept from others for a time between these two.
 INVISIBLE_MS_MIN: Final = 10_000
 INVISIBLE_MS_MAX: Final = 12 * 3_600_000
 POLL_MS_MAX: Final = 20_000
 _POLL_MS_DEFAULT: Final = 20_000
-#: an answer that nothing has come leaves so much before the client gives up
+#: The answer that nothing has come is sent this long before the client gives up.
 _BEFORE_DEADLINE_MS: Final = 500
-#: a broker elsewhere answers a POP so much later than its time is over
+#: A broker elsewhere has this long to answer a POP after the POP's own time is over.
 _POP_LATE_MS: Final = 5_000
-#: for how long what could not be delivered is kept from others
+#: What could not be delivered is kept from others for this long only.
 _RETURNED_MS: Final = 1
 _FROM_LAST: Final = 1
 _EXPRESSION_MAX: Final = 16_384

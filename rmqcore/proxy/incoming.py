@@ -35,9 +35,10 @@ _GROUP_SIZE_MAX: Final = 64
 _ID_SIZE_MAX: Final = 255
 _COMPRESSED: Final = 1
 _PREPARED: Final = 4
-#: RocketMQ's timerMaxDelaySec
+#: A longer delay is refused: RocketMQ's timerMaxDelaySec.
 DELAY_MS_MAX: Final = 3 * 24 * 3600 * 1000
-#: of the text of properties: what would end a name or a value, and other control characters
+#: Characters that a property may not have: those that would end its name or value, and other
+#: control characters.
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 

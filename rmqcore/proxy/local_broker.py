@@ -31,7 +31,7 @@ from rmqcore.remoting.local import LocalConnection, LocalServer
 logger = logging.getLogger(__name__)
 
 _CLIENT_ID: Final = "rmqcore-grpc"
-#: for so long what a topic or group is, is not asked again
+#: What is known of a topic or a group counts for this long, then it is asked again.
 _KEPT_S: Final = 1.0
 
 

@@ -11,7 +11,8 @@ from typing import Final
 from rmqcore.proxy.codes import Code, RefusedError
 from rmqcore.proxy.messages import V2Message
 
-#: characters of the longest topic, and of a group, whose retry topic is no longer
+#: A topic's name has at most this many characters, and a group's as many as its retry topic
+#: leaves.
 TOPIC_MAX: Final = 127
 GROUP_MAX: Final = 120
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")

@@ -27,7 +27,7 @@ from rmqcore.proxy.properties import (
 
 _COMPRESSED: Final = 1
 _GZIP: Final = b"\x1f\x8b"
-#: a compressed body that would be larger is handed out as it is stored
+#: A compressed body that would unpack to more bytes is handed out as it is stored.
 _BODY_SIZE_MAX: Final = 8 * 1024 * 1024
 _INT32_MAX: Final = 2**31 - 1
 

@@ -32,7 +32,7 @@ _Response: Final = v2_class("SendMessageResponse")
 _Entry: Final = v2_class("SendResultEntry")
 _EndResponse: Final = v2_class("EndTransactionResponse")
 _RecallResponse: Final = v2_class("RecallMessageResponse")
-#: messages in one request
+#: One request has at most this many messages.
 _BATCH_MAX: Final = 1024
 _COMMIT: Final = 8
 _ROLLBACK: Final = 12
@@ -42,7 +42,7 @@ _RESOLUTIONS: Final = {
 }
 _HANDLE_WORDS: Final = 5
 _SEND_TIMEOUT_MS: Final = 3000
-#: a broker says so when the message is stored, if not as safe as it was told to be
+#: By these codes a broker says that a message is stored, though not as safely as it was asked to.
 _STORED: Final = (
     Code.OK,
     Code.MASTER_PERSISTENCE_TIMEOUT,

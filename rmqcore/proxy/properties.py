@@ -21,7 +21,7 @@ TAGS: Final = "TAGS"
 TRACE_CONTEXT: Final = "TRACE_CONTEXT"
 TRANSACTION: Final = "TRAN_MSG"
 UNIQUE_KEY: Final = "UNIQ_KEY"
-#: the times of messages that come later
+#: Properties that say when a delayed message is to come.
 DELAYS: Final = ("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", DELIVER_MS)
 
 RESERVED: Final = frozenset(

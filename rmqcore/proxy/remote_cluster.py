@@ -45,7 +45,7 @@ from rmqcore.remoting.codes import MASTER_ID
 
 logger = logging.getLogger(__name__)
 
-#: for so long a route is not asked again, nor what a group is
+#: A route, and what is known of a group, counts for this long, then it is asked again.
 _ROUTE_KEPT_S: Final = 30.0
 _GROUP_KEPT_S: Final = 5.0
 

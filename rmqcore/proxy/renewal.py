@@ -23,10 +23,10 @@ from rmqcore.world import monotonic_s, wall_clock_ms
 
 logger = logging.getLogger(__name__)
 
-#: how often it is looked for handles that end soon, and how soon that is
+#: Handles are looked at this often, and renewed when they end within `_SOON_MS`.
 EVERY_S: Final = 5.0
 _SOON_MS: Final = 30_000
-#: for so long a message is kept for a client at most
+#: A message is renewed for a client no longer than this.
 _KEPT_S: Final = 3 * 3600.0
 _MAX: Final = 100_000
 _GIVEN_BACK_MS: Final = 1_000
@@ -41,7 +41,7 @@ class _Kept:
     topic: str
     handle: ReceiptHandle
     since_s: float
-    #: held while the broker is asked, so that nobody settles a handle that is just being renewed
+    #: locked while the broker is asked, so that no handle is acknowledged while it is renewed
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -57,7 +57,7 @@ class Renewals:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        #: by client, then by group and the handle that it was given
+        #: by client, then by group and given handle
         self._kept: dict[str, dict[tuple[str, str], _Kept]] = {}
         self._count = 0
         self._tasks: set[asyncio.Task[None]] = set()

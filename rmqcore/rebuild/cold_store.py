@@ -67,7 +67,7 @@ def cold(
         for name in ("consume_queue", "batch_consume_queue", "index"):
             path: Path = getattr(directory, name)
             if path.is_symlink():
-                # what is new belongs beside what the link leads to, on that disk
+                # the new directory belongs beside the link's target, on the same disk
                 path = path.resolve()
                 setattr(directory, name, path)
             undo_swap(path)

@@ -366,7 +366,7 @@ def _merged(
     runs: dict[QueueKey, list[tuple[int, int]]] = {}
     for written in parts:
         if written.begun_anew:
-            # what other parts have written of such a queue is gone
+            # units of such a queue that other processes have written are gone
             return None
         for key, stretches in written.runs.items():
             known = runs.setdefault(key, [])

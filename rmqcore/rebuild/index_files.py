@@ -303,7 +303,7 @@ class _FileWriter:
         self._geometry = (hash_slot_num, max_index_num)
         self._file_number = -(-place.number // entries)
         self._stop_file = place.stop_file
-        #: entries that belong into a file that begins earlier
+        #: how many of the first entries belong into an earlier file
         self._skip = self._file_number * entries - place.number
         self._file: IndexFile | None = None
         self._before = place.before

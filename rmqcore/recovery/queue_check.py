@@ -70,12 +70,13 @@ class QueueCheck:
         self._whole = False
         #: (topic, queue id) of the queues that were dropped because they lack units
         self.holes: set[QueueKey] = set()
-        #: physical offset where the run of numbers begins that is the queue's
+        #: physical offset where the run of queue offsets begins that the queue has now
         self._since: dict[QueueKey, int] = {}
-        #: queues of which the walk has met a record that counts
+        #: queues of which the walk has met a record that is not of a deleted topic
         self._met: set[QueueKey] = set()
         self._runs = TopicRuns()
-        #: of queues whose files count: where the record with number 0 lies that the log agrees upon
+        #: for queues whose files are believed: physical offset of the record with queue offset 0,
+        #: when the log agrees
         self._first_records: dict[QueueKey, int] = {}
         #: whether a queue was there when the first record of it was met
         self._was_there: dict[QueueKey, bool] = {}

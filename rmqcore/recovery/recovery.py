@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger("rmqcore")
 #: (files of the log from the cut on, physical offset, bytes) -> where they are kept, in words
 KeepCut: TypeAlias = Callable[["Iterable[MappedFile]", int, int], str]
-#: seconds of walking after which what was derived is flushed
+#: What was derived is flushed after each such time of walking.
 SAVE_EVERY_S = 1.0
-#: so many log files are looked at for a clock that was set back, where no mark says how far all is
-#: on the disk
+#: Where no mark says how far the disk has all, this many log files are examined for a clock that
+#: was set back.
 _FILES_LOOKED_AT = 8
 
 
@@ -101,7 +101,7 @@ class Recovery:
         self._progress = progress
         self._keep_cut = keep_cut
         self.report = RecoveryReport(clean_shutdown=clean_shutdown)
-        #: everything of the log below is known to be on the disk
+        #: physical offset below which the whole log is known to be on the disk
         self._on_disk = 0
         self._saved_at = 0.0
         #: number of the file of the log that the walk began with
@@ -116,7 +116,8 @@ class Recovery:
             interrupted=mark.derive_from >= 0,
             left_by_crash=not clean_shutdown,
         )
-        #: whatever was written is there: a page is lost with the machine's power only
+        #: True when every page that was written is there: only the machine's power takes pages
+        #: away
         self._all_there = clean_shutdown or mark.machine == mark.this_machine() != ""
 
     def run(self) -> RecoveryReport:
@@ -450,7 +451,7 @@ class Recovery:
         try:
             self._mark.store()
         except OSError as error:
-            # it counts as another machine then, which is asked for more
+            # the mark then names another machine, so the next opening examines more
             _log.warning("the store's mark stays as it is: %s", error)
 
     def _drop_empty_queues(self) -> None:

@@ -33,9 +33,9 @@ class SuspectIndexFiles:
 
     def __init__(self, index: IndexService, trusted_until_ms: int | None) -> None:
         self._index = index
-        #: files that a crash has left, behind those of the index
+        #: suspect files behind the index's last one, not looked at yet
         self._left: list[IndexFile] = []
-        #: of the index's last file, while it is one of those
+        #: checks the index's last file while that is a suspect one; None else
         self._check: EntryCheck | None = None
         if trusted_until_ms is not None:
             newer = (n for n, file in enumerate(index.files) if file.newer_than(trusted_until_ms))

@@ -185,7 +185,7 @@ class _QueueCheck(QueueCheck):
 
     def _compare(self, queue: ConsumeQueue, first: int, units: memoryview) -> None:
         if first + len(units) // UNIT_SIZE >= queue.max_offset:
-            # what recovery would append, or write anew
+            # where the queue would end with what recovery appends or writes anew
             queue.end_phy_offset = sum(UNIT_HEAD.unpack_from(units, len(units) - UNIT_SIZE))
 
     def _has_hole(self, stretch: Stretch, queue: StoredQueue | None) -> bool:

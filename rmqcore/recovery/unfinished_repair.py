@@ -27,7 +27,7 @@ def report_unfinished_repair(directory: StoreDir, policy: OnCorruption | None) -
     """
     journal = directory.unfinished_repair()
     if journal is None or (directory.is_locked() and not directory.is_ours):
-        # whoever has the lock goes on with it, or was told
+        # whoever has the lock either goes on with the repair or has been warned
         return []
     if policy is OnCorruption.RAISE:
         raise RepairUnfinishedError(directory.path, journal)

@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 from rmqcore.errors import ConfigError
 from rmqcore.remoting.acl import AclSigner
 
-#: Java takes no shorter keys
+#: Java refuses shorter keys.
 _KEY_SIZE_MIN = 7
 
 _Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network

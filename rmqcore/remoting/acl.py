@@ -23,16 +23,17 @@ from rmqcore.world import wall_clock_ns
 ACCESS_KEY = "AccessKey"
 SIGNATURE = "Signature"
 SECURITY_TOKEN = "SecurityToken"  # noqa: S105 - the name of a header field
-#: of the strict one: itself, and when it was made, in milliseconds of the time of day
+#: Header fields of a strict signature: the signature, and the Unix time in milliseconds at which
+#: it was made.
 STRICT_SIGNATURE = "StrictSignature"
 SIGNED_MS = "SignedMs"
-#: how far the clocks of both ends may be apart
+#: A strict signature is refused when the clocks of both ends differ by more than this.
 STRICT_FOR_MS = 300_000
-#: of 64 bits
+#: A number of more digits is no 64-bit number.
 _DIGITS_MAX = 18
 _HEAD = struct.Struct(">16sii")
 _SIZE = struct.Struct(">q")
-#: set by clients up to 4.9.3 after they have signed
+#: Clients up to 4.9.3 set this field after they have signed, so it is left out of what was signed.
 _UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 
 

@@ -101,7 +101,8 @@ class RemotingClient:
         answer = await self._invoke_once(address, command, timeout_ms)
         if answer.code != ResponseCode.GO_AWAY:
             return answer
-        # a server that stops: what it refused so was not worked on, and may be sent again
+        # the server is stopping: a request that it refuses so was not worked on, and may be sent
+        # again
         self.disconnect(address)
         rest_ms = (deadline - loop.time()) * 1000
         return await self._invoke_once(address, command, max(rest_ms, 0.0))
@@ -152,7 +153,7 @@ class RemotingClient:
         opening = self._opening.get(address)
         if opening is None:
             opening = asyncio.get_running_loop().create_task(self._open(address))
-            # who asked may have given up before it fails
+            # reads the exception, as whoever asked may have given up before
             opening.add_done_callback(lambda task: task.cancelled() or task.exception())
             self._opening[address] = opening
         done, _ = await asyncio.wait([opening], timeout=timeout_ms / 1000)

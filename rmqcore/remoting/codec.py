@@ -32,9 +32,9 @@ _KEY_LENGTH = struct.Struct(">h")
 _REMARK_AT = _BINARY.size + _LENGTH.size
 
 PREFIX_SIZE = _PREFIX.size
-#: what the length does not count: itself
+#: The bytes of a frame's length, which the length does not count.
 LENGTH_SIZE = 4
-#: what the length counts before the header
+#: The bytes between the length and the header, which the length counts.
 TYPE_SIZE = 4
 HEADER_SIZE_MAX = 2**24 - 1
 INT16_MAX = 2**15 - 1
@@ -61,7 +61,7 @@ class FrameLimits:
 
 
 DEFAULT_LIMITS = FrameLimits()
-#: What answers may have: that to a batch names each of its messages in the header.
+#: An answer's header may be longer: that to a batch names each of its messages.
 ANSWER_LIMITS = FrameLimits(header_size=HEADER_SIZE_MAX)
 
 

@@ -26,14 +26,14 @@ PULL_SUBSCRIPTION = 4
 #: the master among the brokers of one name
 MASTER_ID = 0
 
-#: MQVersion ordinals that change what is sent
+#: Ordinals of MQVersion from which on something else is sent.
 VERSION_3_0_11 = 37
 VERSION_4_9_3 = 399
 VERSION_4_9_4 = 401
 VERSION_5_0_0 = 413
 VERSION_5_3_3 = 479
 
-#: the version that our own frames carry: that of the release whose requests are known here
+#: Our own frames carry this version: of the release whose requests are known here.
 VERSION = VERSION_5_3_3
 
 

@@ -18,9 +18,9 @@ from rmqcore.remoting.errors import RequestRefusedError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-#: digits and sign of the longest 64-bit number
+#: The longest 64-bit number has this many digits, its sign included.
 _NUMBER_MAX = 20
-#: most numbers are small: they are looked up, not parsed
+#: Most numbers are small, and are looked up here instead of being parsed.
 _SMALL_NUMBERS = {str(number): number for number in range(256)}
 
 

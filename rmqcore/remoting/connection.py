@@ -38,7 +38,7 @@ from rmqcore.remoting.errors import (
 
 logger = logging.getLogger(__name__)
 
-#: frames handled before other connections get their turn
+#: After this many frames other connections have their turn.
 TURN_FRAMES = 128
 
 Answer: TypeAlias = RemotingCommand | None
@@ -120,7 +120,7 @@ class Connection(asyncio.Protocol):
         self._decoder = FrameDecoder(settings.frames)
         self._opaques = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[RemotingCommand]] = {}
-        #: what works on requests, and bytes of the answers that it holds back
+        #: tasks that work on requests, with the bytes of the answer that each holds back
         self._tasks: dict[asyncio.Task[None], int] = {}
         self._held_size = 0
         self._out: list[Buffer] = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 import resource
 from contextlib import suppress
 
-#: of every limit, this part is for connections that were accepted
+#: Connections that were accepted get this part of every limit of descriptors.
 _SHARE = 3 / 8
 
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, cast
 
-#: how a connection begins that is no frame's
+#: A connection whose first byte is this one speaks HTTP/2: no frame begins so.
 HTTP2_BEGINS: Final = b"P"
 
 

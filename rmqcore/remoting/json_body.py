@@ -10,11 +10,11 @@ from rmqcore.remoting.codes import ResponseCode
 from rmqcore.remoting.command import RemotingCommand
 from rmqcore.remoting.errors import RequestRefusedError
 
-#: bytes of what clients say of themselves: it is read on the event loop, and others wait
+#: A larger body of a client is refused: it is read on the event loop, while others wait.
 BODY_SIZE_MAX: Final = 1 << 20
-#: entries of one list in it
+#: A list with more entries in such a body is refused.
 ENTRIES_MAX: Final = 16_384
-#: of an administrator's lists of topics or groups, some 10,000 of them
+#: An administrator's list of topics or groups may have this many bytes, some 10,000 names.
 LIST_SIZE_MAX: Final = 4 << 20
 
 

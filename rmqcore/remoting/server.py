@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 #: first byte of a TLS handshake
 _TLS_HANDSHAKE = b"\x16"
-#: how long a client may take for its first byte, and for its handshake
+#: A client has this long for its first byte, and again for the handshake.
 _GREETING_TIMEOUT_S = 10.0
 #: pause after the system refused to accept, for want of descriptors or memory
 _ACCEPT_PAUSE_S = 0.2
@@ -118,7 +118,7 @@ class RemotingServer:
         #: connections that have not said yet what they speak, and those of HTTP/2
         self._others: dict[OtherProtocol, None] = {}
         self._stopping = False
-        #: connections were closed at once since the last one that was not
+        #: True when the last connection was refused because there are too many
         self._full = False
         RemotingServer._all.add(self)
 
@@ -234,7 +234,7 @@ class RemotingServer:
             )
         except (OSError, TimeoutError) as error:
             logger.info("port %d: a connection did not come about: %s", self._port, error)
-            # it holds on to itself, and with that to the buffers of the handshake
+            # the traceback refers to the error, and keeps the buffers of the handshake alive
             error.__traceback__ = None
         finally:
             if not handed_over:

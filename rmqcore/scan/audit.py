@@ -164,7 +164,7 @@ class _Comparison:
         self._has_ext = directory.consume_queue_ext.is_dir()
         self._deleted = DeletedTopics(directory)
         with suppress(CorruptConfigFileError):
-            # the verification of the file itself tells
+            # the verification of that file reports what is wrong with it
             self._deleted.load()
         self._report = report
         self._files = files

@@ -193,7 +193,7 @@ class StoreDataset(_Scanned, ds.Dataset):  # type: ignore[misc]
         self._filter = None
         self._log: LogPlan = open_log(store_path, config=config)
         self._end = self._log.end
-        # what is wrong with the columns is said now
+        # raises now what is wrong with the columns
         self.schema  # noqa: B018
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -31,17 +31,18 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 SPLIT_SIZE = 256 << 20
-#: how many of the consume queues that were written last are looked into for places to cut
+#: Places to cut are looked for in this many consume queues, those that were written last.
 _QUEUES_CUT_AT = 4
-#: bytes of log that a plan walks at most for places to cut that no queue tells
+#: Where no queue names a place to cut, a plan walks at most this many bytes of the log for one.
 _WALK_MAX = 256 << 20
-#: such a cut is behind the place where it should be by so many bytes, or one record
+#: A cut that was found by walking lies at most this many bytes, or one record, behind its target.
 _CUT_CHUNK_SIZE = 64 << 10
-#: bytes before and behind the end of the log that are looked at for whether it has moved
+#: Whether the end of the log has moved is seen by this many bytes before and behind it.
 _SEEN_BYTES = 64
-#: a writer gives each queue its part of so many bytes of log, one queue after the other
+#: A writer dispatches this many bytes of the log together, to one queue after the other.
 _DISPATCHED_AT_ONCE = 64 << 20
-#: a split ends at the end of a file when it is shorter by no more than this part of it
+#: A split ends at the end of a log file when that makes it shorter by no more than this fraction,
+#: one part in so many.
 _SHORTER_MAX = 8
 _ConfigSource = StoreConfig | str | Path | None
 
@@ -158,7 +159,8 @@ class LogPlan:
         """Up to where every queue has all that the log has of it."""
         if self.directory.is_locked():
             return self._record_before(min(self.known_end, self.end) - _DISPATCHED_AT_ONCE)
-        # what the queues had is not all on the disk, and nobody has recovered yet
+        # after an abort the queues' last units may not be on the disk, and nobody has recovered
+        # yet
         return self.start if self.directory.was_aborted else min(self.known_end, self.end)
 
     def _record_before(self, phy_offset: int) -> int:
@@ -239,7 +241,7 @@ class LogPlan:
             return file is not None
         try:
             head = file.read_bytes(0, min(size, RECORD_HEAD_SIZE))
-            # what a writer has just begun, or was killed in, is not published
+            # a record that a writer has just begun, or was killed in, has no size yet
             damaged = claimed > start or (any(head) and not self.directory.was_aborted)
             return damaged and find_good_record([file]) is not None
         except CorruptStoreError:

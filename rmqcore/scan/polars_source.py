@@ -47,7 +47,7 @@ def lazy_frame(dataset: StoreDataset) -> pl.LazyFrame:
         left = n_rows
         for batch in scanner.to_batches():
             frame = pl.DataFrame(batch)
-            # what Arrow was not told is left out here
+            # rows that Arrow could not filter are filtered here
             frame = frame if predicate is None else frame.filter(predicate)
             if left is not None:
                 frame = frame.head(left)

@@ -26,7 +26,8 @@ _TOKEN = re.compile(
     )""",
     re.VERBOSE,
 )
-#: columns whose lists of values are read: no topic has a quote or a new line in its name
+#: The columns whose lists of values are read from a predicate's text: no value of theirs has a
+#: quote or a new line in it.
 _LISTED = ("topic", "queue_id", "phy_offset")
 _TURNED = {"==": "==", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
 

@@ -19,7 +19,7 @@ from rmqcore.native.format._numbers import FILLER_SIZE, UNIT_SIZE
 from rmqcore.scan.unit_files import UNITS, QueueKey, UnitFiles
 from rmqcore.scan.unit_ranges import UnitRange
 
-#: units that are looked at together for one that is no filler
+#: This many units are read together in search of one that is no filler.
 _LOOK_UNITS = 256
 
 

@@ -24,12 +24,12 @@ from rmqcore.scan.split import Split
 from rmqcore.scan.unit_files import UnitFiles
 from rmqcore.scan.unit_ranges import UnitRange
 
-#: records that lie no further apart are read with what is between them: a read of its own for each
-#: costs as much as decoding this
+#: Records that lie no further apart are read together with the bytes between them: another read
+#: costs as much as decoding those.
 GAP_MAX = 2048
 #: bytes that are read at once; a larger record is read whole all the same
 _WINDOW_SIZE = 1 << 20
-#: units that are merged at once, of all queues
+#: This many units, of all queues together, are merged at a time.
 _UNITS_AT_ONCE = 1 << 16
 _STATUS = {int(status): status for status in ScanStatus}
 _Places = NDArray[np.int64]
@@ -144,11 +144,12 @@ class QueueWalk:
                 break
             yield status
         if number < len(stretches) and at == stretches[number, 0]:
-            # a unit lies, or its record is damaged: what is good ends with the stretch before
+            # a unit names a wrong place, or its record is damaged: the good records end with the
+            # stretch before
             at = int(stretches[number - 1, 1]) if number else self._at
         self._at = max(self._at, at)
         if status is not ScanStatus.OK or number < len(stretches):
-            # the log, walked from the last good record on, says what is there
+            # walking the log from the last good record on shows what is there
             yield from self._walk_on(decoder)
 
     def _walk_on(self, decoder: ColumnDecoder) -> Iterator[ScanStatus]:

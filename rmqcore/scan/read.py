@@ -94,7 +94,7 @@ def read(
         )
         return decoder, chosen
 
-    # what is wrong with the arguments is said now
+    # raises now what is wrong with the arguments
     begin()
     empty = ColumnDecoder(names, row_max=1).take()
 

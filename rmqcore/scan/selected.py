@@ -25,14 +25,15 @@ from rmqcore.scan.split import Split
 from rmqcore.scan.unit_files import QueueKey
 from rmqcore.scan.unit_ranges import UnitRange
 
-#: between two records of a store the clock may have stepped back by this much
+#: Between two records of a store the clock may have stepped back by up to this much.
 CLOCK_SLACK_MS = 10_000
-#: a selection is read through its queues when that reads less than one part in so many of the log
+#: A selection is read through its queues when that reads less of the log than one part in this
+#: many.
 _PART = 3
-#: pieces of the log of this size tell how near each other the records of a selection lie
+#: How close the records of a selection lie is estimated from pieces of the log of this size.
 _SAMPLE_SIZE = 256 << 10
 _SAMPLES = 8
-#: of more queues than this that is not asked
+#: A selection of more queues than this is read through the log, without an estimate.
 _SAMPLED_QUEUES_MAX = 256
 
 
@@ -153,7 +154,7 @@ class SelectedLog:
         """The part of the log that is read for the records of units, by some pieces of it."""
         width = min(_SAMPLE_SIZE, high - self.low)
         if len(ranges) > _SAMPLED_QUEUES_MAX:
-            # single records: what is between those that are near each other is read, too
+            # an estimate for single records: bytes between near ones are read, too
             count = sum(units.count for units in ranges)
             return min(1.0, count * GAP_MAX / (high - self.low))
         read = 0

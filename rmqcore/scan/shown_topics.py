@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rmqcore.scan.plan import LogPlan
 
-#: the files that say which topics there are, and which were deleted
+#: These files say which topics there are, and which were deleted.
 _TABLES = ("topics.json", DELETED_TOPICS_NAME)
 _Signature = tuple[tuple[int, int, int], ...]
 
@@ -40,7 +40,7 @@ class ShownTopics:
         self._named = frozenset(named)
         self._services = services
         self._deleted = _deleted_topics(directory.path, directory.commit_log, _signature(directory))
-        # of a store that is written, a topic may be newer than the list of them
+        # beside a writer, a topic may be newer than the table
         self._is_written = directory.is_locked()
 
     def rule(self, topic: str) -> tuple[int, dict[int, int]]:
@@ -50,7 +50,7 @@ class ShownTopics:
         if not self._is_written and self._deleted.is_gone(topic):
             return HIDDEN, {}
         first = self._deleted.since(topic)
-        # one that RocketMQ has deleted and made again begins anew in each of its queues
+        # a topic that RocketMQ has deleted and made again begins with offset 0 in each queue
         begins = self._deleted.begins(topic)
         return first, {queue_id: max(first, begin) for queue_id, begin in begins.items()}
 

@@ -16,7 +16,8 @@ from typing import Any
 from rmqcore.errors import RmqCoreError
 
 TABLE_FORMATS = ("delta", "iceberg")
-#: both begin with what makes readers of the Parquet files pass them over
+#: The directories of table formats; readers of Parquet files pass over both because of their first
+#: character.
 DELTA_LOG, ICEBERG_HOME = "_delta_log", "_iceberg"
 ICEBERG_CATALOG, ICEBERG_TABLE = "rmqcore", "rmq.messages"
 #: (name in the directory, rows)

@@ -103,7 +103,7 @@ class AllocateMappedFileService(Service):
         try:
             return self._make(path, offset)
         except DiskFullError:
-            # one behind it would stand behind a hole
+            # a file behind this one would stand behind a hole
             self._wanted.clear()
             raise
 

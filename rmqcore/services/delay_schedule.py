@@ -32,7 +32,8 @@ _TIMER_REQUESTS: Final = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS
 DELAY_REQUESTS: Final = (_DELAY, *_TIMER_REQUESTS)
 _UNKNOWN_LEVEL_DELAY_MS: Final = 1000
 _UNITS_AT_ONCE: Final = 256
-#: the offsets are written so soon for the first time: a crash repeats what one before has repeated
+#: The offsets are written this soon for the first time, so that a second crash does not deliver
+#: the same messages again.
 _FIRST_WRITE_MS: Final = 1000
 _NEVER: Final = (PutMessageStatus.MESSAGE_ILLEGAL, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED)
 

@@ -53,5 +53,5 @@ async def to_the_end(work: Awaitable[_Found]) -> _Found:
     finally:
         await asyncio.wait([task])
         if not task.cancelled():
-            # who was cancelled meanwhile does not hear of it, nor does the loop's log
+            # reads the exception: otherwise the loop logs one that nobody has awaited
             task.exception()

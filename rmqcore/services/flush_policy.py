@@ -42,7 +42,8 @@ class FlushPolicy:
             waits_for_disk=waits,
             through_pool=pool,
             put_reaches=Durability.MEMORY if pool else Durability.PAGE_CACHE,
-            # a folio is written whole: for one record when each put waits, for many when none does
+            # a folio is written as a whole: for a single record when each put waits, for many
+            # records when none does
             large_folios=not waits,
             warm_up_sync_size=warm_up_pages * STORE_PAGE_SIZE if waits else 0,
             timeout_ms=config.sync_flush_timeout_ms,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 SCAN_SIZE = 8 << 20
 _BUSY_INTERVAL_S = 0.001
 _BUSY_INTERVAL_MAX_S = 0.002
-#: a pause lasts so many times as long as the round before it
+#: A pause is this many times as long as the round before it.
 _PAUSE = 10
 _IDLE_INTERVAL_S = 0.05
 _FULL_INTERVAL_S = 1.0

@@ -20,9 +20,9 @@ from rmqcore.world import REAL, World
 
 _log = logging.getLogger("rmqcore")
 RETRY_INTERVAL_S: Final = 1.0
-#: what passes when somebody else closes something: nothing has been read or written
+#: The system's codes for errors that end when somebody closes a file; nothing was read or written.
 _SHORT_OF_DESCRIPTORS: Final = frozenset((errno.EMFILE, errno.ENFILE))
-#: rounds after which `ByHand.until_idle` says that services wake each other for ever
+#: After this many rounds `ByHand.until_idle` raises: services wake each other for ever.
 _ROUNDS_MAX: Final = 10_000
 
 OnError = Callable[[BaseException], None]
@@ -253,7 +253,7 @@ class _Due:
     def __init__(self, rounds: Rounds, at_s: float) -> None:
         self.rounds = rounds
         self.at_s = at_s
-        #: whether it waits so long although it is woken
+        #: True when the thread sleeps the whole pause although it is woken
         self.whole = False
 
     def at(self, now: float) -> float:

@@ -106,7 +106,8 @@ class RunningFlags:
 
     def why_not_writable(self) -> str | None:
         """The reasons why puts are refused, gravest first; None when they are not."""
-        # a copy, not the lock: a handler that closed inside would wait for services that wait
+        # a copy without the lock: a signal handler that closes the store inside it would wait for
+        # services that wait for the lock
         known = dict(self._reasons)
         reasons = [known[flag] for flag in sorted(known) if flag & _AGAINST_PUTS]
         return "; ".join(reasons) or None

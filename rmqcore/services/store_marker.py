@@ -61,7 +61,7 @@ class StoreMarker:
 
     def _look(self) -> tuple[int, dict[QueueKey, int]]:
         ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in self._queues}
-        # read last: the queues may end before this, never behind it
+        # read last: the queues may end before this offset, never behind it
         return self._log.max_offset, ends
 
     def _write(self, log_end: int, ends: dict[QueueKey, int]) -> None:
@@ -76,5 +76,5 @@ class StoreMarker:
             }
             mark.store()
         except (OSError, CorruptRecordError) as error:
-            # the former one stays true
+            # the former mark is still true
             _log.warning("the store's mark stays as it is: %s", error)

@@ -10,7 +10,7 @@ from rmqcore.services.runner import OnError, Rounds
 from rmqcore.services.service import Service
 from rmqcore.simulation.loop import NANOSECONDS, SimulatedLoop, current_node
 
-#: the most that a thread takes to wake, mostly much less
+#: A thread takes at most this long to wake, and mostly much less.
 _WAKING_NS: Final = 5_000_000
 _SLACK_MOST_S: Final = 1.0
 

@@ -25,7 +25,7 @@ from rmqcore.doctor.selftest.workload import PAGE
 
 _SECTOR: Final = 512
 _TORN: Final = 0.1
-#: how likely it is that what no sync covers is on the disk; one of them for each file of a cut
+#: The probabilities that what no sync covers is on the disk; each file of a cut draws one.
 _SHARES: Final = (0.0, 0.1, 0.5, 0.9, 1.0)
 SYNCS: Final = ("msync", "fsync", "fdatasync")
 _NAMING: Final = ("rename", "link", "unlink", "mkdir")

@@ -13,7 +13,7 @@ from rmqcore.simulation.plan import Does, Fault, Plan, Way, servers_of
 from rmqcore.store.opening import open_store
 
 _PAGE: Final = 64
-#: a timer is as exact as its wheel
+#: A timer message may come this much too early: a timer is as exact as its wheel.
 _EARLY_S: Final = 1.0
 
 

@@ -30,15 +30,15 @@ _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
 
 NANOSECONDS = 1_000_000_000
-#: Unix time when the loop's is 0
+#: The Unix time when the loop's is 0.
 _WALL_NS = 1_700_000_000 * NANOSECONDS
-#: what an event takes, so that who waits by going round comes to an end
+#: Each event takes this long, so that code which waits by looking again and again comes to an end.
 _EVENT_NS = 2_000
-#: the loop's time when it begins; not 0, which would hide that something counts from there
+#: The loop's time when it begins; with 0 an error that counts from there would stay hidden.
 _BEGIN_NS = 1_000 * NANOSECONDS
-#: the most that a call for an executor waits for its turn, mostly much less
+#: A call for an executor waits at most this long for its turn, and mostly much less.
 _EXECUTOR_NS = 2_000_000
-#: how often a call for an executor that nobody waits for any more is not made
+#: The probability that a call for an executor that nobody waits for any more is not made.
 _NEVER_BEGUN = 0.2
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-#: files so small that a run rolls, fills and expires some
+#: Files so small that some are rolled, filled and deleted in one run.
 FILE_SIZES: Final = {
     "mappedFileSizeCommitLog": 10 * 4096,
     "mappedFileSizeConsumeQueue": 3 * 4096 - 3 * 4096 % 20,
@@ -21,7 +21,7 @@ FILE_SIZES: Final = {
     "maxIndexNum": 400,
     "messageDelayLevel": "1s 5s 10s 30s 1m",
 }
-#: what brokers wait for shortly, so that a run sees it
+#: Time limits of brokers, so short that a run sees them pass.
 PATIENCE: Final = {
     "haSendHeartbeatInterval": 1000,
     "haHousekeepingInterval": 6000,
@@ -29,18 +29,18 @@ PATIENCE: Final = {
     # a producer that is cut off for long must not lose its transaction by that
     "transactionCheckMax": 100_000,
 }
-#: sizes of bodies, the last of them compressed
+#: The sizes of bodies; the last one is compressed.
 _SIZES: Final = (20, 200, 2000, 6000)
-#: so often nothing befalls anybody
+#: The share of plans without any fault.
 _WITHOUT_FAULTS: Final = 0.1
-#: how much closer operations of a burst follow each other than on the average, how often a burst
-#: ends, and how much longer the rest behind it is
+#: Three numbers of bursts: how much closer their operations follow each other than on the average,
+#: how often one ends, and how much longer the pause behind it is.
 _BURST: Final = 0.1
-#: how often puts go through the transient pool
+#: The share of plans whose puts go through the transient pool.
 _POOLS: Final = 0.15
 _RESTS: Final = 0.1
 _REST: Final = 10.0
-#: by level of ``messageDelayLevel``, the first of number 1, in seconds
+#: The delay of each level of ``messageDelayLevel`` in seconds, that of level 1 first.
 DELAYS_S: Final = (1, 5, 10, 30, 60)
 
 

@@ -36,17 +36,17 @@ from rmqcore.simulation.plan import (
 from rmqcore.simulation.stand_ins import let_go, stand_ins
 from rmqcore.simulation.workload import Workload
 
-#: how long a cluster may take until it takes every message again, and delivers it
+#: A cluster has this long until it takes and delivers every message again.
 _GET_ON_S: Final = 120.0
 _DRAIN_S: Final = 600.0
 _LOOK_EVERY_S: Final = 1.0
-#: looks whether everything is delivered, and so many have to say so, one behind the other
+#: All is delivered when `_QUIET_LOOKS` looks, this far apart, have found nothing left.
 _DRAINED_EVERY_S: Final = 5.0
 _QUIET_LOOKS: Final = 3
 _PROBE_SIZE: Final = 100
-#: numbers of messages that no plan has
+#: Probes have numbers from here on, which no plan gives to its messages.
 _PROBES_FROM: Final = 1_000_000_000
-#: looks whether a server has come to a sync
+#: This many looks find out whether a server has come to a sync.
 _LOOKS: Final = 20
 _IN_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a directory of its own is made there
 

@@ -18,13 +18,13 @@ from typing import Any, Final
 from rmqcore.doctor.selftest import Row, SelfTestReport, _system_calls
 from rmqcore.doctor.selftest.report import Progress
 
-#: seeds that one process runs, one after the other
+#: One process runs this many seeds, one after the other.
 _BATCH: Final = 50
-#: one seed of each batch runs again, with other hashes of texts
+#: One seed of each batch runs again with other hashes of texts, and has to give the same.
 _HASH_SEEDS: Final = ("0", "1")
 _BROKEN_MOST: Final = 3
 
-#: what has to come about in a night, else it has proved less than it says
+#: A night in which one of these never happened has proved less than it says, and fails.
 MUST_COME_ABOUT: Final = (
     "send ok",
     "batch ok",

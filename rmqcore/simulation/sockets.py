@@ -23,13 +23,13 @@ Place = tuple[str, int]
 Buffer = bytes | bytearray | memoryview
 _ANY: Final = "0.0.0.0"  # noqa: S104 - nobody listens there
 _NOT_YET: Final = "nothing is there yet"
-#: the first port that is given to who asks for any
+#: The first port that is given to a socket which asks for any.
 _FIRST_PORT: Final = 32768
-#: what a connection may have sent that its other side has not read
+#: A connection with this many bytes that its other side has not read takes no more.
 CAPACITY: Final = 64 * 1024
-#: how long a connection goes on repeating what is not acknowledged: one of them
+#: A connection is given up when what it sent is not acknowledged for one of these times.
 _PATIENCE_NS: Final = (15 * NANOSECONDS, 60 * NANOSECONDS, 900 * NANOSECONDS)
-#: how often what is sent at once arrives in two parts
+#: The probability that what is sent at once arrives in two parts.
 _SPLIT: Final = 0.1
 
 

@@ -14,9 +14,9 @@ from rmqcore.simulation.history import Delivery, History, Outcome, Place, Put, b
 from rmqcore.simulation.plan import ConsumerPlan, Does, Operation, Plan, Way
 from rmqcore.simulation.pop_consumer import PopConsumer
 
-#: pause before a consumer that could not begin, or was refused something, tries again
+#: A consumer that could not begin, or was refused something, tries again after this pause.
 _AGAIN_S: Final = 1.0
-#: how a transaction ends that its producer says nothing of at first
+#: The outcome of a transaction whose producer says nothing at first, and answers when it is asked.
 _SAID_LATER: Final = 2
 _PERCENT: Final = 100
 

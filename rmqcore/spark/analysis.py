@@ -34,7 +34,7 @@ from rmqcore.spark.schema import schema_of
 
 StorePath = str | os.PathLike[str]
 _MINUTE_US = 60_000_000
-#: messages of one key
+#: All messages of a key are asked for.
 _MOST = 2**31 - 1
 _TRAFFIC_PART = (
     "topic string, minute timestamp, latency_ms bigint, messages bigint, bytes bigint, "

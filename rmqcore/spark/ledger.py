@@ -17,7 +17,7 @@ from rmqcore.errors import StoreError
 from rmqcore.spark.staging import StagedFile
 from rmqcore.world import sync_directory, sync_fd, wall_clock_ms
 
-#: how the names of series begin; an anonymous one is never asked for again
+#: The names of series that nobody has named begin so; nobody asks for one of them again.
 ANONYMOUS, JOB = "run-", "job-"
 _APPENDING, _DONE = ".appending", ".json"
 
@@ -60,7 +60,7 @@ class Ledger:
         self.appending_path = root / f"{name}{_APPENDING}"
         self.number: int = self._read(self.path).get("number", -1)
         found = self._read(self.appending_path)
-        # a kill between the two steps of `finish` leaves both
+        # a kill between the two steps of `finish` leaves both files
         self.is_appending = found.get("number", -1) > self.number
         self.number = max(self.number, found.get("number", -1))
         self.start: int | None = found.get("start")

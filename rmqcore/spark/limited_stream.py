@@ -27,7 +27,7 @@ class LimitedStreamReader(RmqStreamReader, SupportsTriggerAvailableNow):
     _target: Offsets | None = None
     #: the offsets of the batch that was planned last
     _batch: tuple[Offsets, Offsets] = ({}, {})
-    #: when a trigger was not passed over; the first never is
+    #: when a trigger was last let through; the first one always is
     _triggered_s = -math.inf
 
     def getDefaultReadLimit(self) -> ReadLimit:

@@ -29,7 +29,7 @@ from rmqcore.world import monotonic_s, sleep, wall_clock_ms
 
 _STALE_S = 7 * 24 * 3600
 _LOCK_POLL_S = 0.1
-#: what a row keeps in the log; the CRC is its body's
+#: By these columns a row is found again in the log; the CRC is that of its body.
 _IDENTITY = ("topic", "queue_id", "unique_key", "body_crc", "flag", "reconsume_times")
 
 
@@ -223,7 +223,7 @@ def _append(
     store: DefaultMessageStore, ledger: Ledger, number: int, files: list[StagedFile], done: int
 ) -> int:
     """Put all rows but the first ``done``; how many that were."""
-    # no power cut may end the log before the place where the ledger says that they begin
+    # flushed, so that no power cut ends the log before the offset that the ledger names
     store.flush()
     ledger.begin(number, store.max_phy_offset, files, done)
     appended = 0

@@ -283,7 +283,7 @@ _WRITE: dict[str, tuple[str, _Parser]] = {
     "lockTimeout": ("lock_timeout_s", _seconds),
     "config": ("config", _text),
 }
-#: attributes of which one is given at most
+#: At most one of these attributes may be given.
 _EXCLUSIVE = (
     ("topics", "topic_pattern"),
     ("topics", "assign"),
@@ -294,7 +294,7 @@ _EXCLUSIVE = (
     ("starting_timestamp", "starting_times"),
     ("ending_offsets", "ending_times"),
 )
-#: handled by `_stores`; and what Spark itself adds for a writer of streams
+#: Options that `_stores` reads; `_SPARKS_OWN` are those that Spark adds for a writer of streams.
 _PLACES = ("path", "paths", "broker")
 _SPARKS_OWN = ("checkpointlocation", "queryname", "triggerinterval")
 

@@ -15,7 +15,8 @@ from rmqcore.spark.topic_choice import TopicChoice
 
 SPLIT_SIZE = 256 << 20
 _SPLIT_SIZE_MIN = 64 << 20
-#: a second or two of work: what a task costs anyway weighs little, a slow one delays little
+#: No split is larger. One takes a second or two: the cost of a task weighs little then, and a slow
+#: task delays little.
 _SPLIT_SIZE_MAX = 1 << 30
 
 
@@ -99,7 +100,7 @@ def split_size(options: ReadOptions, total: int) -> int:
     if options.max_partition_bytes is not None:
         size = options.max_partition_bytes
     elif options.slots is not None:
-        # somewhat more than the share of a slot: a split ends behind a whole record
+        # a little more than a slot's share, as a split ends behind a whole record
         size = (total + total // 64) // options.slots
         size = min(max(size, _SPLIT_SIZE_MIN), _SPLIT_SIZE_MAX)
     else:

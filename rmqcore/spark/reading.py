@@ -16,7 +16,7 @@ from rmqcore.spark.runner import freeze_worker
 from rmqcore.spark.schema import BROKER
 
 _log = logging.getLogger(__name__)
-#: columns that hand out what the CRC of a record is of
+#: The columns that hand out bytes which a record's CRC covers.
 _HOLDS_BODY = {"body", "record"}
 
 

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 import rmqcore
 from rmqcore.errors import RmqCoreError
 
-#: where ``scripts/java`` unpacks a runtime, below the environment
+#: The path below the environment where ``scripts/java`` unpacks a runtime.
 _OWN_JAVA = "java/usr/lib/jvm"
 
 

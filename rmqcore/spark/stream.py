@@ -24,9 +24,10 @@ from rmqcore.spark.rows_wanted import rows_wanted
 from rmqcore.spark.selection import check_ranges, check_selection
 from rmqcore.spark.topic_choice import TopicChoice
 
-#: name of the only log in an offset, so that a checkpoint survives when the store is moved
+#: The only log has this name in an offset, so that a checkpoint still fits when the store is
+#: moved.
 _ONLY = "log"
-#: the first version knew no topics
+#: The versions of offsets that are read; the first knew no topics.
 _VERSIONS = (1, 2)
 _log = logging.getLogger(__name__)
 #: broker -> physical offset

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rmqcore.scan.selection import Selection
     from rmqcore.store.parts.reading import Reading
 
-#: topics that a notebook shows
+#: A notebook shows this many topics.
 _ROWS_SHOWN = 50
 
 

@@ -14,7 +14,8 @@ from rmqcore.store.consume.holders import Holder
 from rmqcore.store.protocol import MessageStore
 from rmqcore.world import monotonic_s
 
-#: a wait is at most so long; `close` ends it sooner, but for one that begins beside it
+#: A wait ends after this at the latest and begins anew. `close` ends it sooner, except when the
+#: wait begins in the same moment.
 _WAIT_MS: Final = 5_000
 
 
@@ -68,7 +69,7 @@ class Consumer:
         self._holder = Holder()
         self._lease_ms = lease_ms
         self._max_reconsume_times = max_reconsume_times
-        #: what is the same of each `MessageStore.lease`
+        #: the arguments that every call of `MessageStore.lease` has
         self._terms: dict[str, Any] = {
             "lease_ms": lease_ms,
             "max_reconsume_times": max_reconsume_times,

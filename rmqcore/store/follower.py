@@ -34,11 +34,12 @@ from rmqcore.world import wall_clock_ms
 
 _FIRST_READ_SIZE = 4096
 _READ_SIZE = 1 << 20
-#: bytes of log that are walked before all consume queues are asked where it ends
+#: After this many bytes of the log are walked, all consume queues are asked where it ends.
 _WALK_MAX = 16 << 20
-#: looks after which what looks broken is damage: a writer may just be adding to it
+#: After this many looks what looks broken counts as damage; before, a writer may be adding to it.
 _LOOKS = 3
-#: looks while files go that were just listed: a writer may remove one after the other
+#: While files go that were just listed, this many looks are made: a writer may be deleting one
+#: after the other.
 _LOOKS_AT_GONE = 100
 
 
@@ -110,7 +111,7 @@ class Follower:
         self._settled = False
         #: physical offset behind the last whole record that was seen
         self._end = 0
-        #: the end behind which no good record was found
+        #: an end of the log behind which no good record was found
         self._nothing_behind = -1
         self._open_log()
         self._open_derived()
@@ -146,7 +147,7 @@ class Follower:
             writable=False,
         )
         self.reader = GeneralReads(self.log, self.consume_queues, self.index)
-        #: where the log began when a queue was fitted to it, by (topic, queue id)
+        #: where the log began when a queue's minimum was last corrected, by (topic, queue id)
         self._begins: dict[tuple[str, int], int] = {}
 
     # ---- following the writer

@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 EXPORT_SPLIT_SIZE = 256 << 20
-#: begins with what makes readers of the Parquet files pass it over
+#: The name of the manifest; readers of Parquet files pass over it because of its first character.
 MANIFEST = "_manifest.json"
-#: rows of one batch, which is a row group of a Parquet file
+#: A row group of a Parquet file has this many rows: one batch.
 _ROW_GROUP_ROWS = 16384
-#: also what `Path` makes of a URL
+#: Matches a URL, also as `Path` writes it.
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 FORMATS = ("jsonl", "parquet")
 EXPORT_FORMATS = (*FORMATS, *TABLE_FORMATS)
@@ -301,7 +301,7 @@ def export_store(
     splits = plan(store_path, split_size=split_size, topics=chosen, config=config)
     make_directory(target)
     head = {"store": str(Path(store_path).absolute()), "format": file_format}
-    # one of an earlier export would vouch for files that this one replaces
+    # the manifest of an earlier export would vouch for files that this one replaces
     _write_manifest(target, {**head, "unfinished": True, "parts": []})
     parts = list(run(work, splits, jobs=jobs, progress=progress))
     sync_directory(target)

@@ -18,7 +18,7 @@ from rmqcore.errors import MessageIllegalError, PutMessageError, RmqCoreError
 from rmqcore.message import Message, PutMessageResult
 from rmqcore.transfer.export import FORMATS, MANIFEST
 
-#: written by the store itself
+#: The property that the store writes itself, so that it is not put.
 _NOT_PUT = "__CRC32#"
 _PARKED_TOPIC = "SCHEDULE_TOPIC_XXXX"
 _NUMBERS = ("queue_id", "flag", "sys_flag", "reconsume_times", "prepared_transaction_offset")

@@ -26,13 +26,13 @@ from rmqcore.doctor.selftest.workload import PAGE
 from rmqcore.world import sleep
 
 _SECTOR = 512
-#: how often a page that is cut between two states is torn
+#: The probability that a page which is cut between two states is torn.
 _TORN = 0.1
-#: how likely it is that what no flush covered is on the disk; one of them for each file of a cut
+#: The probabilities that what no flush covered is on the disk; each file of a cut draws one.
 _SHARES = (0.0, 0.1, 0.5, 0.9, 1.0)
 _ZEROS = bytes(PAGE)
 _FLUSHES = ("msync", "fsync", "fdatasync")
-#: how long a directory has to stay as it is to be at rest
+#: A directory in which nothing changes for this long counts as being at rest.
 _REST_S = 0.002
 State = TypeVar("State")
 

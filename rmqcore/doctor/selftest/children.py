@@ -11,9 +11,9 @@ from rmqcore.world import sleep
 
 #: what a child calls to say a line
 Say = Callable[[str], None]
-#: begins the line that says which promise is broken
+#: A line that begins so says which promise is broken.
 BROKEN = "broken: "
-#: seconds after which a child that hangs is ended
+#: A child that takes longer, in seconds, hangs and is killed.
 _LIMIT_S = 120
 
 

@@ -20,14 +20,14 @@ from rmqcore.world import monotonic_s
 
 PROMISE = "every answer is right, or an error of the package names the place"
 _MESSAGES = 26
-#: sizes with which the whole store is some 15 KB
+#: With these sizes the whole store is some 15 KB.
 _SMALL = {
     "mapped_file_size_commit_log": 4096,
     "mapped_file_size_consume_queue": 100,
     "max_hash_slot_num": 16,
     "max_index_num": 64,
 }
-#: cases that one child does, so that a crash is told apart from the next case
+#: One child does this many cases, so that a crash is not taken for a result of the next case.
 _CASES_A_CHILD = 50
 _NAMING = ("topic", "queue_id", "phy_offset", "store_size", "body")
 #: what no checksum of a record covers when it has none of its own (``enabled_append_prop_crc``);

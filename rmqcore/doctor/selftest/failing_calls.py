@@ -152,7 +152,7 @@ def _fail(row: Row, path: Path, mode: str, call: str, number: int) -> None:
     if hit or broken(said):
         acknowledged = numbers(said)
         row.cases += 1
-        # and the one that is put where the store was opened again
+        # and the message that is put after the store was opened again
         row.acknowledged += len(acknowledged) + 1
         what = broken(said) or broken(run_child(partial(_check, path, acknowledged)))
         if what:

@@ -24,14 +24,14 @@ from rmqcore.world import monotonic_s, sleep
 
 _KILLS_A_STORE = 15
 _PUTS_MAX = 60
-#: how often a writer pauses behind a put, which leaves the background threads behind it alone
+#: How often a writer pauses behind a put, so that only the store's background threads work.
 _PAUSES = 0.05
 _PAUSE_S = 0.0002
-#: more than a writer ever puts
+#: No writer puts more messages than this.
 _NUMBERS_A_WRITER = 100
 #: seconds within which a writer that puts is killed
 _LIFE_S = 0.002
-#: how many of the writers are killed while they put, the others while they open and check
+#: The share of writers that are killed while they put; the others die while they open and check.
 _IN_PUTS = 0.7
 _SIZES: dict[str, Any] = {
     "mapped_file_size_commit_log": 3 * PAGE,

@@ -22,13 +22,14 @@ from rmqcore.doctor.selftest.report import Progress, Row
 from rmqcore.doctor.selftest.workload import MODES, check_store, open_for, put
 from rmqcore.world import monotonic_s, sleep
 
-#: file system -> bytes of its image, and the options that a copy is mounted with
+#: The bytes of each file system's image, and the options that a copy of it is mounted with.
 FILE_SYSTEMS = {"ext4": (64 << 20, "loop"), "xfs": (320 << 20, "loop,nouuid")}
 _LOOP = Path("/dev/loop-control")
 #: linux/sched.h: mounts of its own for this process
 _CLONE_NEWNS = 0x00020000
 _BETWEEN_S = 0.15
-#: between two puts, so that a store stays small enough to be read after each cut
+#: Each put is followed by this pause, so that a store stays small enough to be read after each
+#: cut.
 _PAUSE_S = 0.001
 PROMISE = "what was acknowledged as disk is there, nothing is wrong, the store opens"
 
@@ -160,7 +161,7 @@ def _put_for_ever(path: Path, mode: str, side: Path) -> None:
     parent = os.getppid()
     for number in range(sys.maxsize):
         if os.getppid() != parent:
-            # it would keep the mount of one that was killed
+            # the parent was killed: a writer that goes on would keep its file system mounted
             return
         durable = put(store, number).durability is Durability.DISK
         if not durable and number % 100 == 0:

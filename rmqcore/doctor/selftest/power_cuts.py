@@ -21,13 +21,15 @@ from rmqcore.doctor.selftest.workload import PAGE, check_store, open_for
 from rmqcore.world import monotonic_s
 
 _CUTS_A_ROUND = 20
-#: rounds after which a new store is begun
+#: After this many rounds a new store is begun.
 _GENERATIONS = 4
-#: store times: so far apart that what the checkpoint says bears upon single records
+#: The first store time and the step between two: so far apart that what the checkpoint says
+#: decides about single records.
 _BEGIN_MS, _STEP_MS = 1_700_000_000_000, 700
-#: bytes of the log's end that an opening compares: where it is none, checkpoint and mark decide
+#: How many bytes at the log's end an opening compares; with 0 of them checkpoint and mark alone
+#: decide.
 _OPEN_CHECKS = (0, 1 << 30)
-#: bytes of a log file, of one store after the other
+#: The sizes of a log file, one store after the other.
 _LOG_FILES = (3 * PAGE, 10 * PAGE)
 PROMISE = "what was acknowledged as disk is there, nothing is wrong, the store opens"
 

@@ -19,13 +19,15 @@ from rmqcore.native.log._tail import LogTail
 from rmqcore.world import monotonic_s, sleep
 
 _WRITERS = 3
-#: how often a put is followed by a look at all pages, by a flush of the store, by a pause
+#: How often a put is followed by a look at all pages, by a flush of the store, by a pause.
 _LOOKS, _FLUSHES, _PAUSES = 0.2, 0.06, 0.03
 _PAUSE_S = 0.006
-#: how often a put waits for a flush to begin; how long, and how long a flush then waits for it
+#: How often a put waits until a flush begins, and how many seconds each of them waits for the
+#: other.
 _BESIDE, _BESIDE_S = 0.7, 0.002
 _STEP_S = 0.0002
-#: puts of a writer that is about to be killed, after which nothing reaches the disk any more
+#: A writer that is about to be killed does this many puts after which nothing reaches the disk any
+#: more.
 _LAST_PUTS = 8
 _LAST_S = 0.05
 #: opens a store, with settings that a random number decides
@@ -113,7 +115,7 @@ class _Process:
                 if dies:
                     self._dying.wait()
                     self._threads[0].join(_LAST_S)
-                    # what has returned by now is there at that moment
+                    # puts that have returned by now are in memory at that moment
                     written, moment = list(self.written), self._log.at_rest()
                 else:
                     self._join()

@@ -25,7 +25,7 @@ from rmqcore.files.store_dir import StoreDir
 Task = dict[str, object]
 _MEMORY = Path("/dev/shm")  # noqa: S108 - a file system in memory, in which a new directory is made
 _SEED_BITS = 32
-#: tasks whose system calls are watched
+#: The system calls of these tasks are watched.
 _WATCHED = ("power_cuts", "failing_calls")
 
 
@@ -133,7 +133,8 @@ def _merged(rows: Iterable[Row]) -> list[Row]:
 def _run_task(task: Task, *, seed: int, progress: Progress | None) -> list[Row]:
     """Run one worker; a worker that dies is a failure of what it did."""
     in_memory = task["task"] != "mounted" and _MEMORY.is_dir()
-    # what a watched process starts would be watched, too, and cannot be: it is no Python
+    # a program that a watched process starts inherits the watching library, which needs Python:
+    # tasks that start programs are not watched
     watched = _system_calls.preload() if task["task"] in _WATCHED else {}
     with tempfile.TemporaryDirectory(
         prefix="rmqcore-selftest-", dir=_MEMORY if in_memory else None, ignore_cleanup_errors=True

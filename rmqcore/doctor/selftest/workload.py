@@ -14,7 +14,7 @@ from rmqcore import Durability, MessageStore, PutMessageResult, open_store
 from rmqcore.message import MessageExt
 
 PAGE = 4096
-#: the writers of a store number their messages from multiples of this on
+#: Each writer of a store numbers its messages from another multiple of this on.
 NUMBERS_A_WRITER = 1_000_000
 #: sizes of the store's files, and how records are protected
 SIZES: dict[str, Any] = {

@@ -9,7 +9,7 @@ from types import ModuleType
 from rmqcore.errors import RmqCoreError
 from rmqcore.native.format._numbers import SysFlag
 
-#: producers older than the bits that name a compression know zlib only
+#: Producers that are older than the bits which name a compression use zlib.
 _ZLIB = (0, SysFlag.COMPRESSION_ZLIB)
 
 

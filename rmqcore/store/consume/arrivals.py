@@ -14,7 +14,7 @@ from rmqcore.services.event_loop import new_event, running_loop, within
 if TYPE_CHECKING:
     import asyncio
 
-#: seconds that a lock of the system can wait at most, and more than anybody does
+#: A lock of the system waits no longer than this, seconds; nobody asks for as much.
 _LONGEST_S: Final = 1e6
 
 

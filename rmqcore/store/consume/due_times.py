@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Iterator
 from typing import Final
 
-#: milliseconds that one slot covers, as a power of two
+#: One slot covers two to the power of this many milliseconds.
 _SLOT_BITS: Final = 4
 
 

@@ -13,13 +13,13 @@ _PROC: Final = Path("/proc")
 _STATE_FIELD: Final = 0
 _FLAGS_FIELD: Final = 6
 _STARTED_FIELD: Final = 19
-#: of a process's name: id, start, namespace
+#: A process's name has this many parts: id, start, namespace.
 _PARTS: Final = 3
-#: digits of the longest of them
+#: The longest of these numbers has this many digits.
 _DIGITS_MAX: Final = 20
-#: states of a process that has ended and that its parent has not asked for yet
+#: The states of a process that has ended while its parent has not yet asked for that.
 _ENDED: Final = "ZX"
-#: the flag of a process that ends: PF_EXITING
+#: The flag of a process that is ending: PF_EXITING.
 _EXITING: Final = 4
 
 

@@ -19,7 +19,7 @@ class InterruptSafeLock:
         """Make the lock of the calls about something."""
         self._what = what
         self._lock = ReentrantLock(counted=False)
-        #: blocks of the thread that holds it, within which it makes calls
+        #: 1 while the thread that has the lock is in `around`, within which it makes calls
         self._around = 0
 
     def within(self) -> Attempt:

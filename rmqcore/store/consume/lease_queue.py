@@ -56,7 +56,7 @@ class LeaseQueue:
         self.position = position
         #: by offset: when its lease ends, how often it was handed out, who has it; in one number
         self._open: dict[int, int] = {}
-        #: offsets in the order of their first lease; those that are done with go when they lead
+        #: offsets in the order of their first lease; those that are done leave at the front
         self._order: deque[int] = deque()
         #: a heap of offsets that may be handed out again; some may be leased or done with since
         self._returned: list[int] = []
@@ -126,8 +126,8 @@ class LeaseQueue:
         """
         value = due_ms << _TIMES_BITS | min(times, TIMES_MAX)
         value = value << _HOLDER_BITS | holder
-        # a signal handler may raise between any two steps: what is in the other two and not in
-        # `_open` is passed over
+        # a signal handler may raise between any two of these steps: an offset that is in `_order`
+        # or `_returned` and not in `_open` is passed over
         for each in range(offset, offset + count):
             if each not in self._open:
                 if each < self.position:
@@ -188,7 +188,7 @@ class LeaseQueue:
         yield QueueNamed(self.number, self.group, self.topic, self.queue_id)
         end = self.oldest
         yield Begun(self.number, end)
-        # in order of their offsets, as replaying makes of what lies between that it is done with
+        # in the order of their offsets: replaying takes an offset that lies between two for done
         pairs = ((each, self._open[each]) for each in self._order if each in self._open)
         for offset, count, value in runs_of(pairs):
             due_ms = value >> _HOLDER_BITS + _TIMES_BITS

@@ -16,9 +16,10 @@ from rmqcore.store.consume.sql92 import Condition, ExpressionError, compile_cond
 LEASE_MS_MAX: Final = 1 << 40
 _MANY: Final = 1 << 30
 _HOLDER_MAX: Final = 1000
-#: messages that one step of a lease looks at, to pass over those that are not wanted
+#: One step of a lease looks at no more messages than this to pass over those that are not wanted;
+#: then the journal is free for others.
 LOOKS_MAX: Final = 1024
-#: messages that are got at once where a condition decides which are wanted
+#: Where a condition decides which messages are wanted, at least this many are read together.
 _LOOKED_AT: Final = 64
 
 

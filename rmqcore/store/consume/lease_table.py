@@ -32,11 +32,14 @@ _log = logging.getLogger("rmqcore")
 #: group, topic, queue id
 QueueKey: TypeAlias = tuple[str, str, int]
 
-#: the journal is written anew when it has so many bytes, and four times what it had then
+#: The journal is written anew when it has this many bytes, and again when it has four times what
+#: it had then.
 _COMPACT_AT_LEAST: Final = 4 << 20
-#: so many calls of other processes, the last ones, can be made again when an owner has not answered
+#: Of this many last calls of other processes it is known what they were given, so that a call
+#: whose answer was lost can be made again.
 _CALLS_KNOWN: Final = 1024
-#: in place of what was told: the offset was set by others, and perhaps not saved yet
+#: Stands in `LeaseQueue.committed` when somebody else has set the offset, which may not be saved
+#: yet.
 _SET: Final = -1
 
 
@@ -116,10 +119,11 @@ class LeaseTable:
         self._numbered: dict[int, LeaseQueue] = {}
         self._next_number = 1
         self._known: set[tuple[str, int]] = set()
-        #: by (group, topics, by priority): queues that take turns, in groups by rank
+        #: by (group, topics, by priority): lists of queues that take turns, the list of the
+        #: highest priority first
         self._routes: dict[tuple[str, tuple[str, ...], bool], list[list[LeaseQueue]]] = {}
         self._turns: dict[str, int] = {}
-        #: by call, the oldest first
+        #: what each call of another process was given, the oldest call first
         self._handed: dict[str, list[Handed]] = {}
 
     def load(self) -> None:
@@ -172,7 +176,8 @@ class LeaseTable:
             if closed:
                 queue.begin(stored)
             else:
-                # the file was saved later than what a power cut has left of the journal
+                # ``consumerOffset.json`` was saved later than the last journal entry that a power
+                # cut has left
                 queue.done_before(stored)
         least, most = self.bounds(queue)
         queue.fit(least, most)
@@ -268,7 +273,7 @@ class LeaseTable:
         Raises:
             OSError: it cannot be written.
         """
-        # first: an interrupt leaves no way to a queue that is not known
+        # before the queues go: an interrupt leaves no route to a queue that is not known
         self.new_queues = True
         for queue in [queue for queue in self.queues.values() if queue.topic == topic]:
             self.drop(queue)
@@ -301,7 +306,8 @@ class LeaseTable:
         table.advance(queue.topic, queue.group, queue.queue_id, oldest)
         queue.committed = oldest
         if before is not None and oldest < before:
-            # the queue has lost its end, and what it gets there is new; see `_fit`
+            # a power cut has cut the queue's end off: messages that get these offsets again are
+            # new, see `_fit`
             table.persist()
 
     def _queue(self, group: str, topic: str, queue_id: int) -> LeaseQueue:
@@ -310,7 +316,7 @@ class LeaseTable:
         queue = self.queues.get(key)
         if queue is None:
             queue = LeaseQueue(self._next_number, *key)
-            # before it is written down: an interrupt behind that leaves it to no other queue
+            # before the entry is written: an interrupt then gives the number to no other queue
             self._next_number += 1
             stored = self._store.consumer_offsets.get(topic, group, queue_id)
             least, most = self.bounds(queue)
@@ -331,13 +337,14 @@ class LeaseTable:
         if stored == queue.committed:
             return
         if stored == queue.oldest and queue.committed != _SET:
-            # nobody has: an interrupt came between the two steps of `commit_oldest`
+            # nobody has set it: an interrupt came between the two steps of `commit_oldest`
             queue.committed = stored
             return
         least, most = self.bounds(queue)
         position = least if stored is None else max(least, min(stored, most))
         self.write((Begun(queue.number, position),))
-        # the file may hold what the group had before, and would count; see `_fit`
+        # saved now: the file may still have the group's former offset, which the next opening
+        # would take for the group's progress, see `_fit`
         self._store.consumer_offsets.persist()
         queue.begin(position)
         queue.committed = stored
@@ -420,7 +427,7 @@ class LeaseTable:
     def _find_new_queues(self) -> None:
         self._catch_up_all()
         if self.new_queues:
-            # before it is looked: what arrives meanwhile is looked for again
+            # reset before looking, so that a queue which comes meanwhile is looked for again
             self.new_queues = False
             try:
                 self._known = set(self._store.queues())
@@ -441,7 +448,7 @@ class LeaseTable:
         times = queue.times(offset)
         self.write((Leased(queue.number, offset, 1, due_ms, holder, times),))
         if due_ms:
-            # before it counts, so that an interrupt leaves none that never ends
+            # before the lease counts, so that an interrupt leaves no lease that never ends
             self.due.add(due_ms, queue.number, offset)
         queue.lease(offset, 1, due_ms, holder, times)
 

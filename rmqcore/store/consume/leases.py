@@ -49,9 +49,9 @@ from rmqcore.store.consume.retry import damaged_letter, first_retry_level, retry
 _log = logging.getLogger("rmqcore")
 
 _BYTES_MAX: Final = 8 << 20
-#: units that one get looks at where tags decide which are wanted
+#: Where tags decide which messages are wanted, one get looks at this many units.
 _SCANNED_MAX: Final = 1 << 16
-#: a message that is on its way to another topic is nobody else's for so long
+#: A message that is being put into another topic is kept from others for this long.
 _MOVING_MS: Final = 60_000
 
 #: what is leased, the message that it is, and what is put elsewhere in its place
@@ -92,7 +92,7 @@ class Leases:
         self._lock = InterruptSafeLock()
         self._closed = False
         self._kept: frozenset[str] = frozenset()
-        #: has what is on its way to another topic
+        #: holds the messages that are being put into another topic
         self._mover = Holder()
         self._table = LeaseTable(store, path, catch_up_all)
         with self._lock.within():
@@ -203,7 +203,8 @@ class Leases:
                     queue.done(offset)
                     entries.append(Done(queue.number, offset, 1))
                     continue
-                # before it counts as leased: an interrupt leaves no lease that never ends
+                # before the message counts as leased, so that an interrupt leaves no lease that
+                # never ends
                 self._table.due.add(due_ms, queue.number, offset)
                 queue.lease(offset, 1, due_ms, holder, times)
                 entries.append(Leased(queue.number, offset, 1, due_ms, holder, times))
@@ -218,7 +219,7 @@ class Leases:
                 items.extend((offset, 1, item) for offset, item in fresh)
             self._table.hand_out(entries, taken.request.call)
         except BaseException:
-            # nobody gets what is not written down
+            # a lease that the journal does not have is given to nobody
             for offset, times, _ in items:
                 if queue.is_open(offset):
                     queue.lease(offset, 1, 0, 0, times - 1)
@@ -235,7 +236,7 @@ class Leases:
         """Messages that were never handed out and are wanted, and where to go on."""
         fresh: list[tuple[int, LeasedItem]] = []
         wanted = taken.request.wanted.get(queue.topic, ALL)
-        # of a light queue's messages the record says another number: that in its own queue
+        # a light queue's message has in its record the offset that it has in its own queue
         light = queue.topic.startswith(LIGHT_QUEUE_PREFIX)
         at = queue.position
         while len(fresh) < count and taken.looks > 0:
@@ -448,8 +449,8 @@ class Leases:
         put: list[tuple[LeaseQueue, Lease]] = []
         refused: Exception | None = None
         for left, (queue, lease, item, message) in enumerate(moves, 1 - len(moves)):
-            # with the last one all are on the disk before their places are given up: a power cut
-            # may take the last puts, and no more
+            # the last one goes to the disk, and all before it, before their places are given up: a
+            # power cut may take only the last puts
             durability = Durability.PAGE_CACHE if left else Durability.DISK
             try:
                 self._put(group, lease, item, message, durability)
@@ -588,7 +589,7 @@ class Leases:
         """
         with self._lock.within():
             if self._lock.interrupts_itself or self._closed:
-                # the next lease follows; what is written at close counts
+                # the next lease begins at the new offset; what is written at close counts
                 return
             self._table.follow_set(topic, group, queue_id)
 

@@ -20,11 +20,12 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Final, Literal, NoReturn, TypeAlias
 
-#: characters of an expression
+#: A longer expression, in characters, is refused.
 LENGTH_MAX: Final = 16_384
-#: parentheses and NOTs within each other
+#: An expression with more parentheses and NOTs within each other is refused.
 DEPTH_MAX: Final = 32
-#: characters of all expressions whose conditions are kept; one takes 170 bytes of memory
+#: The conditions of expressions are kept up to this many characters of text in all; each character
+#: takes 170 bytes of memory.
 _KEPT_LENGTH: Final = 128 << 10
 _INT64_MAX: Final = 2**63 - 1
 

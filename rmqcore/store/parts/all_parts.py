@@ -320,7 +320,7 @@ class Parts:
         Args:
             clean: whether nothing is left to be done at the next open.
         """
-        # one that an interrupt has left running would write when the store is another's
+        # a service that an interrupt left running would write when the store is already another's
         self.upkeep.stop_running()
         directory = self.files.directory
         try:

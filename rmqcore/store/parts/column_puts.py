@@ -21,7 +21,8 @@ from rmqcore.native.log._tail import LogTail
 from rmqcore.status import PutMessageStatus
 from rmqcore.store.parts.put_columns_result import PutColumnsResult, QueueSpan
 
-#: bytes that are appended at a time: they are still in the processor's cache when they are copied
+#: This many bytes are appended at a time: they are still in the processor's cache when they are
+#: copied.
 PIECE_SIZE: Final = 512 << 10
 
 #: (topic, queue id) by the number that stands in a record

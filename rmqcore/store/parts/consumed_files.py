@@ -90,8 +90,8 @@ class ConsumedFiles:
             except OSError as error:
                 if error.errno not in NO_ROOM:
                     raise
-                # only what the tables say is not on the disk: who reads an offset before the log
-                # begins at its begin
+                # only the tables' offsets are not on the disk: a reader who finds one before the
+                # log's begin reads from its begin
                 _log.warning(
                     "%s: the full disk has no room for the tables: %s", self._handle.path, error
                 )
@@ -121,7 +121,8 @@ class ConsumedFiles:
         for topic, group in self._consumer_offsets.pairs():
             groups.setdefault(topic, []).append(group)
         self._level.catch_up_all()
-        # of what is behind, waits for the disk or has no room in the queues, none can tell yet
+        # which queues get what is not dispatched yet, because it waits for the disk or for room,
+        # nobody knows
         needed = self._reput.offset
         parked = self._oldest_parked()
         if parked is not None:

@@ -298,7 +298,7 @@ class Consuming:
         """What there is, however many messages have to be passed over for it."""
         while True:
             taken = leases.hand_out(request)
-            # behind dead letters there may be others
+            # there may be other messages behind the dead letters
             goes_on = bool(taken.dead) and leases.bury(taken)
             if taken.found or (taken.looks > 0 and not goes_on):
                 return taken.found
@@ -313,7 +313,8 @@ class Consuming:
             if taken.dead:
                 burying = running_loop().run_in_executor(None, leases.bury, taken)
             if taken.found:
-                # nothing is waited for any more: who is cancelled has taken nothing
+                # from here on nothing is awaited: a caller that is cancelled has been given
+                # nothing
                 return taken.found
             goes_on = burying is not None and await burying
             if taken.looks > 0 and not goes_on:

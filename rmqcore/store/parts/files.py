@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from rmqcore.recovery.report import RecoveryProgress, RecoveryReport
     from rmqcore.services.flush_policy import FlushPolicy
 
-#: units that are dispatched at a time, more where there are many queues
+#: A stretch of the log ends when it has this many units, or more where there are many queues.
 _STRETCH_UNITS: Final = 1 << 13
 
 

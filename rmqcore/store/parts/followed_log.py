@@ -137,7 +137,7 @@ class FollowedLog:
                     )
                     raise StoreNotWritableError(reason)
         if self._settings.policy.waits_for_disk:
-            # readers see what is there
+            # so that readers see it
             self._group_commit.flush_soon()
 
     def _check_beginning(self, data: Buffer, phy_offset: int) -> None:

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from rmqcore.native.format._message import MessageExt
 
 END_OF_TIME_MS = 2**63 - 1
-#: more messages, or bytes, than any store has
+#: No store has this many messages or bytes.
 _ALL = 1 << 48
 _LIGHT_QUEUE = "%LMQ%"
 _FILTER_UNITS = 800
 _READ_AHEAD = 1 << 20
-#: bytes that are read from the disk for one get, those between its records included
+#: One get reads at most this many bytes from the disk, those between its records included.
 _FETCHED_MOST = 16 << 20
 _ENOUGH, _ELSEWHERE, _MISMATCH = 1, 2, 3
 _PAGE_MAX = 1 << 20
@@ -156,7 +156,7 @@ class GeneralReads:
             return GetMessageResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
         result = GetMessageResult(GetMessageStatus.NO_MATCHED_MESSAGE, queue_offset, low, high)
         if not topic.startswith(_LIGHT_QUEUE):
-            # a batch holds the offset that was asked for, and begins before it
+            # a batch that has the wanted offset begins before it
             least = 0 if queue.unit_size != UNIT_SIZE else queue_offset
             result.expect(topic, queue_id, least, self._log.demand_crc)
         codes = None if tags is None else packed_tags(tags)

@@ -95,7 +95,7 @@ def _queue_messages(
     on_damage: OnDamage | None,
 ) -> Iterator[MessageExt]:
     offset = max(start or 0, reads.min_queue_offset(topic, queue_id))
-    # messages before this offset are got singly: one of them is damaged
+    # messages before this offset are read one by one, as one of them is damaged
     singly_before = offset
     while stop is None or offset < stop:
         count = _BATCH if stop is None else min(_BATCH, stop - offset)

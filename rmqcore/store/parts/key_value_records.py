@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 #: tags
 PUT: Final = "put"
 DELETE: Final = "delete"
-#: property of a record: the call of another process that it was put for
+#: A property: the call of another process for which the record was put.
 CALL: Final = "RMQCORE_CALL"
 _HEAD: Final = struct.Struct(">qI")
 

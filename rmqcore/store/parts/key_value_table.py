@@ -7,13 +7,15 @@ from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from typing import Final, TypeAlias
 
-#: so many changes at a time, and the keys are sorted anew
+#: When more entries than this change together, all keys are sorted anew.
 _SORTED_FROM: Final = 64
-#: a table notes so many times, and twice as many as it has entries, at which one is gone
+#: The times at which entries end are thinned out when there are this many, and twice as many as
+#: entries.
 _DUE_AT_LEAST: Final = 64
-#: the last calls of other processes whose records are known, for when an answer was lost
+#: The records of this many last calls of other processes are known, for a call whose answer was
+#: lost.
 _CALLS_KNOWN: Final = 1024
-#: bytes of a record beside key and value
+#: A record takes about this many bytes beside its key and value.
 RECORD_HEAD_SIZE: Final = 128
 
 #: key, value or None, and when it is gone: Unix ms, 0 for never
@@ -32,8 +34,8 @@ class Table:
         self.records = 0
         #: bytes that its entries take when they are put anew
         self.size = 0
-        #: by call, the oldest first: queue offset and number of the records that it has put, here
-        #: or in a former owner that may not have answered
+        #: by call, the oldest first: queue offset and number of the records that it has put, in
+        #: this process or in a former owner that may not have answered
         self.made: dict[str, list[tuple[int, int]]] = {}
 
     def note(self, call: str, made: Sequence[tuple[int, int]]) -> None:
@@ -79,7 +81,7 @@ class Table:
         if expires_ms:
             heappush(self.due, (expires_ms, key))
             if len(self.due) > max(_DUE_AT_LEAST, 2 * len(self.entries)):
-                # keys that are set again and again, long before their time is over
+                # keys that are set again long before they end would fill this list
                 self.due = sorted((due, each) for each, (_, due) in self.entries.items() if due)
 
     def expire(self, now_ms: int) -> None:

@@ -45,21 +45,23 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("rmqcore")
 
-#: what the topic of a table begins with
+#: The topic of a table has this in front of the table's name.
 TOPIC_PREFIX: Final = "%KV%"
-#: the group whose offset says from where on a table's topic is read
+#: The offset of this group says where in a table's topic its records begin.
 GROUP: Final = "CID_RMQ_SYS_KV"
 KEY_MAX: Final = 1 << 16
-#: a table is written anew when it has this many records, and four times as many as entries
+#: A table is written anew when it has this many records, and four times as many as entries.
 _COMPACTED_FROM: Final = 1024
-#: so many records before those of a table are read for the calls in them, or one call whole
+#: In search of calls this many records in front of a table's first one are read, or one whole
+#: call.
 _CALLS_READ: Final = 1024
 _RECORDS_PER_ENTRY: Final = 4
-#: entries of a table that takes less time to read than to let a thread do it
+#: A table with no more entries is read at once, as that takes less time than another thread.
 _AT_HAND_MAX: Final = 1000
-#: log files go for tables that are put anew when they have so many times the bytes of these
+#: Tables are put anew, so that log files can go, when these files have this many times the bytes
+#: of the tables.
 _WORTH: Final = 2
-#: bytes that are put at once
+#: One batch of records has at most this many bytes.
 _BATCH_SIZE: Final = 1 << 18
 _INT64_MAX: Final = 2**63 - 1
 
@@ -462,7 +464,7 @@ class KeyValues:
             topic: Aside(ends[topic], [(key, *table.entries[key]) for key in table.keys])
             for topic, table in tables.items()
         }
-        # of those that were there, the ones that cannot be read have nothing else
+        # tables that were there and cannot be read have no other copy
         self._aside.store({**self._aside.load(), **anew})
         for topic, end in ends.items():
             self._consumer_offsets.commit(topic, GROUP, 0, end)
@@ -504,7 +506,7 @@ class KeyValues:
             how many of the changes hold.
         """
         topic = _topic_of(name)
-        # what has reached the log is not known when the store refuses, either
+        # nobody knows what has reached the log, even when the store refuses
         self._tables.pop(name, None)
         if table.records > max(_COMPACTED_FROM, _RECORDS_PER_ENTRY * len(table.entries)):
             self._compact(topic, table)

@@ -76,7 +76,7 @@ class Level:
         if self._reput.offset < writer.tail.max_offset:
             if writer.flushed_offset < self._unwaited_end and self._flags.writeable:
                 self._group_commit.try_wait(self._unwaited_end, self._settings.policy.timeout_ms)
-            # on a full disk the flags say what is not served
+            # of a full disk the store's flags tell
             with suppress(DiskFullError):
                 self._reput.catch_up()
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rmqcore.store.parts.settings import Settings
     from rmqcore.world import World
 
-#: the next log file is asked for when a part of the current one is used
+#: The next log file is made when one part in this many of the current one is used.
 _PREPARE_AT: Final = 4
 
 

@@ -44,7 +44,8 @@ class Opening:
         self._directory = directory
         self._trace = trace
         self._progress = progress
-        #: nothing has to be recovered, as long as opening has not succeeded
+        #: False until recovery begins: an opening that fails before that leaves an abort file as
+        #: it is
         self._was_clean = False
         self._files: StoreFiles | None = None
         self._parts: Parts | None = None
@@ -73,7 +74,7 @@ class Opening:
             directory.create()
             directory.lock()
             self._handle.closed = False
-            # not before: a repair may have been killed just before the lock was free
+            # only with the lock: a repair may have been killed just before the lock was free
             told = report_unfinished_repair(directory, config.on_corruption)
             settings = Settings(fitted_config(config, directory))
             self._files = files = StoreFiles(
@@ -100,7 +101,7 @@ class Opening:
 
     def _recovered(self, files: StoreFiles) -> RecoveryReport:
         self._was_clean = not self._directory.was_aborted
-        # what is refused up to here has changed nothing
+        # an opening that was refused before this has changed nothing
         self._trace.open()
         left = "was closed in order" if self._was_clean else "was not closed"
         self._trace.note("open", os.getpid(), f"the store {left}")

@@ -219,7 +219,7 @@ class Reading:
         _check_bounds(queue_offset, bounds)
         self._level.catch_up_queue(topic, queue_id)
         with suppress(CorruptStoreError, OSError):
-            # the get says what is wrong
+            # the get raises what is wrong
             self._files.reader.fetch(topic, queue_id, queue_offset, **bounds)
 
     def queues(self) -> list[tuple[str, int]]:

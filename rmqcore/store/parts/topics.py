@@ -73,7 +73,7 @@ class Topics:
         self._key_values = key_values
         self._leases = leases
         self._note = note
-        #: topics that were deleted, and of which some files could not be removed
+        #: deleted topics of which some files could not be removed
         self._files_left: set[str] = set()
 
     def delete_topic(self, topic: str) -> bool:
@@ -144,7 +144,7 @@ class Topics:
             self._files.tail.begin_topic_anew(topic, begun_at)
             try:
                 self._flusher.flush()
-                # all before it is on the disk
+                # all before the new beginning is on the disk
                 self._deleted.delete(topic, begun_at[topic])
             finally:
                 self._remove_files(dropped)
@@ -237,7 +237,7 @@ class Topics:
             return True
         if phy_offset > self._files.log.max_offset:
             return False
-        # as in delete_topic; what groups have of the new topic their master tells again
+        # as in delete_topic; the master tells again what groups have consumed of the new topic
         self._consumer_offsets.remove(topic=topic)
         self._consumer_offsets.persist()
         with self._reput.stopped() as dispatch_below:
@@ -256,7 +256,7 @@ class Topics:
             OSError: what groups have consumed of it could not be forgotten, DiskFullError for want
                 of room; the next dispatch tries again.
         """
-        # first: offsets that outlive the queue pass over its new messages
+        # before the queue goes: offsets that outlive it would pass over its new messages
         self._consumer_offsets.forget_queue(queue.topic, queue.queue_id)
         try:
             self._consumer_offsets.persist()

@@ -22,7 +22,7 @@ from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.store.sharing.log_pages import log_page
 from rmqcore.store.sharing.values import pack, unpack
 
-#: request codes of this room; RocketMQ has none beyond 5,000, and 16 bits hold them
+#: Request codes of this room. RocketMQ has none above 5,000, and a code has 16 bits.
 STORE_CALL: Final = 9100
 HELLO: Final = 9101
 #: version of these calls; an owner refuses a client with another version
@@ -32,11 +32,11 @@ VERSION: Final = 3
 class Runs(Enum):
     """Where the owner works on a call."""
 
-    #: on the event loop, for it takes microseconds
+    #: the owner makes the call on its event loop: it takes microseconds
     NOW = "now"
-    #: in a thread, for it may take long
+    #: the owner makes the call in a thread: it may take long
     THREAD = "thread"
-    #: on the event loop, waiting without blocking it
+    #: the owner awaits the call on its event loop
     WAITS = "waits"
     #: as NOW; when it waits for the disk, as WAITS
     PUT = "put"
@@ -82,7 +82,7 @@ def _undo_lease(store: DefaultMessageStore, call: str, holder: str) -> None:
     store.parts.consuming.undo_lease(call, holder)
 
 
-#: by method of `MessageStore`; behind a dot, methods of its tables
+#: How each method of `MessageStore` is called at the owner; behind a dot, methods of its tables.
 CALLS: Final[dict[str, CallKind]] = {
     "put": CallKind(Runs.PUT, coroutine="put_async"),
     "put_message": CallKind(Runs.PUT, coroutine="put_message_async"),
@@ -136,15 +136,18 @@ CALLS: Final[dict[str, CallKind]] = {
     "consumer_offsets.remove": _NOW,
     "consumer_offsets.persist": _THREAD,
 }
-#: a connection's own call: which queues have got messages since it asked before
+#: A connection's own question: which queues have got messages since it asked before.
 ARRIVALS: Final = "arrivals"
-#: ends a request whose caller waits no more; the header field ``opaque`` has that one's number
+#: Ends another request, whose caller has stopped waiting; the header field ``opaque`` is that
+#: request's number.
 CANCEL: Final = 9102
-#: a client closes its handle; without it a connection may have been lost, and comes anew
+#: A client closes its handle. A connection that ends without this may have been lost, and the
+#: client may come again.
 GOODBYE: Final = 9103
-#: header fields of a lease and of its end: what it is to be taken back by if nobody gets it
+#: Header fields of a lease and of its cancellation: by these the owner finds what to undo when
+#: nobody gets the answer.
 LEASES: Final = ("call", "holder")
-#: properties of a store, asked for by their names
+#: Properties of a store that clients ask for by name.
 PROPERTIES: Final = ("config", "min_phy_offset", "max_phy_offset", "waits")
 
 

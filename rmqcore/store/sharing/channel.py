@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 LIMITS: Final = FrameLimits(frame_size=1 << 30)
 _RECEIVE_SIZE: Final = 1 << 18
-#: buffers that one call of the system takes
+#: One call of the system takes at most this many buffers.
 _BUFFERS_MAX: Final = 1000
 _OPAQUE_MASK: Final = (1 << 31) - 1
-#: a socket that can be written at all takes so much without blocking
+#: A socket that is writable at all takes this many bytes without blocking.
 _SENT_AT_ONCE_SIZE: Final = 1 << 16
 _NEVER: Final = math.inf
-#: who waits to send looks so often whether the thread that reads still does
+#: A thread that waits to send looks this often whether the thread that reads is still there.
 _ANOTHER_READS_S: Final = 0.05
 
 
@@ -66,7 +66,7 @@ class Waiter:
 
     def __init__(self, wake: Callable[[], object], *, reads: bool) -> None:
         self.answer: RemotingCommand | None = None
-        #: what has come of an answer that comes in pieces
+        #: the pieces of an answer that have come so far
         self.pieces: list[bytes] = []
         #: number of the request
         self.opaque = 0
@@ -103,11 +103,11 @@ class OwnerChannel:
         self._timeout_s = timeout_s
         self._decoder = FrameDecoder(LIMITS)
         self._opaques = itertools.count(1)
-        #: an interrupt anywhere leaves neither of them locked
+        #: wherever an interrupt comes, neither of them stays locked
         self._sending = ReentrantLock(counted=False)
         self._reading = ReentrantLock(counted=False)
         self._waiting: dict[int, Waiter] = {}
-        #: grows whenever the owner has taken or sent something
+        #: counts what the owner has read or sent
         self._signs_of_life = 0
         #: wakes the thread that watches; it reads while somebody waits without a thread
         self._watching = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -247,7 +247,7 @@ class OwnerChannel:
                     return
                 if mine or signs_of_life == self._signs_of_life:
                     raise self.hangs()
-            # the owner takes a long request of another thread
+            # the owner is reading a long request of another thread
             signs_of_life = self._signs_of_life
 
     def send_now(self, request: RemotingCommand, waiter: Waiter) -> bool:
@@ -360,7 +360,7 @@ class OwnerChannel:
                 if mine:
                     self._let_another_read()
             if not mine and not look.acquire(timeout=max(0.0, deadline - monotonic_s())):
-                # it may have been told to read just now
+                # this waiter may just have been woken to read for all
                 self._let_another_read()
             if waiter.answer is not None:
                 return waiter.answer

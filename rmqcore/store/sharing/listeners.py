@@ -18,7 +18,7 @@ from rmqcore.world import sleep
 
 _log = logging.getLogger("rmqcore")
 
-#: pause before a thread of a handle sees to an owner again, when there could be none
+#: A thread of a handle that found no owner looks again after this pause.
 LOOK_AGAIN_S: Final = 0.5
 
 
@@ -89,7 +89,7 @@ class Listeners:
                     self._notify_all()
                     return
                 if asked is not None and found is not asked:
-                    # a new owner: what came in between is told now
+                    # a new owner: arrivals between the two owners are announced now
                     self._notify_all()
                 asked = found
                 self._notify(result_of(found.call(request_of(ARRIVALS, (), {}))))

@@ -52,11 +52,11 @@ _log = logging.getLogger("rmqcore")
 _STOP_S: Final = 5.0
 #: durabilities for which a put has to wait
 _WAITED_FOR: Final = ("disk", "replicated")
-#: what a connection's attributes hold: whose it is
+#: The attribute of a connection that says whose it is.
 _CLIENT: Final = "client"
-#: pauses between two looks for the end of processes that have leases and no connection
+#: Processes that have leases and no connection are looked for this often: they may have ended.
 _LOOK_S: Final = 0.5
-#: a process that cannot be asked for has ended when it has had no connection for so long
+#: A process whose end the system cannot tell has ended when it had no connection for this long.
 _MISSED_S: Final = 10.0
 
 
@@ -82,11 +82,11 @@ class StoreServer:
         self._waiting_calls: dict[tuple[Connection, int], asyncio.Future[Any]] = {}
         #: what threads work on, by the name of the call
         self._named: dict[str, asyncio.Future[RemotingCommand]] = {}
-        #: by client: in whose names it has leased messages
+        #: by client: the holders in whose names it has leased messages
         self._holders: dict[str, set[str]] = {}
         #: clients that have closed their handles, as long as one of their connections is open
         self._leaving: set[str] = set()
-        #: by process of another PID namespace: since when it is without a connection
+        #: by process of another PID namespace: since when it has had no connection
         self._missed: dict[str, float] = {}
         self._server: RemotingServer | None = None
         self._looking: asyncio.Task[None] | None = None
@@ -330,7 +330,7 @@ class StoreServer:
                 if at_hand:
                     return answer_of(function(*args, **settings))
         work = partial(_answered, partial(function, *args, **settings))
-        # its connection may have been lost: made again meanwhile, the call is the same
+        # its connection may have been lost: a call that is made again meanwhile is the same call
         name = request.text("name")
         working = self._named.get(name)
         if working is None:
@@ -379,7 +379,7 @@ class StoreServer:
         self, working: Coroutine[Any, Any, Any], connection: Connection, request: RemotingCommand
     ) -> Awaitable[RemotingCommand]:
         """As `_answer_later`, of what may wait for as long as it takes."""
-        # known at once: its end may have been read together with it
+        # registered at once: its cancellation may have been read together with it
         key = connection, request.opaque
         self._waiting_calls[key] = task = self._loop.create_task(working)
         task.add_done_callback(lambda _: self._waiting_calls.pop(key, None))

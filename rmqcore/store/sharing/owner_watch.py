@@ -23,12 +23,12 @@ def watch_owner(handle: weakref.ref[SharedHandle], channel: OwnerChannel) -> Non
         except (StoreClosedError, StoreNotFoundError):
             return
         except (RmqCoreError, OSError) as error:
-            # who takes long to close is not gone yet; what else keeps the store shut may pass, too
+            # an owner that takes long to close still has the store; other obstacles may pass, too
             if told != str(error):
                 told = str(error)
                 _log.warning("%s: not to be owned, and tried again: %s", store.path, told)
         else:
             return
-        # neither in the way of the handle's other threads, nor what keeps one that is dropped
+        # this thread keeps neither the handle's other threads waiting nor a dropped handle alive
         del store
         sleep(LOOK_AGAIN_S)

@@ -25,9 +25,9 @@ from rmqcore.store.sharing.put_again import find_put
 from rmqcore.store.sharing.unique_keys import UniqueKeys
 from rmqcore.world import monotonic_s, wall_clock_ms
 
-#: what is no row of the table is asked for: a property, or what has arrived
+#: How a question that is not in `CALLS` is asked: a property, or what has arrived.
 _ASKED: Final = CallKind()
-#: arguments of `wait` before its time-out
+#: `wait` has this many arguments before its time-out.
 _WAIT_ARGUMENTS: Final = 3
 
 

@@ -10,9 +10,10 @@ from rmqcore.remoting import RemotingCommand
 if TYPE_CHECKING:
     from rmqcore.remoting.command import Buffer
 
-#: bytes of an answer's body that one frame holds; more are sent when the client has taken these
+#: One frame holds this many bytes of an answer's body; the next one is sent when the client has
+#: read these.
 PIECE_SIZE: Final = 4 << 20
-#: header field of a piece that others follow
+#: The header field of a piece that is followed by another.
 MORE: Final = "more"
 
 

@@ -23,7 +23,7 @@ from rmqcore.native.base._descriptor import Descriptor
 from rmqcore.world import monotonic_s
 
 SOCKET_NAME: Final = "rmqcore.sock"
-#: bytes of a path that the system takes for a socket, without its closing zero
+#: A longer path, in bytes without its closing zero, cannot be a socket's.
 _SOCKET_PATH_MAX: Final = 107
 _BACKLOG: Final = 1024
 _READ_AND_WRITE: Final = 0o666

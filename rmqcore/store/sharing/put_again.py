@@ -11,9 +11,10 @@ from rmqcore.status import Durability, PutMessageStatus
 from rmqcore.store.message_store import DefaultMessageStore
 
 UNIQUE_KEY: Final = "UNIQ_KEY"
-#: tells puts apart whose unique key is the caller's: it may have put another with the same
+#: A property that tells two puts with the same unique key apart, where the key is the caller's
+#: own.
 PUT_ID: Final = "RMQCORE_PUT_ID"
-#: by so much a store time may lie before the call: the clock may have stepped back
+#: A record may have a store time this much before its call: the clock may have stepped back.
 _CLOCK_STEP_MS: Final = 10_000
 
 

@@ -42,17 +42,18 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("rmqcore")
 
-#: pauses between two looks for an owner, while one is about to begin or to end
+#: The first pause between two looks for an owner that is about to begin or to end; each is twice
+#: the one before, up to `_LONGEST_PAUSE_S`.
 _FIRST_PAUSE_S: Final = 0.001
 _LONGEST_PAUSE_S: Final = 0.02
-#: how long a process that was killed may still be seen to have the store
+#: For this long a process that was killed may still seem to have the store open.
 _DYING_S: Final = 1.0
 
 #: every handle of this process
 _HANDLES: Final[weakref.WeakSet[SharedStoreHandle]] = weakref.WeakSet()
 #: held while files and locks are opened or closed, so that no fork comes in between
 _OPENING: Final = threading.RLock()
-#: what belongs to the parent of a forked child: it must not be finalized here
+#: Objects of the parent of a forked child, kept so that they are not finalized in the child.
 _PARENTS: Final[list[object]] = []
 
 
@@ -173,7 +174,8 @@ class SharedStoreHandle(ClosedByWith):
         """Open the store, if nobody else may."""
         with _OPENING:
             listening = server = store = None
-            # in here from the lock on: what an interrupt leaves open would keep all others out
+            # everything behind the lock is inside: what an interrupt leaves open would keep all
+            # others out
             try:
                 if not self._place.try_lock():
                     return
@@ -336,7 +338,8 @@ class SharedStoreHandle(ClosedByWith):
                 try:
                     self._store.close()
                 finally:
-                    # with an error of the disk it has let its files go, too
+                    # a store that failed to close with an error of the disk has let its files go,
+                    # too
                     if not self._store.has_files:
                         self._place.unlock()
                         self._store = self._server = None
@@ -364,7 +367,7 @@ class SharedStoreHandle(ClosedByWith):
         try:
             warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=1)
         finally:
-            # not here: this may be in the middle of any other call
+            # in another thread: a finalizer may run in the middle of any other call
             threading.Thread(target=_close, args=(self,), name="CloseStore").start()
 
     def __repr__(self) -> str:

@@ -162,7 +162,7 @@ def _other(value: object, parts: list[Buffer]) -> Any:
         return number
     with suppress(TypeError):
         view = memoryview(value)  # type: ignore[arg-type]
-        # of text it is a list
+        # `tolist` of text gives a list of characters
         if view.format[-1] not in _CHARACTERS:
             parts.append(view.cast("B"))
             return ["v", view.nbytes]
@@ -304,7 +304,7 @@ _PACKERS: Final[dict[type, Callable[[Any, list[Buffer]], Any]]] = {
     Sql: lambda value, _: ["s", str.__str__(value)],
     StoreConfig: _config,
 }
-#: for instances of subclasses: the first base that fits
+#: An instance of a subclass is packed as the first of these that it is.
 _BASES: Final[tuple[tuple[type, Callable[[Any, list[Buffer]], Any]], ...]] = (
     (str, lambda value, _: str.__str__(value)),
     (bytes, lambda value, parts: _bytes(bytes(memoryview(value)), parts)),
