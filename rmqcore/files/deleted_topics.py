@@ -171,17 +171,17 @@ class DeletedTopics:
         if fitted != self._deleted_at:
             self._store(fitted)
 
-    def forget_behind(self, log_end: int) -> bool:
-        """Forget what was deleted when the log was longer than this; whether there was any.
+    def is_of_longer(self, log_end: int) -> bool:
+        """Whether a topic was deleted when the log was longer than this."""
+        return any(at > log_end for at in self._deleted_at.values())
+
+    def forget_behind(self, log_end: int) -> None:
+        """Forget what was deleted when the log was longer than this.
 
         Raises:
             OSError: it could not be written.
         """
-        kept = {topic: at for topic, at in self._deleted_at.items() if at <= log_end}
-        if kept == self._deleted_at:
-            return False
-        self._store(kept)
-        return True
+        self._store({topic: at for topic, at in self._deleted_at.items() if at <= log_end})
 
     def _store(self, deleted_at: dict[str, int]) -> None:
         text = format_java_json({"deletedTopics": dict(sorted(deleted_at.items()))})

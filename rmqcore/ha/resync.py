@@ -349,11 +349,14 @@ def cut(directory: StoreDir, divergence: Divergence) -> Path:
 
 def _forget_deletions(directory: StoreDir, divergence: Divergence) -> None:
     deleted = DeletedTopics(directory).load()
-    if deleted.forget_behind(divergence.common_end):
-        mark = StoreMark(directory)
-        mark.load()
-        mark.derive_from = divergence.begin
-        mark.store()
+    if not deleted.is_of_longer(divergence.common_end):
+        return
+    # first: of a topic that nothing says of that it was deleted, no opening misses the queues
+    mark = StoreMark(directory)
+    mark.load()
+    mark.derive_from = divergence.begin
+    mark.store()
+    deleted.forget_behind(divergence.common_end)
 
 
 def _new_folder(store: Path, at: int) -> Path:

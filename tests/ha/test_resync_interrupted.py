@@ -6,7 +6,9 @@ import pytest
 from ha.pair import derived, log_bytes, master_store, slave_store
 
 from rmqcore import open_store
+from rmqcore.files.deleted_topics import DeletedTopics
 from rmqcore.files.store_dir import StoreDir
+from rmqcore.files.store_mark import StoreMark
 from rmqcore.ha import resync
 from rmqcore.ha.resync import Divergence, cut
 
@@ -35,6 +37,36 @@ def test_a_cut_that_is_interrupted_leaves_no_hole_in_the_log(tmp_path, monkeypat
     assert sorted(int(path.name) for path in log.iterdir()) == [0, 100]
     assert (log / f"{100:020d}").read_bytes() == b"x" * 50 + bytes(50)
     assert sorted(int(path.name) for path in kept.iterdir()) == [100, 200, 300]
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("step", [StoreMark, DeletedTopics], ids=["mark", "deletions"])
+def test_a_cut_that_is_killed_beside_what_was_deleted_hides_nothing(tmp_path, monkeypatch, step):
+    """The other log deleted a topic that the master has; the queue is far behind the log's end."""
+    with master_store(tmp_path / "m") as master:
+        master.put("Q", b"the master has it")
+        for number in range(300):
+            master.put("P", b"x" * 300, keys=f"k{number}")
+    shutil.copytree(tmp_path / "m", tmp_path / "s")
+    with open_store(tmp_path / "s") as store:
+        common_end = store.max_phy_offset
+        store.put("P", b"of another")
+        store.delete_topic("Q")
+        end = store.max_phy_offset
+    directory, divergence = StoreDir(tmp_path / "s"), Divergence(0, common_end, end, True)
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    for method in ("store", "_store"):
+        if hasattr(step, method):
+            monkeypatch.setattr(step, method, killed)
+    with pytest.raises(KeyboardInterrupt):
+        cut(directory, divergence)
+    monkeypatch.undo()
+    cut(directory, divergence)
+    with open_store(tmp_path / "s", on_corruption="truncate", open_check_bytes=4096) as store:
+        assert [bytes(each.body) for each in store.messages("Q")] == [b"the master has it"]
 
 
 @pytest.mark.engine
