@@ -267,6 +267,7 @@ class Broker:
             managers.store.topics.persist()
         else:
             managers.offsets.bring_back()
+            managers.pop_order.bring_back(managers.store.max_queue_offset)
         managers.checkpoints.load()
         managers.transactions.load()
 

@@ -3,11 +3,12 @@
 import shutil
 
 import pytest
-from broker.conftest import SMALL, Peer, records
-from broker.test_pop import comes_again, handed_out, pop, send_many
+from broker.conftest import LONG_MS, SMALL, Peer, records
+from broker.test_pop import acknowledge, comes_again, handed_out, pop, send_many
 from broker.test_transactions import COMMIT, decision, send_half
 
 from rmqcore.broker import Broker
+from rmqcore.broker.pop.order import PopOrder
 from rmqcore.broker.state.groups import TRANSACTION_GROUP
 from rmqcore.files.service_topics import HALF_TOPIC
 from rmqcore.remoting import RequestCode, ResponseCode
@@ -24,7 +25,8 @@ def power_cut(with_broker, tmp_path):
     def left(broker):
         """A copy of the store whose log is on the disk as far as it was written through."""
         copy, flushed = tmp_path / "cut", broker.store.parts.log_services.flusher.flushed_offset
-        shutil.copytree(tmp_path / "store", copy)
+        # what is being written beside it is no file yet
+        shutil.copytree(tmp_path / "store", copy, ignore=shutil.ignore_patterns("*.tmp"))
         for file in (copy / "commitlog").iterdir():
             data, kept = file.read_bytes(), max(0, flushed - int(file.name))
             file.write_bytes(data[:kept].ljust(len(data), b"\0"))
@@ -40,11 +42,12 @@ def power_cut(with_broker, tmp_path):
             await peer.client.close()
             await broker.stop()
 
-    def run(before, after):
+    def run(before, after, *, write_offsets=True):
         async def scenario(broker, peer):
             await before(broker, peer)
             broker.store.topics.persist()
-            broker.store.consumer_offsets.persist()
+            if write_offsets:
+                broker.store.consumer_offsets.persist()
             await go_on(left(broker), after)
 
         with_broker(scenario, **UNHURRIED)
@@ -102,3 +105,24 @@ def test_a_message_whose_transaction_is_committed_is_there(power_cut, clock):
         assert [m.body for m in records((await peer.pull("T")).body)] == [b"half"]
 
     power_cut(before, after)
+
+
+def test_an_acknowledgement_of_what_a_cut_took_passes_over_nothing_new(power_cut):
+    """Handed out in order were messages whose numbers others have now, which nobody was given."""
+    in_order, receipts = {"queue_id": 0, "order": "true", "count": 2, "invisible_ms": LONG_MS}, []
+
+    async def before(broker, peer):
+        await send_many(peer, 2, queues=1)
+        receipts.extend(handed_out(await pop(peer, **in_order)))
+        broker.managers.pop_order.persist()
+
+    async def after(broker, peer):
+        # written at once: a kill comes before the broker's next turn to write
+        assert PopOrder(broker.store.path / "config").due_ms(("T", "CG", 0), None, 9) == 0
+        await send_many(peer, 4, queues=1)
+        for message, receipt in receipts:
+            assert (await acknowledge(peer, message, receipt)).code == ResponseCode.SUCCESS
+        found = handed_out(await pop(peer, **in_order))
+        assert [message.queue_offset for message, _ in found] == [0, 1]
+
+    power_cut(before, after, write_offsets=False)

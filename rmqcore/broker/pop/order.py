@@ -9,15 +9,20 @@ Source: RocketMQ broker/pop/orderly/QueueLevelConsumerManager.java.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from rmqcore.errors import MessageIllegalError
 from rmqcore.files.config_file import ConfigFile
 from rmqcore.java.json import format_compact_java_json, parse_java_json
 from rmqcore.world import wall_clock_ms
+
+logger = logging.getLogger(__name__)
 
 _NAME: Final = "consumerOrderInfo.json"
 _KEPT_MS: Final = 24 * 3_600_000
@@ -118,6 +123,30 @@ class PopOrder:
         self._written: Mapping[OrderKey, Batch] = dict(self._batches)
         #: held while the file is written
         self._writing = threading.Lock()
+
+    def bring_back(self, end_of: Callable[[str, int], int]) -> None:
+        """Forget what was handed out beyond the end of its queue; before anything is served.
+
+        A power cut has taken it from the log. Its numbers are given to the next messages, which an
+        acknowledgement of the ones that are gone would pass over.
+
+        Args:
+            end_of: the end of a queue by topic and queue id.
+
+        Raises:
+            OSError: it cannot be written, so that the next opening would know it again.
+        """
+        ends = {(topic, queue_id): 0 for topic, _, queue_id in self._batches}
+        for topic, queue_id in ends:
+            # there is no queue of such a name
+            with suppress(MessageIllegalError):
+                ends[topic, queue_id] = end_of(topic, queue_id)
+        gone = [key for key, each in self._batches.items() if each.offsets[-1] >= ends[key[::2]]]
+        for key in gone:
+            logger.warning("%s, queue %d: what %s had in order is gone", key[0], key[2], key[1])
+            del self._batches[key]
+        if gone:
+            self.persist()
 
     def due_ms(self, key: OrderKey, attempt_id: str | None, max_offset: int) -> int:
         """Until when a queue hands nothing out, Unix time; in the past when it may.
