@@ -5,7 +5,7 @@ import shutil
 import pytest
 from broker.conftest import LONG_MS, SMALL, Peer, records
 from broker.test_pop import acknowledge, comes_again, handed_out, pop, send_many
-from broker.test_transactions import COMMIT, decision, send_half
+from broker.test_transactions import COMMIT, ROLLBACK, decision, send_half
 
 from rmqcore.broker import Broker
 from rmqcore.broker.pop.order import PopOrder
@@ -124,5 +124,30 @@ def test_an_acknowledgement_of_what_a_cut_took_passes_over_nothing_new(power_cut
             assert (await acknowledge(peer, message, receipt)).code == ResponseCode.SUCCESS
         found = handed_out(await pop(peer, **in_order))
         assert [message.queue_offset for message, _ in found] == [0, 1]
+
+    power_cut(before, after, write_offsets=False)
+
+
+def test_a_decision_about_a_half_message_that_a_cut_took_ends_no_other(power_cut):
+    """The next one has its place in the log, and its number."""
+    sent = []
+
+    async def before(_, peer):
+        sent.append(await send_half(peer, b"gone"))
+
+    async def after(_, peer):
+        sent.append(await send_half(peer, b"next"))
+        gone, following = (
+            {**decision(each, COMMIT), "transactionId": body * 8}
+            for each, body in zip(sent, ("gone", "next"), strict=True)
+        )
+        assert gone["commitLogOffset"] == following["commitLogOffset"]
+        refused = await peer.ask(
+            RequestCode.END_TRANSACTION, {**gone, "commitOrRollback": ROLLBACK}
+        )
+        assert refused.code == ResponseCode.SYSTEM_ERROR
+        ended = await peer.ask(RequestCode.END_TRANSACTION, following)
+        assert ended.code == ResponseCode.SUCCESS
+        assert [m.body for m in records((await peer.pull("T")).body)] == [b"next"]
 
     power_cut(before, after, write_offsets=False)

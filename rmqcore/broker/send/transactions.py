@@ -142,6 +142,10 @@ class Transactions:
         if half.queue_offset != queue_offset or not self._is_queued(half):
             remark = "The transaction state table offset wrong"
             return failure(ResponseCode.SYSTEM_ERROR, remark)
+        named, key = request.text("transactionId", ""), half.unique_key
+        if named and key and named not in (key, half.message_id):
+            # a power cut took that one, and this has its place; clients that name none are believed
+            return failure(ResponseCode.SYSTEM_ERROR, "The transaction is another's")
         if half.queue_offset in self._ended:
             return success()
         self._ended.add(half.queue_offset)
