@@ -3,8 +3,8 @@
 A repair is a directory ``doctor/NNNN`` below the store:
 
 - ``plan.json``: the plan; the directory appears with it, whole or not at all.
-- ``journal.jsonl``: a line of JSON for each thing that was noted, in order. A line is on the disk
-  before what it announces begins.
+- ``journal.jsonl``: a line of JSON for each thing that was noted, in order, each with its CRC, the
+  first one with the plan's. A line is on the disk before what it announces begins.
 - ``N.before``: the bytes, the file or the directory that change N has replaced.
 - ``N.after``: the bytes that change N writes; what was made to be put into the store, until it is.
 
@@ -29,6 +29,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import zlib
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -38,6 +39,7 @@ from rmqcore.doctor.kept_files import (
     Stamps,
     below,
     copy_bytes,
+    crc_of,
     give_to,
     is_mixed_of,
     move,
@@ -62,6 +64,7 @@ from rmqcore.rebuild.cold_store import sync_tree
 from rmqcore.world import sync_directory, sync_fd, sync_file, wall_clock_ms
 
 _PLAN = "plan.json"
+_CRC = b', "crc32": "'
 _UNFINISHED = "unfinished"
 
 Undone = Callable[[int, int], None]
@@ -111,11 +114,17 @@ class Journal:
         shutil.rmtree(fresh, ignore_errors=True)
         make_directory(fresh)
         with room_at(fresh):
-            write_whole(fresh / _PLAN, json.dumps(plan, indent=1).encode())
+            text = json.dumps(plan, indent=1).encode()
+            write_whole(fresh / _PLAN, text)
             log = below(directory.path, directory.commit_log)
             lock = None if lock_before is None else lock_before.hex()
-            note = {"lock_before": lock, "commit_log": log, "stamps": stamps_of(directory)}
-            write_whole(fresh / REPAIR_JOURNAL, (json.dumps(note) + "\n").encode())
+            note = {
+                "lock_before": lock,
+                "commit_log": log,
+                "plan": zlib.crc32(text),
+                "stamps": stamps_of(directory),
+            }
+            write_whole(fresh / REPAIR_JOURNAL, _line(note))
         sync_directory(fresh)
         fresh.rename(home / f"{number:04d}")
         sync_directory(home)
@@ -131,8 +140,15 @@ class Journal:
 
     @property
     def plan(self) -> dict[str, Any]:
-        """The plan as it was given to `begin`."""
-        plan: dict[str, Any] = json.loads((self.root / _PLAN).read_text("utf-8"))
+        """The plan as it was given to `begin`.
+
+        Raises:
+            CorruptStoreError: it is not that any more.
+        """
+        text = (self.root / _PLAN).read_bytes()
+        if zlib.crc32(text) != self._state("plan"):
+            raise _rotten(self.root / _PLAN, "it is")
+        plan: dict[str, Any] = json.loads(text)
         return plan
 
     @property
@@ -159,7 +175,7 @@ class Journal:
         with room_at(self.root):
             fd = os.open(self.root / REPAIR_JOURNAL, os.O_WRONLY | os.O_CLOEXEC)
             try:
-                data = (json.dumps(note) + "\n").encode()
+                data = _line(note)
                 os.ftruncate(fd, self._size)
                 write_at(fd, self._size, data)
                 sync_fd(fd)
@@ -287,12 +303,17 @@ class Journal:
 
         Raises:
             StoreError: it was written to.
+            CorruptStoreError: what was replaced is not what was kept any more.
         """
         if "stamps" not in next(iter(self._notes), {}):
             raise StoreError(
                 f"{self.root} is the journal of an earlier version, which cannot tell whether the "
                 "store was written to since; move it away to keep the store as it is"
             )
+        for note in self._not_undone():
+            kept = self._before(note["change"])
+            if "before_crc" in note and crc_of(kept) != note["before_crc"]:
+                raise _rotten(kept, "it is")
         changed = self._changed()
         if changed:
             since = "" if self.finished else " was interrupted"
@@ -429,8 +450,9 @@ def _save_patch(path: Path, start: int, stop: int, size: int, before: Path) -> d
     facts = path.stat()
     if facts.st_size > size:
         stop = facts.st_size
-    copy_bytes(path, start, max(start, min(stop, facts.st_size)), before)
+    crc = copy_bytes(path, start, max(start, min(stop, facts.st_size)), before)
     return {
+        "before_crc": crc,
         "size": facts.st_size,
         "start": start,
         "size_after": size,
@@ -438,8 +460,26 @@ def _save_patch(path: Path, start: int, stop: int, size: int, before: Path) -> d
     }
 
 
+def _line(note: dict[str, Any]) -> bytes:
+    """A line of the journal."""
+    text = json.dumps(note).encode()
+    return text[:-1] + _CRC + b'%08x"}\n' % zlib.crc32(text)
+
+
+def _note_in(line: bytes) -> dict[str, Any]:
+    """The note of a line; ValueError when it is not what was written."""
+    text, crc, told = line.rpartition(_CRC)
+    if crc and told != b'%08x"}' % zlib.crc32(text + b"}"):
+        raise ValueError("its checksum is that of another text")
+    note: dict[str, Any] = json.loads(text + b"}" if crc else line)
+    return note
+
+
 def _notes(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """The notes, and the bytes that they take; a last one that is not whole announced nothing."""
+    """The notes, and the bytes that they take; a last one that is not whole announced nothing.
+
+    Those of an earlier version have no CRC; `Journal.refuse_changed` refuses them.
+    """
     try:
         lines = path.read_bytes().split(b"\n")[:-1]
     except FileNotFoundError as error:
@@ -448,7 +488,17 @@ def _notes(path: Path) -> tuple[list[dict[str, Any]], int]:
     notes = []
     for number, line in enumerate(lines):
         try:
-            notes.append(json.loads(line))
+            notes.append(_note_in(line))
         except ValueError as error:
-            raise CorruptStoreError(path, -1, f"line {number + 1}: {error}") from error
+            raise _rotten(path, f"line {number + 1} is") from error
+        if _CRC not in line and "stamps" in notes[0]:
+            raise _rotten(path, f"line {number + 1} is")
     return notes, sum(len(line) + 1 for line in lines)
+
+
+def _rotten(path: Path, what: str) -> CorruptStoreError:
+    reason = (
+        f"{what} not what was written, and nothing was changed by it; move {path.parent} away to "
+        "keep the store as it is, and plan again; what the repair had replaced lies there"
+    )
+    return CorruptStoreError(path, -1, reason)

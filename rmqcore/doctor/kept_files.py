@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -158,20 +159,32 @@ def _part(path: Path, at: int, size: int) -> NDArray[np.uint8]:
     return np.frombuffer(data.ljust(size, b"\0"), np.uint8)
 
 
-def copy_bytes(path: Path, start: int, stop: int, target: Path) -> None:
-    """Copy a part of a file; long zeros stay holes."""
+def crc_of(path: Path) -> int:
+    """The CRC-32 of a file."""
+    crc = 0
+    with path.open("rb") as stream:
+        while data := stream.read(_BLOCK):
+            crc = zlib.crc32(data, crc)
+    return crc
+
+
+def copy_bytes(path: Path, start: int, stop: int, target: Path) -> int:
+    """Copy a part of a file; long zeros stay holes. The CRC-32 of the copy."""
+    crc = 0
     out = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
         with room_at(target), path.open("rb", buffering=0) as stream:
             os.ftruncate(out, stop - start)
             for at in range(start, stop, _BLOCK):
                 data = os.pread(stream.fileno(), min(_BLOCK, stop - at), at)
+                crc = zlib.crc32(data, crc)
                 if data != _ZEROS[: len(data)]:
                     write_at(out, at - start, data)
             sync_fd(out)
     finally:
         os.close(out)
     sync_directory(target.parent)
+    return crc
 
 
 def move(source: Path, target: Path) -> None:

@@ -11,7 +11,7 @@ import threading
 from functools import partial
 
 import pytest
-from doctor.damage import SIZES, assert_found, damage_all, log_files, overwrite
+from doctor.damage import SIZES, assert_found, damage_all, flip, log_files, overwrite
 from syncs import watched
 
 import rmqcore
@@ -246,15 +246,49 @@ def test_a_repair_that_was_killed_just_before_the_lock_is_told_too(damaged, monk
     assert doctor.repair(half).clean
 
 
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_journal_that_has_rotted_is_not_believed(damaged, monkeypatch, seed, finished):
+    """It says where to write, and the undo that has believed it removes what was replaced."""
+    if finished:
+        store = copy_of(damaged[0], "repaired")
+        doctor.repair(store)
+    else:
+        store = killed_within(doctor.repair, damaged[0], monkeypatch)
+    before, root, rng = digest_tree(store), StoreDir(store).last_repair(), random.Random(seed)
+    kept = [path for path in root.iterdir() if path.name.endswith("000.before")]
+    names = [REPAIR_JOURNAL, *[path.name for path in kept if path.is_file()]]
+    names += [] if finished else ["plan.json"]
+    for name in [name for name in names for _ in range(5)]:
+        if "before" in name and not json.loads(note_of(root, name)).get("before_crc"):
+            continue
+        size = (root / name).stat().st_size
+        at, bit = rng.randrange(size - 1), 1 << rng.randrange(7)
+        flip(root / name, at, bit)
+        go_on = doctor.repair if name == "plan.json" else doctor.undo
+        with pytest.raises(StoreError, match=r"not what was written|has changed|earlier version"):
+            go_on(store)
+        flip(root / name, at, bit)
+        assert digest_tree(store) == before, (name, at, bit)
+    doctor.undo(store)
+    assert digest_tree(store) == digest_tree(damaged[0])
+
+
+def note_of(root, name):
+    """The line of the journal about the change whose evidence has a name."""
+    change = f'"change": "{name.removesuffix(".before")}"'
+    lines = (root / REPAIR_JOURNAL).read_text("utf-8").splitlines()
+    return next(line for line in lines if change in line)
+
+
 def test_a_journal_of_an_earlier_version_locks_nobody_out(damaged):
     store = damaged[0]
     doctor.repair(store)
     journal = StoreDir(store).last_repair() / REPAIR_JOURNAL
-    first, *notes, _ = journal.read_text("utf-8").splitlines()
-    facts = json.loads(first)
-    stamps = facts.pop("stamps")
-    lines = (json.dumps(facts), *notes, json.dumps({"finished": stamps}))
-    journal.write_text("\n".join(lines) + "\n", "utf-8")
+    first, *notes, _ = map(json.loads, journal.read_text("utf-8").splitlines())
+    notes = [first, *notes, {"finished": first.pop("stamps")}]
+    for note in notes:
+        note.pop("crc32", None)
+    journal.write_text("".join(json.dumps(note) + "\n" for note in notes), "utf-8")
     with pytest.raises(StoreError, match="of an earlier version"):
         doctor.undo(store)
     assert doctor.plan(store).clean
