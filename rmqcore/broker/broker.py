@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from rmqcore.broker.admin.access import topic_lookup
 from rmqcore.broker.admin.assignment import Assignment
@@ -29,10 +29,12 @@ from rmqcore.broker.pull.cold_reads import ColdReads
 from rmqcore.broker.pull.pull import PullMessages
 from rmqcore.broker.replication.registration import Registration
 from rmqcore.broker.replication.replication import Replication
+from rmqcore.broker.requests import NEEDS
 from rmqcore.broker.send.reply import ReplyMessages
 from rmqcore.broker.send.send import SendMessages
 from rmqcore.broker.state.client_requests import ClientRequests
 from rmqcore.broker.state.clients import expired
+from rmqcore.broker.state.masters_only import refusals_of
 from rmqcore.broker.state.rates import SAMPLE_S
 from rmqcore.broker.state.settings import BrokerConfig, broker_property
 from rmqcore.broker.timer.recall import RecallMessages
@@ -57,6 +59,7 @@ from rmqcore.remoting import (
 from rmqcore.remoting.codes import MASTER_ID
 from rmqcore.remoting.local import LocalServer
 from rmqcore.remoting.server import NewHttp2
+from rmqcore.remoting.serves import processors_of
 from rmqcore.remoting.sockets import hold_port
 from rmqcore.services.runner import Runner
 from rmqcore.store.message_store import DefaultMessageStore
@@ -70,13 +73,6 @@ _PAUSE_S: Final = 1.0
 
 #: what goes on in the background until it is cancelled
 Work = Callable[[], Coroutine[None, None, None]]
-
-
-class Requests(Protocol):
-    """Something that answers requests."""
-
-    def register(self, server: RemotingServer) -> None:
-        """Let the server hand them over."""
 
 
 class Broker:
@@ -243,8 +239,7 @@ class Broker:
             listen=self._ha_place(),
             topics_changed=self._topics_changed,
         )
-        for part in (*self._requests(managers, self._outside), self.replication):
-            part.register(self._server)
+        self._answer_requests(self._server, managers, self._outside, self.replication)
         self.local = LocalServer(self._server.processors, self._gate(store))
         await self._server.start()
         await self._open_fast_port(store, managers, self._server.processors)
@@ -300,7 +295,7 @@ class Broker:
             return None
         known = store.topics
         return AccessGate(
-            self._accounts, topic_lookup(store), lambda topic: known.get(topic) is not None
+            self._accounts, NEEDS, topic_lookup(store), lambda topic: known.get(topic) is not None
         )
 
     async def _open_fast_port(
@@ -322,8 +317,14 @@ class Broker:
         else:
             self._fast_server = server
 
-    def _requests(self, of: Managers, outside: RemotingClient) -> tuple[Requests, ...]:
-        """Everything that answers requests."""
+    def _answer_requests(
+        self,
+        server: RemotingServer,
+        of: Managers,
+        outside: RemotingClient,
+        replication: Replication,
+    ) -> None:
+        """Have the server hand requests over to whoever declares that it answers them."""
         store, config = of.store, of.config
         send = SendMessages(
             store,
@@ -336,11 +337,13 @@ class Broker:
             of.transactions.half_message,
             of.timer,
         )
-        return (
+        pull, pop = self._reads(of)
+        handlers = (
             send,
             RecallMessages(store, config, of.topics, of.timer, of.arrived),
             ReplyMessages(config, of.topics, of.producers, send.send),
-            *self._reads(of),
+            pull,
+            pop,
             ClientRequests(of.topics, of.groups, of.consumers, of.producers),
             of.pop_acks,
             Assignment(config, of.topics, of.groups, of.consumers, of.modes, outside),
@@ -363,7 +366,12 @@ class Broker:
             AdminGroups(store, config, of.topics, of.groups, of.consumers, of.producers),
             AdminOffsets(store, config, of.topics, of.groups, of.consumers, of.offsets),
             AdminBroker(store, config, self._change, of.topics, of.consumers, of.rates),
+            replication,
         )
+        server.processors.update(processors_of(*handlers))
+        if config().is_slave:
+            server.processors.update(refusals_of(*handlers))
+        server.direct = (send.direct_answers(), pull.direct_answers())
 
     def _reads(self, of: Managers) -> tuple[PullMessages, PopMessages]:
         """What answers consumers with messages."""

@@ -17,6 +17,7 @@ import typer
 from rmqcore.broker import Broker
 from rmqcore.broker.admin.metrics import Metrics
 from rmqcore.broker.admin.status_server import StatusServer
+from rmqcore.broker.requests import NEEDS
 from rmqcore.cli.grpc_port import grpc_server, proxy_servers
 from rmqcore.cli.options import AsJson, ConfigFile, Settings, StorePath, parse_settings
 from rmqcore.config import parse_broker_conf
@@ -318,7 +319,7 @@ def _accounts(
 
 
 def _gate(accounts: dict[str, Account] | None) -> AccessGate | None:
-    return None if accounts is None else AccessGate(accounts)
+    return None if accounts is None else AccessGate(accounts, NEEDS)
 
 
 async def _until_signal(

@@ -29,15 +29,16 @@ from rmqcore.namesrv.route_data import BrokerRegistration, BrokerTopics
 from rmqcore.namesrv.route_table import RouteTable
 from rmqcore.remoting import (
     Connection,
-    Processor,
     RemotingCommand,
     RequestCode,
     RequestRefusedError,
     ResponseCode,
     failure,
+    needs,
     success,
 )
 from rmqcore.remoting.codes import VERSION_4_9_4
+from rmqcore.remoting.serves import serves
 
 #: A registration of more bytes is read in another thread.
 READ_AT_ONCE = 64 * 1024
@@ -74,36 +75,9 @@ class NamesrvRequests:
         """The settings in force."""
         return self._routes.config
 
-    def processors(self) -> dict[int, Processor]:
-        """Every request that is served, by its code."""
-        return {
-            RequestCode.REGISTER_BROKER: self.register_broker,
-            RequestCode.UNREGISTER_BROKER: self.unregister_broker,
-            RequestCode.QUERY_DATA_VERSION: self.query_data_version,
-            RequestCode.BROKER_HEARTBEAT: self.broker_heartbeat,
-            RequestCode.GET_BROKER_MEMBER_GROUP: self.get_broker_member_group,
-            RequestCode.REGISTER_TOPIC_IN_NAMESRV: self.register_topic,
-            RequestCode.GET_ROUTEINFO_BY_TOPIC: self.get_route,
-            RequestCode.GET_BROKER_CLUSTER_INFO: self.get_clusters,
-            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.get_all_topics,
-            RequestCode.GET_TOPICS_BY_CLUSTER: self.get_topics_by_cluster,
-            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.get_system_topics,
-            RequestCode.GET_UNIT_TOPIC_LIST: self.get_unit_topics,
-            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self.get_unit_sub_topics,
-            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self.get_unit_sub_only_topics,
-            RequestCode.PUT_KV_CONFIG: self.put_kv,
-            RequestCode.GET_KV_CONFIG: self.get_kv,
-            RequestCode.DELETE_KV_CONFIG: self.delete_kv,
-            RequestCode.GET_KVLIST_BY_NAMESPACE: self.get_kv_list,
-            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self.wipe_write_perm,
-            RequestCode.ADD_WRITE_PERM_OF_BROKER: self.add_write_perm,
-            RequestCode.DELETE_TOPIC_IN_NAMESRV: self.delete_topic,
-            RequestCode.UPDATE_NAMESRV_CONFIG: self.update_config,
-            RequestCode.GET_NAMESRV_CONFIG: self.get_config,
-        }
-
     # ---- of brokers -------------------------------------------------------------------------
 
+    @serves(RequestCode.REGISTER_BROKER, needs=needs.ADMIN)
     def register_broker(
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand]:
@@ -158,6 +132,7 @@ class NamesrvRequests:
                 answer.body = _json({"table": order})
         return answer
 
+    @serves(RequestCode.UNREGISTER_BROKER, needs=needs.ADMIN)
     def unregister_broker(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """Forget a broker's address."""
         _broker_id(request)
@@ -166,6 +141,7 @@ class NamesrvRequests:
         )
         return success()
 
+    @serves(RequestCode.QUERY_DATA_VERSION, needs=needs.ADMIN)
     def query_data_version(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """Tell whether a broker's topics have changed since it has told them; it is alive."""
         cluster, addr = request.text("clusterName"), request.text("brokerAddr")
@@ -176,16 +152,19 @@ class NamesrvRequests:
         body = b"" if known is None else _json(known.to_wire())
         return success({"changed": "true" if changed else "false"}, body)
 
+    @serves(RequestCode.BROKER_HEARTBEAT, needs=needs.ADMIN)
     def broker_heartbeat(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """Note that a broker is alive."""
         self._routes.heard_of(request.text("clusterName"), request.text("brokerAddr"))
         return success()
 
+    @serves(RequestCode.GET_BROKER_MEMBER_GROUP, needs=needs.ADMIN)
     def get_broker_member_group(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """Tell a broker's addresses."""
         group = self._routes.group(request.text("clusterName"), request.text("brokerName"))
         return success(body=_json({"brokerMemberGroup": group}))
 
+    @serves(RequestCode.REGISTER_TOPIC_IN_NAMESRV, needs=needs.ADMIN)
     def register_topic(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """Add one topic's queues on brokers that are known."""
         topic = _name(request, "topic")
@@ -212,6 +191,7 @@ class NamesrvRequests:
 
     # ---- of clients -------------------------------------------------------------------------
 
+    @serves(RequestCode.GET_ROUTEINFO_BY_TOPIC, needs=needs.any_account)
     def get_route(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """Tell where a topic's queues are."""
         config = self.config
@@ -229,33 +209,40 @@ class NamesrvRequests:
         standard = request.version >= VERSION_4_9_4 or request.boolean("acceptStandardJsonOnly")
         return success(body=_json(dict(sorted(route.items())), quote_keys=standard))
 
+    @serves(RequestCode.GET_BROKER_CLUSTER_INFO, needs=needs.ADMIN)
     def get_clusters(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """Tell all brokers and clusters."""
         return success(body=_json(self._routes.clusters()))
 
+    @serves(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, needs=needs.ADMIN)
     def get_all_topics(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """Tell all topics."""
         if not self.config.enable_all_topic_list:
             return failure(ResponseCode.SYSTEM_ERROR, "disable")
         return success(body=_json({"topicList": self._routes.topics()}))
 
+    @serves(RequestCode.GET_TOPICS_BY_CLUSTER, needs=needs.ADMIN)
     def get_topics_by_cluster(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """Tell a cluster's topics."""
         return self._topic_list(self._routes.topics_of(request.text("cluster")))
 
+    @serves(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, needs=needs.ADMIN)
     def get_system_topics(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """Tell the topics that clusters and brokers are, and a broker to ask for more."""
         topics, broker_addr = self._routes.system_topics()
         return self._topic_list(topics, broker_addr)
 
+    @serves(RequestCode.GET_UNIT_TOPIC_LIST, needs=needs.ADMIN)
     def get_unit_topics(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """Tell the topics of units."""
         return self._topic_list(self._routes.unit_topics())
 
+    @serves(RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST, needs=needs.ADMIN)
     def get_unit_sub_topics(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """Tell the topics that units subscribe."""
         return self._topic_list(self._routes.unit_sub_topics())
 
+    @serves(RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, needs=needs.ADMIN)
     def get_unit_sub_only_topics(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """Tell the topics that units subscribe and that are not theirs."""
         return self._topic_list(self._routes.unit_sub_only_topics())
@@ -267,6 +254,7 @@ class NamesrvRequests:
 
     # ---- of operators -----------------------------------------------------------------------
 
+    @serves(RequestCode.PUT_KV_CONFIG, needs=needs.ADMIN)
     async def put_kv(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """Set a key."""
         namespace, key, value = map(request.text, ("namespace", "key", "value"))
@@ -276,6 +264,7 @@ class NamesrvRequests:
                 await asyncio.to_thread(self._kv.put, namespace, key, value)
         return success()
 
+    @serves(RequestCode.GET_KV_CONFIG, needs=needs.ADMIN)
     def get_kv(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """Tell a key's value."""
         namespace, key = request.text("namespace"), request.text("key")
@@ -285,6 +274,7 @@ class NamesrvRequests:
             return failure(ResponseCode.QUERY_NOT_FOUND, remark)
         return success({"value": value})
 
+    @serves(RequestCode.DELETE_KV_CONFIG, needs=needs.ADMIN)
     async def delete_kv(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """Remove a key."""
         namespace, key = request.text("namespace"), request.text("key")
@@ -293,6 +283,7 @@ class NamesrvRequests:
                 await asyncio.to_thread(self._kv.delete, namespace, key)
         return success()
 
+    @serves(RequestCode.GET_KVLIST_BY_NAMESPACE, needs=needs.ADMIN)
     def get_kv_list(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """Tell all keys and values of a namespace."""
         namespace = request.text("namespace")
@@ -302,22 +293,26 @@ class NamesrvRequests:
             return failure(ResponseCode.QUERY_NOT_FOUND, remark)
         return success(body=_json({"table": entries}))
 
+    @serves(RequestCode.WIPE_WRITE_PERM_OF_BROKER, needs=needs.ADMIN)
     def wipe_write_perm(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """Let nobody send to a broker."""
         count = self._routes.wipe_write_perm(request.text("brokerName"))
         return success({"wipeTopicCount": str(count)})
 
+    @serves(RequestCode.ADD_WRITE_PERM_OF_BROKER, needs=needs.ADMIN)
     def add_write_perm(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """Let everybody send to a broker."""
         count = self._routes.add_write_perm(request.text("brokerName"))
         return success({"addTopicCount": str(count)})
 
+    @serves(RequestCode.DELETE_TOPIC_IN_NAMESRV, needs=needs.ADMIN)
     def delete_topic(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """Forget a topic, in one cluster or in all."""
         cluster = request.ext_fields.get("clusterName") or None
         self._routes.delete_topic(request.text("topic"), cluster)
         return success()
 
+    @serves(RequestCode.UPDATE_NAMESRV_CONFIG, needs=needs.ADMIN)
     def update_config(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """Change settings that are dynamic: none of them is a path, nothing is written."""
         if len(request.body) > CONFIG_SIZE_MAX:
@@ -331,6 +326,7 @@ class NamesrvRequests:
             return failure(ResponseCode.NO_PERMISSION, remark)
         return success()
 
+    @serves(RequestCode.GET_NAMESRV_CONFIG, needs=needs.ADMIN)
     def get_config(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """Tell the settings, none of which is a path."""
         return success(body=self.config.to_properties().encode())

@@ -23,6 +23,7 @@ from rmqcore.remoting import (
     Tls,
 )
 from rmqcore.remoting.connection import Gate
+from rmqcore.remoting.serves import processors_of
 from rmqcore.world import REAL, World
 
 logger = logging.getLogger(__name__)
@@ -99,7 +100,7 @@ class NameServer:
             OSError: the address is not this machine's, or the port is taken.
         """
         requests = NamesrvRequests(self.routes, self._kv, self._world.monotonic_s)
-        self._server.processors.update(requests.processors())
+        self._server.processors.update(processors_of(requests))
         await self._server.start()
         self._client = RemotingClient(settings=ClientSettings(tls=self._tls.client))
         self._scanner = asyncio.get_running_loop().create_task(self._scan())

@@ -17,7 +17,7 @@ from rmqcore.proxy.codes import Code, RefusedError
 from rmqcore.proxy.messages import MessageType
 from rmqcore.remoting import Permission, RemotingCommand
 from rmqcore.remoting.codes import PERM_INHERIT, PERM_READ, PERM_WRITE
-from rmqcore.remoting.permissions import Need
+from rmqcore.remoting.needs import Need
 
 #: A new topic gets as many queues as this one has; where it is missing, no topic is made on first
 #: use.

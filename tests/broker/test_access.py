@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import functools
 import json
 
 import pytest
@@ -11,6 +12,7 @@ from patience import TIMEOUT_S, until_async
 
 from rmqcore.broker import Broker
 from rmqcore.broker.admin.query import QueryMessages
+from rmqcore.broker.requests import NEEDS
 from rmqcore.broker.send.send import SendMessages
 from rmqcore.broker.send.transactions import Transactions
 from rmqcore.namesrv import NameServer
@@ -23,7 +25,7 @@ from rmqcore.remoting import (
     RequestCode,
     ResponseCode,
 )
-from rmqcore.remoting.permissions import RULES, NotDenied
+from rmqcore.remoting.needs import ADMIN, NotDenied
 from rmqcore.remoting.server import RemotingServer
 from rmqcore.world import wall_clock_ms
 
@@ -85,7 +87,7 @@ def registered(monkeypatch):
     return codes
 
 
-def test_every_code_that_is_served_has_its_rule(tmp_path, monkeypatch):
+def test_what_is_served_is_what_is_declared_with_its_needs(tmp_path, monkeypatch):
     codes = registered(monkeypatch)
 
     async def main():
@@ -98,7 +100,7 @@ def test_every_code_that_is_served_has_its_rule(tmp_path, monkeypatch):
 
     asyncio.run(main())
     assert {RequestCode.SEND_MESSAGE, RequestCode.REGISTER_BROKER} <= codes
-    assert sorted(codes - set(RULES)) == [], "give each a rule in remoting/permissions.py"
+    assert codes == set(NEEDS), "declare each with @serves at the method that answers it"
 
 
 def test_a_code_without_a_rule_is_refused_even_to_an_administrator(guarded):
@@ -111,7 +113,7 @@ def test_a_code_without_a_rule_is_refused_even_to_an_administrator(guarded):
 
 def test_who_has_no_right_signature_gets_nothing_and_learns_nothing(guarded):
     async def scenario(peers):
-        for code in [*RULES, 31_999]:
+        for code in [*NEEDS, 31_999]:
             remarks = set()
             for name in ("nobody", "forger"):
                 answer = await peers[name].ask(code, {"topic": "A", "offset": 0})
@@ -124,7 +126,7 @@ def test_who_has_no_right_signature_gets_nothing_and_learns_nothing(guarded):
 
 def test_only_administrators_send_what_is_theirs(guarded):
     async def scenario(peers):
-        for code in [code for code, rule in RULES.items() if rule is None]:
+        for code in [code for code, rule in NEEDS.items() if rule is ADMIN]:
             answer = await peers["everything"].ask(code)
             assert answer.code == ResponseCode.NO_PERMISSION, code
         assert (await peers["operator"].ask(RequestCode.GET_BROKER_RUNTIME_INFO)).code == 0
@@ -458,7 +460,8 @@ def test_where_no_record_is_the_gate_answers(guarded, monkeypatch):
     """A record that comes a moment later is shown to nobody who was not asked for a permission."""
     reached = []
     for of, name in ((QueryMessages, "view"), (SendMessages, "send_back"), (Transactions, "end")):
-        monkeypatch.setattr(of, name, lambda *_, name=name: reached.append(name))
+        answers = functools.wraps(getattr(of, name))
+        monkeypatch.setattr(of, name, answers(lambda *_, name=name: reached.append(name)))
 
     async def scenario(peers):
         peer = peers["ledger"]
@@ -490,7 +493,7 @@ def test_no_body_is_parsed_for_who_may_do_nothing_of_it(guarded, monkeypatch):
         raise AssertionError("a body was parsed")
 
     async def scenario(peers):
-        monkeypatch.setattr("rmqcore.remoting.permissions.read_object", parsed)
+        monkeypatch.setattr("rmqcore.remoting.needs.read_object", parsed)
         for code in BODIES:
             for name in ("without", "forger", "nobody"):
                 assert (await peers[name].ask(code, body=b"[" * 1000)).code == 16
@@ -517,7 +520,7 @@ def test_an_account_may_ask_for_the_strict_signature(guarded, monkeypatch):
 
 def test_a_broker_with_accounts_registers_in_the_name_of_an_administrator(tmp_path):
     async def main():
-        server = NameServer(port=0, gate=AccessGate(ACCOUNTS))
+        server = NameServer(port=0, gate=AccessGate(ACCOUNTS, NEEDS))
         await server.start()
         address = f"127.0.0.1:{server.port}"
         settings = {"listenPort": 0, "namesrvAddr": address, **SMALL}

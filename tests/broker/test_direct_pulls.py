@@ -31,6 +31,7 @@ from rmqcore.remoting import (
     encode_command,
     failure,
 )
+from rmqcore.remoting.serves import processors_of
 
 pytestmark = pytest.mark.engine
 
@@ -91,7 +92,8 @@ class Pulls:
             ColdReads(self.store, self.settings),
         )
         server = RemotingServer()
-        self.pulls.register(server)
+        server.processors.update(processors_of(self.pulls))
+        server.direct = (self.pulls.direct_answers(),)
         (self.answer,) = server.direct
 
     def settings(self):

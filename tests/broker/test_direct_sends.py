@@ -29,6 +29,7 @@ from rmqcore.remoting import (
     ResponseCode,
     encode_command,
 )
+from rmqcore.remoting.serves import processors_of
 from rmqcore.status import PutMessageStatus
 
 pytestmark = pytest.mark.engine
@@ -94,7 +95,8 @@ class Sends:
             self.store, self.settings, topics, None, None, self.note, self.traffic
         )
         server = RemotingServer()
-        self.sends.register(server)
+        server.processors.update(processors_of(self.sends))
+        server.direct = (self.sends.direct_answers(),)
         (self.answer,) = server.direct
 
     def settings(self):

@@ -15,8 +15,9 @@ from patience import TIMEOUT_S, until_async
 from typer.testing import CliRunner
 
 from interop.cluster import free_port
-from rmqcore.broker import Broker, slave_synchronize
+from rmqcore.broker import Broker
 from rmqcore.broker.admin.metrics import Metrics
+from rmqcore.broker.replication import slave_synchronize
 from rmqcore.broker.replication.slave_synchronize import SlaveSynchronize
 from rmqcore.cli.app import app
 from rmqcore.client import Consumer, Producer

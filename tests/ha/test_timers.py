@@ -7,8 +7,9 @@ import pytest
 from ha.test_brokers import SMALL, asks_when_told, running  # noqa: F401 - a fixture
 from patience import until_async
 
-from rmqcore.broker import Broker, timer
+from rmqcore.broker import Broker
 from rmqcore.broker.replication.slave_synchronize import SlaveSynchronize
+from rmqcore.broker.timer import timer
 from rmqcore.client import Producer
 from rmqcore.errors import StoreClosedError
 from rmqcore.files import timer_check

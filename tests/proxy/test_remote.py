@@ -10,6 +10,7 @@ from proxy.test_access import ACCOUNTS, ADMIN, ORDERS, signed
 from proxy.test_transactions import COMMIT, ended, prepared, telemetry
 
 from rmqcore.broker import Broker
+from rmqcore.broker.requests import NEEDS
 from rmqcore.namesrv import NameServer
 from rmqcore.proxy import GrpcServer, RemoteCluster, Service
 from rmqcore.proxy.codes import Code
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.engine
 async def cluster(path, count=1, *, accounts=None, **properties):
     """Brokers, their name server, and a proxy in front of them."""
     async with AsyncExitStack() as stack:
-        gate = AccessGate(accounts) if accounts else None
+        gate = AccessGate(accounts, NEEDS) if accounts else None
         name_server = NameServer("127.0.0.1", 0, gate=gate)
         await name_server.start()
         stack.push_async_callback(name_server.stop)

@@ -24,14 +24,15 @@ from rmqcore.remoting import (
     RemotingClient,
     RemotingCommand,
     RemotingError,
-    RemotingServer,
     RequestCode,
     RequestRefusedError,
     ResponseCode,
+    needs,
     success,
 )
 from rmqcore.remoting.codes import PERM_READ
 from rmqcore.remoting.json_body import objects_in, read_object
+from rmqcore.remoting.serves import serves
 from rmqcore.world import monotonic_s
 
 logger = logging.getLogger(__name__)
@@ -77,16 +78,11 @@ class Assignment:
         #: by topic: when it was asked for, and its queues
         self._routes: dict[str, tuple[float, list[Queue]]] = {}
 
-    def register(self, server: RemotingServer) -> None:
-        """Let the server hand these requests over."""
-        server.register(RequestCode.QUERY_ASSIGNMENT, self.assign)
-        server.register(RequestCode.SET_MESSAGE_REQUEST_MODE, self.set_mode)
-        server.register(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, self.list_modes)
-
     # ---- requests 401, 402: whether a group pulls a topic or pops it
 
+    @serves(RequestCode.SET_MESSAGE_REQUEST_MODE, needs=needs.ADMIN)
     async def set_mode(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """401: let a group pull a topic, or pop it."""
+        """Let a group pull a topic, or pop it."""
         body = read_object(request)
         topic, group = str(body.get("topic", "")), str(body.get("consumerGroup", ""))
         mode, share = body.get("mode", PULL), body.get("popShareQueueNum", 0)
@@ -101,14 +97,16 @@ class Assignment:
         await self._modes.put(topic, group, str(mode), share)
         return success()
 
+    @serves(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, needs=needs.ADMIN)
     def list_modes(self, _: Connection, __: RemotingCommand) -> RemotingCommand:
-        """402: which groups pull and which pop, as it stands in the file."""
+        """Which groups pull and which pop, as it stands in the file."""
         return success(body=self._modes.table.to_text().encode())
 
     # ---- request 400: the queues of one client
 
+    @serves(RequestCode.QUERY_ASSIGNMENT, needs=needs.share_queues)
     async def assign(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """400: the queues of one client; an empty object changes nothing for it."""
+        """The queues of one client; an empty object changes nothing for it."""
         body = read_object(request)
         topic, name = str(body.get("topic", "")), str(body.get("consumerGroup", ""))
         client_id, strategy = str(body.get("clientId", "")), str(body.get("strategyName", "AVG"))

@@ -24,16 +24,17 @@ from rmqcore.java.properties import format_property, parse_properties
 from rmqcore.remoting import (
     Connection,
     RemotingCommand,
-    RemotingServer,
     RemotingTimeoutError,
     RequestCode,
     RequestRefusedError,
     ResponseCode,
     failure,
+    needs,
     success,
 )
 from rmqcore.remoting.errors import RemotingClosedError
 from rmqcore.remoting.json_body import read_object
+from rmqcore.remoting.serves import serves
 from rmqcore.store.protocol import MessageStore
 
 _CLIENT_TIMEOUT_MS: Final = 10_000
@@ -65,23 +66,11 @@ class AdminBroker:
         self._topics = topics
         self._consumers = consumers
 
-    def register(self, server: RemotingServer) -> None:
-        """Let the server hand these requests over."""
-        server.register(RequestCode.UPDATE_BROKER_CONFIG, self.update)
-        server.register(RequestCode.GET_BROKER_CONFIG, self.get)
-        server.register(RequestCode.CHECK_CLIENT_CONFIG, self.check_client)
-        server.register(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, self.clean)
-        server.register(RequestCode.CLEAN_UNUSED_TOPIC, self.clean)
-        server.register(RequestCode.DELETE_EXPIRED_COMMITLOG, self.clean)
-        server.register(RequestCode.GET_CONSUMER_RUNNING_INFO, self.running_info)
-        server.register(RequestCode.CONSUME_MESSAGE_DIRECTLY, self.consume_directly)
-        server.register(RequestCode.VIEW_BROKER_STATS_DATA, self.statistics)
-        server.register(RequestCode.QUERY_CONSUME_QUEUE, self.units)
-
     # ---- settings
 
+    @serves(RequestCode.UPDATE_BROKER_CONFIG, needs=needs.ADMIN)
     def update(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """25: change settings that may change while the broker runs: all of them, or none."""
+        """Change settings that may change while the broker runs: all of them, or none."""
         if len(request.body) > SETTINGS_SIZE_MAX:
             raise BudgetExceededError("bytes of settings", SETTINGS_SIZE_MAX)
         try:
@@ -93,8 +82,9 @@ class AdminBroker:
             return failure(ResponseCode.NO_PERMISSION, str(error))
         return success()
 
+    @serves(RequestCode.GET_BROKER_CONFIG, needs=needs.ADMIN)
     def get(self, _: Connection, __: RemotingCommand) -> RemotingCommand:
-        """26: the settings, as a properties text; secrets are left out."""
+        """The settings, as a properties text; secrets are left out."""
         store = to_broker_conf(self._store.config, path=self._store.path.resolve(), every=True)
         lines = {**_OF_OTHERS, **parse_properties(store)}
         lines.update(self._config().as_properties())
@@ -103,8 +93,9 @@ class AdminBroker:
         version = java_body(self._topics.table.data_version.to_java()).decode()
         return success({"version": version}, text.encode())
 
+    @serves(RequestCode.CHECK_CLIENT_CONFIG, needs=needs.check_expression)
     def check_client(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """46: tell a consumer whether its expression can be used."""
+        """Tell a consumer whether its expression can be used."""
         fields = read_object(request).get("subscriptionData")
         try:
             wanted = Subscription.from_java(fields if isinstance(fields, dict) else {})
@@ -115,21 +106,29 @@ class AdminBroker:
 
     # ---- housekeeping
 
+    @serves(
+        RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
+        RequestCode.CLEAN_UNUSED_TOPIC,
+        RequestCode.DELETE_EXPIRED_COMMITLOG,
+        needs=needs.ADMIN,
+    )
     async def clean(self, _: Connection, __: RemotingCommand) -> RemotingCommand:
-        """306, 316, 329: delete now what retention would delete, whatever the hour."""
+        """Delete now what retention would delete, whatever the hour."""
         await asyncio.to_thread(self._store.delete_expired_files)
         return success()
 
+    @serves(RequestCode.VIEW_BROKER_STATS_DATA, needs=needs.ADMIN)
     def statistics(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """315: sums and rates of one topic, of one group at one topic, or of the broker."""
+        """Sums and rates of one topic, of one group at one topic, or of the broker."""
         name, key = request.text("statsName"), request.text("statsKey")
         told = self._rates.of(name, key)
         if told is not None:
             return success(body=java_body(told))
         return failure(ResponseCode.SYSTEM_ERROR, f"The stats <{name}> <{key}> not exist")
 
+    @serves(RequestCode.QUERY_CONSUME_QUEUE, needs=needs.ADMIN)
     def units(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """321: units of a consume queue, as they are in its file."""
+        """Units of a consume queue, as they are in its file."""
         topic, queue_id = request.text("topic"), request.number("queueId", bits=32)
         first, count = request.number("index"), request.number("count")
         count = max(0, min(_UNITS_MAX, count))
@@ -163,16 +162,18 @@ class AdminBroker:
         remark = f"The Consumer <{name}> <{client_id}> not online"
         raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark)
 
+    @serves(RequestCode.GET_CONSUMER_RUNNING_INFO, needs=needs.ADMIN)
     async def running_info(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """307: what a consumer says of itself."""
+        """What a consumer says of itself."""
         client = self._client(request)
         command = RemotingCommand(
             RequestCode.GET_CONSUMER_RUNNING_INFO, dict(request.ext_fields), request.body
         )
         return await self._forward(client, command)
 
+    @serves(RequestCode.CONSUME_MESSAGE_DIRECTLY, needs=needs.ADMIN)
     async def consume_directly(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """309: let one consumer consume one message."""
+        """Let one consumer consume one message."""
         client = self._client(request)
         fields = {**request.ext_fields, "brokerName": self._config().broker_name}
         found = self._store.message_by_id(request.text("msgId", ""))

@@ -17,14 +17,15 @@ from rmqcore.broker.state.topics import Topics
 from rmqcore.remoting import (
     Connection,
     RemotingCommand,
-    RemotingServer,
     RequestCode,
     RequestRefusedError,
     ResponseCode,
     failure,
+    needs,
     success,
 )
 from rmqcore.remoting.json_body import LIST_SIZE_MAX, objects_in, read_object
+from rmqcore.remoting.serves import serves
 from rmqcore.store.protocol import MessageStore
 
 
@@ -47,31 +48,17 @@ class AdminGroups:
         self._consumers = consumers
         self._producers = producers
 
-    def register(self, server: RemotingServer) -> None:
-        """Let the server hand these requests over."""
-        server.register(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, self.update)
-        server.register(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, self.update_several)
-        server.register(RequestCode.DELETE_SUBSCRIPTIONGROUP, self.delete)
-        server.register(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self.list_all)
-        server.register(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, self.get)
-        server.register(RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, self.forbid)
-        server.register(RequestCode.GET_CONSUMER_CONNECTION_LIST, self.consumers)
-        server.register(RequestCode.GET_PRODUCER_CONNECTION_LIST, self.producers)
-        server.register(RequestCode.GET_ALL_PRODUCER_INFO, self.all_producers)
-        server.register(RequestCode.GET_CONSUME_STATS, self.progress)
-        server.register(RequestCode.GET_BROKER_CONSUME_STATS, self.all_progress)
-        server.register(RequestCode.QUERY_TOPICS_BY_CONSUMER, self.topics_of)
-        server.register(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, self.subscription_of)
-
     # ---- the groups
 
+    @serves(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, needs=needs.ADMIN)
     async def update(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """200: create a group, or change it."""
+        """Create a group, or change it."""
         await self._groups.file.expect_saved(self._put(read_object(request)))
         return success()
 
+    @serves(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, needs=needs.ADMIN)
     async def update_several(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """225: as 200, for the groups in the body."""
+        """As 200, for the groups in the body."""
         entries = objects_in(read_object(request, LIST_SIZE_MAX), "groupConfigList")
         await self._groups.file.expect_saved(*[self._put(fields) for fields in entries])
         return success()
@@ -83,8 +70,9 @@ class AdminGroups:
         self._groups.put(name, fields)
         return name
 
+    @serves(RequestCode.DELETE_SUBSCRIPTIONGROUP, needs=needs.ADMIN)
     async def delete(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """207: forget a group and, if asked for, what it has consumed."""
+        """Forget a group and, if asked for, what it has consumed."""
         name = request.text("groupName")
         self._groups.check_not_own(name)
         self._groups.remove(name)
@@ -94,8 +82,9 @@ class AdminGroups:
         await self._groups.file.expect_saved(name)
         return success()
 
+    @serves(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, needs=needs.ADMIN)
     def list_all(self, _: Connection, __: RemotingCommand) -> RemotingCommand:
-        """201: every group."""
+        """Every group."""
         table = self._groups.table
         groups = {name: table.get(name) for name in table.names()}
         body = {
@@ -105,12 +94,14 @@ class AdminGroups:
         }
         return success({"totalGroupNum": str(len(groups))}, java_body(body))
 
+    @serves(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, needs=needs.ADMIN)
     def get(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """352: one group."""
+        """One group."""
         return success(body=java_body(self._groups.expect(request.text("group"))))
 
+    @serves(RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, needs=needs.ADMIN)
     async def forbid(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """353: forbid a topic to a group, or allow it again; without a wish tell which it is."""
+        """Forbid a topic to a group, or allow it again; without a wish tell which it is."""
         group, topic = request.text("group"), request.text("topic")
         if "readable" in request.ext_fields:
             self._groups.set_readable(group, topic, request.boolean("readable"))
@@ -124,8 +115,9 @@ class AdminGroups:
 
     # ---- who is connected
 
+    @serves(RequestCode.GET_CONSUMER_CONNECTION_LIST, needs=needs.ADMIN)
     def consumers(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """203: the consumers of a group that are connected."""
+        """The consumers of a group that are connected."""
         name = request.text("consumerGroup")
         group = self._consumers.find(name)
         if group is None:
@@ -140,8 +132,9 @@ class AdminGroups:
         }
         return success(body=java_body(body))
 
+    @serves(RequestCode.GET_PRODUCER_CONNECTION_LIST, needs=needs.ADMIN)
     def producers(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """204: the producers of a group that are connected."""
+        """The producers of a group that are connected."""
         name = request.text("producerGroup")
         clients = self._producers.groups.get(name)
         if not clients:
@@ -149,8 +142,9 @@ class AdminGroups:
             return failure(ResponseCode.SYSTEM_ERROR, remark)
         return success(body=java_body({"connectionSet": _connections(clients.values())}))
 
+    @serves(RequestCode.GET_ALL_PRODUCER_INFO, needs=needs.ADMIN)
     def all_producers(self, _: Connection, __: RemotingCommand) -> RemotingCommand:
-        """328: every producer that is connected."""
+        """Every producer that is connected."""
         data = {
             name: [
                 {
@@ -166,13 +160,15 @@ class AdminGroups:
         }
         return success(body=java_body({"data": data}))
 
+    @serves(RequestCode.QUERY_TOPICS_BY_CONSUMER, needs=needs.ADMIN)
     def topics_of(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """343: the topics of which a group has consumed."""
+        """The topics of which a group has consumed."""
         group = request.text("group")
         return success(body=java_body({"topicList": self._consumed_topics(group)}))
 
+    @serves(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, needs=needs.ADMIN)
     def subscription_of(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """345: what a group wants of a topic."""
+        """What a group wants of a topic."""
         group, topic = request.text("group"), request.text("topic")
         found = self._consumers.find(group)
         subscription = found.subscriptions.get(topic) if found else None
@@ -181,8 +177,9 @@ class AdminGroups:
 
     # ---- how far they are
 
+    @serves(RequestCode.GET_CONSUME_STATS, needs=needs.ADMIN)
     def progress(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """208: how far a group is, queue by queue."""
+        """How far a group is, queue by queue."""
         group = request.text("consumerGroup")
         topic = request.text("topic", "")
         listed = [part for part in request.text("topicList", "").split(";") if part]
@@ -217,8 +214,9 @@ class AdminGroups:
         found = self._store.get_message(topic, queue_id, offset, max_messages=1).messages
         return found[0].store_timestamp_ms if found else 0
 
+    @serves(RequestCode.GET_BROKER_CONSUME_STATS, needs=needs.ADMIN)
     def all_progress(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """317: how far every group is; its queues in order if asked for."""
+        """How far every group is; its queues in order if asked for."""
         ordered = request.boolean("isOrder")
         listed, total = [], 0
         for name in self._groups.table.names():

@@ -20,12 +20,13 @@ from rmqcore.remoting import (
     Connection,
     RemotingCommand,
     RemotingError,
-    RemotingServer,
     RequestCode,
     RequestRefusedError,
     ResponseCode,
+    needs,
     success,
 )
+from rmqcore.remoting.serves import serves
 from rmqcore.store.protocol import MessageStore
 
 _CLIENT_TIMEOUT_MS: Final = 5000
@@ -50,24 +51,19 @@ class AdminOffsets:
         self._consumers = consumers
         self._offsets = offsets
 
-    def register(self, server: RemotingServer) -> None:
-        """Let the server hand these requests over."""
-        server.register(RequestCode.GET_ALL_CONSUMER_OFFSET, self.list_all)
-        server.register(RequestCode.GET_ALL_DELAY_OFFSET, self.list_delays)
-        server.register(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, self.reset)
-        server.register(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, self.client_status)
-        server.register(RequestCode.CLONE_GROUP_OFFSET, self.clone)
-
+    @serves(RequestCode.GET_ALL_CONSUMER_OFFSET, needs=needs.ADMIN)
     def list_all(self, _: Connection, __: RemotingCommand) -> RemotingCommand:
-        """43: the offsets of every group, as they stand in the file."""
+        """The offsets of every group, as they stand in the file."""
         return success(body=self._store.consumer_offsets.to_text().encode())
 
+    @serves(RequestCode.GET_ALL_DELAY_OFFSET, needs=needs.ADMIN)
     def list_delays(self, _: Connection, __: RemotingCommand) -> RemotingCommand:
-        """45: how far the delivery of each delay level is."""
+        """How far the delivery of each delay level is."""
         return success(body=java_body({"offsetTable": self._store.delay_offsets()}))
 
+    @serves(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, needs=needs.ADMIN)
     def reset(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """222: let a group go on at the offsets of a time; its next pulls are told so."""
+        """Let a group go on at the offsets of a time; its next pulls are told so."""
         topic = self._topics.expect(request.text("topic"))
         group = request.text("group")
         self._groups.expect_for_client(group)
@@ -103,8 +99,9 @@ class AdminOffsets:
             return most
         return self._store.queue_offset_by_time(topic, queue_id, timestamp_ms)
 
+    @serves(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, needs=needs.ADMIN)
     async def client_status(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """223: how far the clients of a group themselves say they are."""
+        """How far the clients of a group themselves say they are."""
         topic, name = request.text("topic"), request.text("group")
         wanted = request.text("clientAddr", "")
         group = self._consumers.find(name)
@@ -152,8 +149,9 @@ class AdminOffsets:
                 continue
         return offsets
 
+    @serves(RequestCode.CLONE_GROUP_OFFSET, needs=needs.ADMIN)
     def clone(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """314: let a group begin where another one is."""
+        """Let a group begin where another one is."""
         source, target = request.text("srcGroup"), request.text("destGroup")
         given = request.text("topic", "")
         self._groups.expect_for_client(target)

@@ -15,15 +15,16 @@ from rmqcore.remoting import (
     Account,
     Connection,
     RemotingCommand,
-    RemotingServer,
     RequestCode,
     RequestRefusedError,
     ResponseCode,
     failure,
+    needs,
     success,
 )
 from rmqcore.remoting.codec import DEFAULT_LIMITS
 from rmqcore.remoting.permissions import account_of, may_end_transaction
+from rmqcore.remoting.serves import serves
 from rmqcore.store.protocol import MessageStore
 
 #: Java: defaultQueryMaxNum and maxMsgsNumBatch
@@ -39,15 +40,11 @@ class QueryMessages:
     def __init__(self, store: MessageStore) -> None:
         self._store = store
 
-    def register(self, server: RemotingServer) -> None:
-        """Let the server hand these requests over."""
-        server.register(RequestCode.QUERY_MESSAGE, self.query)
-        server.register(RequestCode.VIEW_MESSAGE_BY_ID, self.view)
-
+    @serves(RequestCode.QUERY_MESSAGE, needs=needs.read_topic)
     async def query(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """12: the messages of a topic that carry a key, looked up off the event loop.
+        """The newest messages of a topic that carry a key: 64 at most, and what a frame holds.
 
-        The newest ones, 64 at most as in IndexService.queryOffset, and as many as one frame holds.
+        They are looked up off the event loop. Source: IndexService, queryOffset.
         """
         topic, key = request.text("topic"), request.text("key")
         count = max(1, min(_QUERY_MAX, request.number("maxNum")))
@@ -80,8 +77,9 @@ class QueryMessages:
             return RemotingCommand(ResponseCode.QUERY_NOT_FOUND, fields, b"", remark)
         return RemotingCommand(ResponseCode.SUCCESS, fields, parts=records)
 
+    @serves(RequestCode.VIEW_MESSAGE_BY_ID, needs=needs.view_message)
     def view(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """33: the message whose record begins at a physical offset."""
+        """The message whose record begins at a physical offset."""
         offset = request.number("offset")
         try:
             found = self._store.message_at(offset) if offset >= 0 else None

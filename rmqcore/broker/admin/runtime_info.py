@@ -14,11 +14,12 @@ from rmqcore.broker.state.settings import BrokerConfig
 from rmqcore.remoting import (
     Connection,
     RemotingCommand,
-    RemotingServer,
     RequestCode,
+    needs,
     success,
 )
 from rmqcore.remoting.codes import VERSION
+from rmqcore.remoting.serves import serves
 from rmqcore.store.protocol import MessageStore
 from rmqcore.version import __version__
 
@@ -56,12 +57,9 @@ class RuntimeInfo:
         self._store = store
         self._config = config
 
-    def register(self, server: RemotingServer) -> None:
-        """Let the server hand these requests over."""
-        server.register(RequestCode.GET_BROKER_RUNTIME_INFO, self.runtime_info)
-
+    @serves(RequestCode.GET_BROKER_RUNTIME_INFO, needs=needs.ADMIN)
     def runtime_info(self, _: Connection, __: RemotingCommand) -> RemotingCommand:
-        """28: counters and rates under RocketMQ's names."""
+        """Counters and rates under RocketMQ's names."""
         return success(body=java_body({"table": self.table()}))
 
     def table(self) -> dict[str, str]:

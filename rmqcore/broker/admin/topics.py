@@ -22,14 +22,15 @@ from rmqcore.files.config_tables import TopicConfig
 from rmqcore.remoting import (
     Connection,
     RemotingCommand,
-    RemotingServer,
     RequestCode,
     RequestRefusedError,
     ResponseCode,
     failure,
+    needs,
     success,
 )
 from rmqcore.remoting.json_body import LIST_SIZE_MAX, objects_in, read_object
+from rmqcore.remoting.serves import serves
 from rmqcore.store.protocol import MessageStore
 
 _PLAIN: Final = "SimpleCQ"
@@ -59,21 +60,9 @@ class AdminTopics:
         self._topics = topics
         self._consumers = consumers
 
-    def register(self, server: RemotingServer) -> None:
-        """Let the server hand these requests over."""
-        server.register(RequestCode.UPDATE_AND_CREATE_TOPIC, self.update)
-        server.register(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, self.update_several)
-        server.register(RequestCode.GET_ALL_TOPIC_CONFIG, self.list_all)
-        server.register(RequestCode.GET_TOPIC_STATS_INFO, self.stats)
-        server.register(RequestCode.DELETE_TOPIC_IN_BROKER, self.delete)
-        server.register(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, self.consumed_by)
-        server.register(RequestCode.QUERY_CONSUME_TIME_SPAN, self.time_span)
-        server.register(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, self.list_system)
-        server.register(RequestCode.GET_TOPIC_CONFIG, self.get)
-        server.register(RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC, self.refuse_static)
-
+    @serves(RequestCode.UPDATE_AND_CREATE_TOPIC, needs=needs.ADMIN)
     async def update(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """17: create a topic, or change it; the name servers know it when this is answered."""
+        """Create a topic, or change it; the name servers know it when this is answered."""
         name = request.text("topic")
         old = self._topics.get(name)
         read = request.number("readQueueNums", old.read_queue_nums if old else 8)
@@ -96,8 +85,9 @@ class AdminTopics:
         await self._tell([topic])
         return success()
 
+    @serves(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, needs=needs.ADMIN)
     async def update_several(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """18: as 17, for the topics in the body; nothing is changed when one of them is wrong."""
+        """As 17, for the topics in the body; nothing is changed when one of them is wrong."""
         entries = objects_in(read_object(request, LIST_SIZE_MAX), "topicConfigList")
         try:
             wanted = [TopicConfig.from_java(str(e.get("topicName", "")), e) for e in entries]
@@ -118,8 +108,9 @@ class AdminTopics:
         attributes = changed(old.attributes if old else None, topic.attributes)
         return replace(topic, attributes=attributes)
 
+    @serves(RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC, needs=needs.ADMIN)
     def refuse_static(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """513: create a static topic, whose queues are mapped to brokers."""
+        """Refused with code 3: static topics are not known, and nothing is created."""
         remark = (
             f"static topics are not supported, and {request.text('topic', '')[:255]} was not "
             f"created: request type {request.code} needs a broker of RocketMQ"
@@ -146,8 +137,9 @@ class AdminTopics:
             remark = f"topic {name}: queue.type cannot be changed, nor be BatchCQ; leave it out"
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
 
+    @serves(RequestCode.DELETE_TOPIC_IN_BROKER, needs=needs.ADMIN)
     async def delete(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """215: delete a topic with its queues, and what groups have consumed of it."""
+        """Delete a topic with its queues, and what groups have consumed of it."""
         name = request.text("topic")
         if self._topics.is_system(name):
             remark = f"The topic[{name}] is conflict with system topic."
@@ -161,8 +153,9 @@ class AdminTopics:
         self._topics.removed()
         return success()
 
+    @serves(RequestCode.GET_ALL_TOPIC_CONFIG, needs=needs.ADMIN)
     def list_all(self, _: Connection, __: RemotingCommand) -> RemotingCommand:
-        """21: every topic, and for a slave which were deleted; RocketMQ passes over those."""
+        """Every topic; in `deletedTopics`, for our slaves, which were deleted."""
         table = self._topics.table
         topics = {topic.topic_name: topic.to_java() for topic in table}
         body = {
@@ -172,16 +165,19 @@ class AdminTopics:
         }
         return success({"totalTopicNum": str(len(topics))}, java_body(body))
 
+    @serves(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, needs=needs.ADMIN)
     def list_system(self, _: Connection, __: RemotingCommand) -> RemotingCommand:
-        """305: the topics of the broker's own."""
+        """The topics of the broker's own."""
         return success(body=java_body({"topicList": sorted(self._topics.system_topics)}))
 
+    @serves(RequestCode.GET_TOPIC_CONFIG, needs=needs.ADMIN)
     def get(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """351: one topic."""
+        """One topic."""
         return success(body=java_body(self._topics.expect(request.text("topic")).to_java()))
 
+    @serves(RequestCode.GET_TOPIC_STATS_INFO, needs=needs.ADMIN)
     def stats(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """202: where each queue of a topic begins and ends, and when it was last written."""
+        """Where each queue of a topic begins and ends, and when it was last written."""
         topic = self._topics.expect(request.text("topic"))
         table = {}
         for queue_id in range(max(topic.read_queue_nums, topic.write_queue_nums)):
@@ -202,15 +198,17 @@ class AdminTopics:
         found = self._store.get_message(topic, queue_id, offset, max_messages=1).messages
         return found[0].store_timestamp_ms if found else otherwise
 
+    @serves(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, needs=needs.ADMIN)
     def consumed_by(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """300: the groups that consume a topic, or have."""
+        """The groups that consume a topic, or have."""
         topic = request.text("topic")
         groups = set(self._consumers.subscribed_to(topic))
         groups |= {g for t, g in self._store.consumer_offsets.pairs() if t == topic}
         return success(body=java_body({"groupList": sorted(groups)}))
 
+    @serves(RequestCode.QUERY_CONSUME_TIME_SPAN, needs=needs.ADMIN)
     def time_span(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """303: the store times of each queue's ends, and of what a group consumed last."""
+        """The store times of each queue's ends, and of what a group consumed last."""
         topic = self._topics.expect(request.text("topic"))
         group, name, spans = request.text("group"), topic.topic_name, []
         for queue_id in range(topic.write_queue_nums):

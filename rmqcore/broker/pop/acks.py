@@ -27,6 +27,7 @@ from rmqcore.broker.pop.receipts import (
     retry_topic_of,
 )
 from rmqcore.broker.pop.request import invisible_time_of
+from rmqcore.broker.state.masters_only import masters_only
 from rmqcore.broker.state.offsets import Offsets
 from rmqcore.broker.state.passed_over import REVIVE, PassedOver
 from rmqcore.broker.state.settings import BrokerConfig
@@ -37,14 +38,15 @@ from rmqcore.message import Message, MessageExt, copy_to
 from rmqcore.remoting import (
     Connection,
     RemotingCommand,
-    RemotingServer,
     RequestCode,
     RequestRefusedError,
     ResponseCode,
     failure,
+    needs,
     success,
 )
 from rmqcore.remoting.json_body import objects_in, read_object
+from rmqcore.remoting.serves import serves
 from rmqcore.store.protocol import MessageStore
 from rmqcore.world import wall_clock_ms
 
@@ -103,16 +105,12 @@ class PopAcks:
         self._passed_over = passed_over
         self._sooner = asyncio.Event()
 
-    def register(self, server: RemotingServer) -> None:
-        """Let the server hand these requests over."""
-        server.register(RequestCode.ACK_MESSAGE, self.acknowledge)
-        server.register(RequestCode.BATCH_ACK_MESSAGE, self.acknowledge_many)
-        server.register(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, self.change_invisible_time)
-
     # ---- requests 200051, 200151: acknowledgements, one and several
 
+    @serves(RequestCode.ACK_MESSAGE, needs=needs.consume)
+    @masters_only(ResponseCode.NO_PERMISSION)
     def acknowledge(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """200051: a message is done with; a receipt that says nothing any more changes nothing."""
+        """A message is done with; a receipt that says nothing any more changes nothing."""
         receipt = Receipt.parse(request.text("extraInfo"))
         topic, queue_id, offset = self._place(request)
         if offset > self._store.max_queue_offset(topic, queue_id):
@@ -166,8 +164,10 @@ class PopAcks:
                 ResponseCode.SYSTEM_ERROR, "the acknowledgement cannot be stored now"
             ) from error
 
+    @serves(RequestCode.BATCH_ACK_MESSAGE, needs=needs.acknowledge_several)
+    @masters_only(ResponseCode.NO_PERMISSION)
     def acknowledge_many(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """200151: several messages are done with, of several checkpoints."""
+        """Several messages are done with, of several checkpoints."""
         body = read_object(request)
         entries = objects_in(body, "acks")
         if not entries:
@@ -202,8 +202,10 @@ class PopAcks:
 
     # ---- request 200053: another time to come again
 
+    @serves(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, needs=needs.consume)
+    @masters_only(ResponseCode.NO_PERMISSION)
     def change_invisible_time(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """200053: hand a message out again at another time than was agreed."""
+        """Hand a message out again at another time than was agreed."""
         receipt = Receipt.parse(request.text("extraInfo"))
         topic, queue_id, offset = self._place(request)
         if offset >= self._store.max_queue_offset(topic, queue_id):

@@ -30,6 +30,7 @@ from rmqcore.broker.pop.request import PopRequest, passed_ms
 from rmqcore.broker.pull.cold_reads import ColdReads, Stretch
 from rmqcore.broker.pull.matching import SCANNED_MAX, Matched, get_matching
 from rmqcore.broker.state.groups import Groups
+from rmqcore.broker.state.masters_only import masters_only
 from rmqcore.broker.state.offsets import Offsets
 from rmqcore.broker.state.pop_scan import QueueScan
 from rmqcore.broker.state.settings import BrokerConfig
@@ -42,13 +43,14 @@ from rmqcore.message import GetMessageResult, MessageExt, copy_to
 from rmqcore.remoting import (
     Connection,
     RemotingCommand,
-    RemotingServer,
     RequestCode,
     RequestRefusedError,
     ResponseCode,
+    needs,
 )
 from rmqcore.remoting.codes import PERM_READ
 from rmqcore.remoting.command import Buffer
+from rmqcore.remoting.serves import serves
 from rmqcore.status import GetMessageStatus
 from rmqcore.store.protocol import MessageStore
 from rmqcore.world import wall_clock_ms
@@ -115,19 +117,17 @@ class PopMessages:
         self._order = order
         self._turn = 0
 
-    def register(self, server: RemotingServer) -> None:
-        """Let the server hand these requests over."""
-        server.register(RequestCode.POP_MESSAGE, self.pop)
-        server.register(RequestCode.PEEK_MESSAGE, self.peek)
-        server.register(RequestCode.NOTIFICATION, self.notification)
-        server.register(RequestCode.POLLING_INFO, self.polling_info)
-
     # ---- request 200050: pop
 
+    @serves(RequestCode.POP_MESSAGE, needs=needs.consume)
+    @masters_only(ResponseCode.NO_PERMISSION)
     def pop(
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand | None] | None:
-        """200050: hand messages out, or wait for some; the disk is read in another thread."""
+        """Hand messages out, or wait for some.
+
+        The disk is read in another thread.
+        """
         try:
             wanted = self._wanted(connection, request)
             if wanted.too_late:
@@ -428,8 +428,9 @@ class PopMessages:
 
     # ---- request 200052: peek
 
+    @serves(RequestCode.PEEK_MESSAGE, needs=needs.consume)
     def peek(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """200052: what the next pop would hand out, which stays where it is."""
+        """What the next pop would hand out, which stays where it is."""
         try:
             wanted = PopRequest.of(request)
             self._check(wanted)
@@ -464,10 +465,11 @@ class PopMessages:
 
     # ---- requests 200054, 200055: notification, and how many wait
 
+    @serves(RequestCode.NOTIFICATION, needs=needs.consume)
     def notification(
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand | None:
-        """200054: tell whether there is something to pop, now or within a time."""
+        """Tell whether there is something to pop, now or within a time."""
         wanted = self._wanted(connection, request)
         self._check(wanted)
         return self._notified(connection, request, wanted, arrived=True)
@@ -504,8 +506,9 @@ class PopMessages:
             for place in [*places, *retries]
         )
 
+    @serves(RequestCode.POLLING_INFO, needs=needs.consume)
     def polling_info(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """200055: how many POPs wait for exactly this."""
+        """How many POPs wait for exactly this."""
         wanted = PopRequest.of(request)
         self._check(wanted)
         waiting = self._hold.waiting((wanted.topic, wanted.group, wanted.queue_id))

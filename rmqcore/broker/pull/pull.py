@@ -29,13 +29,15 @@ from rmqcore.message import GetMessageResult
 from rmqcore.remoting import (
     Connection,
     RemotingCommand,
-    RemotingServer,
     RequestCode,
     RequestRefusedError,
     ResponseCode,
     failure,
+    needs,
 )
+from rmqcore.remoting.codec import DirectAnswers
 from rmqcore.remoting.codes import PERM_READ, PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
+from rmqcore.remoting.serves import serves
 from rmqcore.status import GetMessageStatus
 from rmqcore.store.protocol import MessageStore
 from rmqcore.world import monotonic_s
@@ -163,16 +165,18 @@ class PullMessages:
         self._traffic = traffic
         self._cold = cold
 
-    def register(self, server: RemotingServer) -> None:
-        """Let the server hand these requests over."""
-        server.register(RequestCode.PULL_MESSAGE, self.pull)
-        server.register(RequestCode.LITE_PULL_MESSAGE, self.pull)
-        server.direct += (DirectPulls(self._find_directly, _COPIED_MAX).answer,)
+    def direct_answers(self) -> DirectAnswers:
+        """What answers plain pulls without a processor, see `RemotingServer.direct`."""
+        return DirectPulls(self._find_directly, _COPIED_MAX).answer
 
+    @serves(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE, needs=needs.consume)
     def pull(
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand | None] | None:
-        """Answer a pull, or let it wait; the disk is read in another thread."""
+        """Messages of one queue; waits for the next one when asked to.
+
+        The disk is read in another thread.
+        """
         wanted = PullRequest.of(request)
         subscription = self._checked(wanted)
         stretch = wanted.stretch(subscription)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final
 
 from rmqcore.broker.managers import Managers
 from rmqcore.broker.replication.registration import Registration
@@ -20,32 +19,16 @@ from rmqcore.remoting import (
     Connection,
     RemotingClient,
     RemotingCommand,
-    RemotingServer,
     RequestCode,
-    RequestRefusedError,
     ResponseCode,
     failure,
+    needs,
     success,
 )
+from rmqcore.remoting.serves import serves
 from rmqcore.store.message_store import DefaultMessageStore
 
 logger = logging.getLogger(__name__)
-
-#: what a slave refuses besides what its store refuses: all that ends in a put
-_FOR_MASTERS: Final = {
-    RequestCode.SEND_MESSAGE: ResponseCode.SERVICE_NOT_AVAILABLE,
-    RequestCode.SEND_MESSAGE_V2: ResponseCode.SERVICE_NOT_AVAILABLE,
-    RequestCode.SEND_BATCH_MESSAGE: ResponseCode.SERVICE_NOT_AVAILABLE,
-    RequestCode.SEND_REPLY_MESSAGE: ResponseCode.SERVICE_NOT_AVAILABLE,
-    RequestCode.SEND_REPLY_MESSAGE_V2: ResponseCode.SERVICE_NOT_AVAILABLE,
-    RequestCode.CONSUMER_SEND_MSG_BACK: ResponseCode.SYSTEM_ERROR,
-    RequestCode.END_TRANSACTION: ResponseCode.SLAVE_NOT_AVAILABLE,
-    RequestCode.RESUME_CHECK_HALF_MESSAGE: ResponseCode.SYSTEM_ERROR,
-    RequestCode.POP_MESSAGE: ResponseCode.NO_PERMISSION,
-    RequestCode.ACK_MESSAGE: ResponseCode.NO_PERMISSION,
-    RequestCode.BATCH_ACK_MESSAGE: ResponseCode.NO_PERMISSION,
-    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: ResponseCode.NO_PERMISSION,
-}
 
 
 class Replication:
@@ -145,20 +128,14 @@ class Replication:
         """Whether a slave has a connection to its master at this moment."""
         return self.client is not None and self.client.state is HAState.TRANSFER
 
-    def register(self, server: RemotingServer) -> None:
-        """Let the server hand over 907 and 908; a slave refuses what only masters do."""
-        server.register(RequestCode.GET_BROKER_HA_STATUS, self.status)
-        server.register(RequestCode.RESET_MASTER_FLUSH_OFFSET, self.reset_flush_offset)
-        if self.client is not None:
-            for code in _FOR_MASTERS:
-                server.register(code, _refuse)
-
+    @serves(RequestCode.GET_BROKER_HA_STATUS, needs=needs.ADMIN)
     def status(self, _: Connection, __: RemotingCommand) -> RemotingCommand:
-        """907: how far the slaves are, or this slave."""
+        """State of replication: how far the slaves are, or this slave."""
         return success(body=java_body(self.runtime_info()))
 
+    @serves(RequestCode.RESET_MASTER_FLUSH_OFFSET, needs=needs.ADMIN)
     def reset_flush_offset(self, _: Connection, __: RemotingCommand) -> RemotingCommand:
-        """908: nothing to a master, as in RocketMQ; a slave here goes by its own log."""
+        """Changes nothing on a master, as in RocketMQ; a slave refuses it."""
         if self.client is None:
             return success()
         remark = "this slave keeps no offset of its master's: it goes on where its own log ends"
@@ -197,13 +174,6 @@ class Replication:
         if self._tasks:
             await asyncio.wait(self._tasks)
         self._tasks = []
-
-
-def _refuse(_: Connection, request: RemotingCommand) -> RemotingCommand:
-    raise RequestRefusedError(
-        _FOR_MASTERS[RequestCode(request.code)],
-        "this broker is a slave: it takes nothing that has to be stored; ask its master",
-    )
 
 
 def _ended(task: asyncio.Task[None]) -> None:

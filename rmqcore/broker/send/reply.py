@@ -14,6 +14,7 @@ from rmqcore._codec import decode_properties
 from rmqcore.broker.send._send_request import SendRequest
 from rmqcore.broker.send.send import check_body
 from rmqcore.broker.state.clients import Producers
+from rmqcore.broker.state.masters_only import masters_only
 from rmqcore.broker.state.settings import BrokerConfig
 from rmqcore.broker.state.topics import Topics
 from rmqcore.native.format._numbers import PROPERTIES_SIZE_MAX
@@ -21,10 +22,11 @@ from rmqcore.remoting import (
     Connection,
     RemotingCommand,
     RemotingError,
-    RemotingServer,
     RequestCode,
     ResponseCode,
+    needs,
 )
+from rmqcore.remoting.serves import serves
 from rmqcore.world import wall_clock_ms
 
 logger = logging.getLogger(__name__)
@@ -53,13 +55,10 @@ class ReplyMessages:
         self._producers = producers
         self._store = store
 
-    def register(self, server: RemotingServer) -> None:
-        """Let the server hand these requests over."""
-        server.register(RequestCode.SEND_REPLY_MESSAGE, self.reply)
-        server.register(RequestCode.SEND_REPLY_MESSAGE_V2, self.reply)
-
+    @serves(RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2, needs=needs.publish)
+    @masters_only(ResponseCode.SERVICE_NOT_AVAILABLE)
     async def reply(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Pass a reply on; the answer says whether the one who waits for it has it."""
+        """Pass a reply on to who waits for it; the answer says whether that one has it."""
         wanted = SendRequest(request)
         check_body(request)
         self._topics.check_sendable(wanted.topic)
@@ -85,7 +84,7 @@ class ReplyMessages:
     async def _push(
         self, connection: Connection, request: RemotingCommand, wanted: SendRequest, queue_id: int
     ) -> str | None:
-        """326: bring a reply to the producer; None when it has it, else why not."""
+        """Bring a reply to the producer; None when it has it, else why not."""
         text = wanted.properties_text
         properties = decode_properties(text.encode("utf-8", "replace"))
         client_id = properties.get("REPLY_TO_CLIENT")

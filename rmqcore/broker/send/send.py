@@ -18,6 +18,7 @@ from rmqcore.broker.send._send_request import SendRequest
 from rmqcore.broker.send.priority import PRIORITY_PROPERTY, queue_by_priority
 from rmqcore.broker.state.client_requests import QueueLocks
 from rmqcore.broker.state.groups import Groups
+from rmqcore.broker.state.masters_only import masters_only
 from rmqcore.broker.state.settings import BrokerConfig
 from rmqcore.broker.state.topics import Topics
 from rmqcore.broker.state.traffic import DELAY, FIFO, NORMAL, PRIORITY, TRANSACTION, Traffic
@@ -34,16 +35,17 @@ from rmqcore.remoting import (
     Connection,
     FrameDecoder,
     RemotingCommand,
-    RemotingServer,
     RequestCode,
     RequestRefusedError,
     ResponseCode,
     encode_command,
     failure,
+    needs,
     success,
 )
-from rmqcore.remoting.codec import ANSWER_LIMITS
+from rmqcore.remoting.codec import ANSWER_LIMITS, DirectAnswers
 from rmqcore.remoting.codes import PERM_WRITE, VERSION
+from rmqcore.remoting.serves import serves
 from rmqcore.status import PutMessageStatus
 from rmqcore.store.consume.retry import first_retry_level, sent_again
 from rmqcore.store.protocol import MessageStore
@@ -85,9 +87,6 @@ _CODES: Final = {
     ),
 }
 
-#: Turns a transaction's message into the half message that is stored until it is decided.
-HalfMessage = Callable[[Message], Message]
-
 
 class SendMessages:
     """Requests 10, 310, 320 and 36.
@@ -112,7 +111,7 @@ class SendMessages:
         locks: QueueLocks,
         arrived: Callable[[str, int], None],
         traffic: Traffic,
-        half_message: HalfMessage | None = None,
+        half_message: Callable[[Message], Message] | None = None,
         timer: TimerMessages | None = None,
     ) -> None:
         self._store = store
@@ -130,26 +129,25 @@ class SendMessages:
         self._waiting: dict[int, float] = {}
         self._numbers = itertools.count()
 
-    def register(self, server: RemotingServer) -> None:
-        """Let the server hand these requests over."""
-        for code in (
-            RequestCode.SEND_MESSAGE,
-            RequestCode.SEND_MESSAGE_V2,
-            RequestCode.SEND_BATCH_MESSAGE,
-        ):
-            server.register(code, self.send)
-        direct = DirectSends(
+    def direct_answers(self) -> DirectAnswers:
+        """What answers plain sends without a processor, see `RemotingServer.direct`."""
+        return DirectSends(
             self._store, self._direct_facts, self._stored_directly, self._confirmed
-        )
-        server.direct += (direct.answer,)
-        server.register(RequestCode.CONSUMER_SEND_MSG_BACK, self.send_back)
+        ).answer
 
     # ---- requests 10, 310, 320: a message, with long or short names of fields; a batch
 
+    @serves(
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        needs=needs.publish,
+    )
+    @masters_only(ResponseCode.SERVICE_NOT_AVAILABLE)
     def send(
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand]:
-        """Store a message, or a batch of one queue."""
+        """Store a message, or a batch of one queue, under long or short names of fields."""
         self._check_not_busy()
         wanted = SendRequest(request)
         check_body(request)
@@ -454,6 +452,8 @@ class SendMessages:
 
     # ---- request 36: a message that a consumer gives back
 
+    @serves(RequestCode.CONSUMER_SEND_MSG_BACK, needs=needs.send_back)
+    @masters_only(ResponseCode.SYSTEM_ERROR)
     async def send_back(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """Store a message for its group once more, later, or as a dead letter."""
         group_name = request.text("group")

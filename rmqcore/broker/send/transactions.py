@@ -20,6 +20,7 @@ from typing import Final
 from rmqcore._codec import encode_record
 from rmqcore.broker.state.clients import Producers
 from rmqcore.broker.state.groups import TRANSACTION_GROUP
+from rmqcore.broker.state.masters_only import masters_only
 from rmqcore.broker.state.passed_over import TRANSACTION, PassedOver
 from rmqcore.broker.state.settings import BrokerConfig
 from rmqcore.broker.state.topics import Topics
@@ -30,13 +31,14 @@ from rmqcore.native.format._numbers import SysFlag
 from rmqcore.remoting import (
     Connection,
     RemotingCommand,
-    RemotingServer,
     RequestCode,
     ResponseCode,
     failure,
+    needs,
     success,
 )
 from rmqcore.remoting.errors import RemotingClosedError
+from rmqcore.remoting.serves import serves
 from rmqcore.store.protocol import MessageStore
 from rmqcore.world import wall_clock_ms
 
@@ -96,11 +98,6 @@ class Transactions:
         """Read which half messages are decided, so that none of them is ended twice."""
         self._ended = self._decided().ended
 
-    def register(self, server: RemotingServer) -> None:
-        """Let the server hand these requests over."""
-        server.register(RequestCode.END_TRANSACTION, self.end)
-        server.register(RequestCode.RESUME_CHECK_HALF_MESSAGE, self.resume)
-
     @staticmethod
     def half_message(message: Message) -> Message:
         """What is stored for a message whose transaction is not decided.
@@ -125,8 +122,10 @@ class Transactions:
 
     # ---- request 37: a producer decides
 
+    @serves(RequestCode.END_TRANSACTION, needs=needs.end_transaction)
+    @masters_only(ResponseCode.SLAVE_NOT_AVAILABLE)
     async def end(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """37: a producer decides."""
+        """A producer decides."""
         decision = request.number("commitOrRollback")
         if decision not in (SysFlag.TRANSACTION_COMMIT, SysFlag.TRANSACTION_ROLLBACK):
             return success()
@@ -320,7 +319,7 @@ class Transactions:
         return False, True
 
     def _question(self, half: MessageExt) -> RemotingCommand:
-        """39: the message under its real topic, and where its half lies."""
+        """The message under its real topic, and where its half lies."""
         topic, queue_id = _real_place(half)
         unique_key = half.unique_key or ""
         record = encode_record(
@@ -359,8 +358,10 @@ class Transactions:
 
     # ---- request 323: an operator has them asked again
 
+    @serves(RequestCode.RESUME_CHECK_HALF_MESSAGE, needs=needs.ADMIN)
+    @masters_only(ResponseCode.SYSTEM_ERROR)
     async def resume(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """323: put a half message that was given up back, to be asked for as if it were new."""
+        """Put back a half message that was given up: it is asked for as if it were new."""
         remark = f"Put message back to {HALF_TOPIC} failed."
         kept = self._given_up(request.text("msgId", ""))
         if kept is None:

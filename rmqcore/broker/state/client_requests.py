@@ -25,16 +25,17 @@ from rmqcore.message import RETRY_PREFIX
 from rmqcore.remoting import (
     Connection,
     RemotingCommand,
-    RemotingServer,
     RequestCode,
     RequestRefusedError,
     ResponseCode,
     failure,
+    needs,
     success,
 )
 from rmqcore.remoting.errors import RemotingClosedError
 from rmqcore.remoting.json_body import objects_in, read_object
 from rmqcore.remoting.permissions import account_of
+from rmqcore.remoting.serves import serves
 from rmqcore.world import monotonic_s, wall_clock_ms
 
 _LOCKED_FOR_S: Final = 60.0
@@ -51,14 +52,9 @@ class ClientRequests:
         self._consumers = consumers
         self._producers = producers
 
-    def register(self, server: RemotingServer) -> None:
-        """Let the server hand these requests over."""
-        server.register(RequestCode.HEART_BEAT, self.heart_beat)
-        server.register(RequestCode.UNREGISTER_CLIENT, self.unregister)
-        server.register(RequestCode.GET_CONSUMER_LIST_BY_GROUP, self.list_consumers)
-
+    @serves(RequestCode.HEART_BEAT, needs=needs.heart_beat)
     def heart_beat(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """34: take in which groups a client belongs to."""
+        """Take in which groups a client belongs to."""
         body = read_object(request)
         client = Client(
             connection,
@@ -109,8 +105,9 @@ class ClientRequests:
             and bool(group.get("notifyConsumerIdsChangedEnable", True)),
         )
 
+    @serves(RequestCode.UNREGISTER_CLIENT, needs=needs.leave_group)
     def unregister(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """35: let a client go."""
+        """Let a client go."""
         producer, consumer = request.text("producerGroup", ""), request.text("consumerGroup", "")
         if producer:
             self._producers.unregister(producer, connection)
@@ -118,8 +115,9 @@ class ClientRequests:
             self._consumers.unregister(consumer, connection, notify=True)
         return success()
 
+    @serves(RequestCode.GET_CONSUMER_LIST_BY_GROUP, needs=needs.be_in_group)
     def list_consumers(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """38: the ids of a group's clients, by which they share the queues."""
+        """The ids of a group's clients, by which they share the queues."""
         group = request.text("consumerGroup")
         found = self._consumers.find(group)
         if found is None:
@@ -143,13 +141,9 @@ class QueueLocks:
         self._groups: dict[str, dict[tuple[str, int], _Lock]] = {}
         self._held: Counter[Connection] = Counter()
 
-    def register(self, server: RemotingServer) -> None:
-        """Let the server hand these requests over."""
-        server.register(RequestCode.LOCK_BATCH_MQ, self.lock)
-        server.register(RequestCode.UNLOCK_BATCH_MQ, self.unlock)
-
+    @serves(RequestCode.LOCK_BATCH_MQ, needs=needs.lock_queues)
     def lock(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """41: lock queues for a client; the answer names those that it has now."""
+        """Lock queues for a client; the answer names those that it has now."""
         body = read_object(request)
         group, client_id = str(body.get("consumerGroup", "")), str(body.get("clientId", ""))
         check_name("a group's name", group)
@@ -178,8 +172,9 @@ class QueueLocks:
         self._groups.setdefault(group, {})[key] = lock
         self._held[lock.connection] += 1
 
+    @serves(RequestCode.UNLOCK_BATCH_MQ, needs=needs.lock_queues)
     def unlock(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """42: give queues back."""
+        """Give queues back."""
         body = read_object(request)
         group, client_id = str(body.get("consumerGroup", "")), str(body.get("clientId", ""))
         locks = self._groups.get(group, {})

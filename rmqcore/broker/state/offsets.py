@@ -15,13 +15,14 @@ from rmqcore.errors import MessageIllegalError
 from rmqcore.remoting import (
     Connection,
     RemotingCommand,
-    RemotingServer,
     RequestCode,
     RequestRefusedError,
     ResponseCode,
     failure,
+    needs,
     success,
 )
+from rmqcore.remoting.serves import serves
 from rmqcore.store.protocol import MessageStore
 from rmqcore.world import monotonic_s
 
@@ -50,15 +51,6 @@ class Offsets:
         #: until when nobody counts again whether there is room, by the monotonic clock
         self._full_until_s = 0.0
 
-    def register(self, server: RemotingServer) -> None:
-        """Let the server hand these requests over."""
-        server.register(RequestCode.QUERY_CONSUMER_OFFSET, self.query)
-        server.register(RequestCode.UPDATE_CONSUMER_OFFSET, self.update)
-        server.register(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, self.search)
-        server.register(RequestCode.GET_MAX_OFFSET, self.max_offset)
-        server.register(RequestCode.GET_MIN_OFFSET, self.min_offset)
-        server.register(RequestCode.GET_EARLIEST_MSG_STORETIME, self.earliest_time)
-
     def bring_back(self) -> None:
         """Set offsets beyond the end of their queue to that end; before anything is served.
 
@@ -80,8 +72,9 @@ class Offsets:
         """Forget what an administrator has set for a topic that is deleted."""
         self.resets = {key: offset for key, offset in self.resets.items() if key[1] != topic}
 
+    @serves(RequestCode.QUERY_CONSUMER_OFFSET, needs=needs.consume)
     def query(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """14: the next offset that a group wants of a queue."""
+        """The next offset that a group wants of a queue."""
         group, topic = request.text("consumerGroup"), request.text("topic")
         queue_id = request.number("queueId", bits=32)
         stored = self._store.consumer_offsets.get(topic, group, queue_id)
@@ -105,8 +98,9 @@ class Offsets:
             return self._store.max_queue_offset(topic, queue_id) == 0
         return self._store.max_phy_offset - first[0].phy_offset < _YOUNG_BYTES
 
+    @serves(RequestCode.UPDATE_CONSUMER_OFFSET, needs=needs.consume)
     def update(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """15: a group has consumed a queue up to an offset."""
+        """A group has consumed a queue up to an offset."""
         group, topic = request.text("consumerGroup"), request.text("topic")
         queue_id, offset = request.number("queueId", bits=32), request.number("commitOffset")
         self._groups.expect_for_client(group)
@@ -151,8 +145,9 @@ class Offsets:
             raise BudgetExceededError("offsets of groups", OFFSETS_MAX)
         self._uncounted += 1
 
+    @serves(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, needs=needs.read_topic)
     def search(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """29: the offset that belongs to a store time."""
+        """The offset that belongs to a store time."""
         boundary = request.text("boundaryType", "LOWER").lower()
         offset = self._store.queue_offset_by_time(
             request.text("topic"),
@@ -162,22 +157,25 @@ class Offsets:
         )
         return success({"offset": str(offset)})
 
+    @serves(RequestCode.GET_MAX_OFFSET, needs=needs.read_topic)
     def max_offset(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """30: the offset that the next message of a queue gets."""
+        """The offset that the next message of a queue gets."""
         offset = self._store.max_queue_offset(
             request.text("topic"), request.number("queueId", bits=32)
         )
         return success({"offset": str(offset)})
 
+    @serves(RequestCode.GET_MIN_OFFSET, needs=needs.read_topic)
     def min_offset(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """31: the offset of the oldest message of a queue."""
+        """The offset of the oldest message of a queue."""
         offset = self._store.min_queue_offset(
             request.text("topic"), request.number("queueId", bits=32)
         )
         return success({"offset": str(offset)})
 
+    @serves(RequestCode.GET_EARLIEST_MSG_STORETIME, needs=needs.read_topic)
     def earliest_time(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """32: when the oldest message of a queue was stored; -1 for none."""
+        """When the oldest message of a queue was stored; -1 for none."""
         topic, queue_id = request.text("topic"), request.number("queueId", bits=32)
         least = self._store.min_queue_offset(topic, queue_id)
         first = self._store.get_message(topic, queue_id, least, max_messages=1).messages

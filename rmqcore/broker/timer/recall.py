@@ -17,14 +17,15 @@ from rmqcore.message import Message
 from rmqcore.remoting import (
     Connection,
     RemotingCommand,
-    RemotingServer,
     RequestCode,
     RequestRefusedError,
     ResponseCode,
     failure,
+    needs,
     success,
 )
 from rmqcore.remoting.codes import PERM_WRITE
+from rmqcore.remoting.serves import serves
 from rmqcore.status import PutMessageStatus
 from rmqcore.store.protocol import MessageStore
 from rmqcore.world import wall_clock_ms
@@ -63,12 +64,12 @@ class RecallMessages:
         self._timer = timer
         self._arrived = arrived
 
-    def register(self, server: RemotingServer) -> None:
-        """Let the server hand these requests over."""
-        server.register(RequestCode.RECALL_MESSAGE, self.recall)
-
+    @serves(RequestCode.RECALL_MESSAGE, needs=needs.publish)
     async def recall(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """370: take a timer message back, by the handle that the answer to its send has named."""
+        """Take a timer message back by its handle; with `recallMessageEnable=true`.
+
+        The answer to its send has named the handle.
+        """
         topic = request.text("topic")
         self._check_allowed()
         self._topics.expect(topic)

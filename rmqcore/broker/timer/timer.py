@@ -33,13 +33,14 @@ from rmqcore.message import Message, MessageExt, copy_to
 from rmqcore.remoting import (
     Connection,
     RemotingCommand,
-    RemotingServer,
     RequestCode,
     RequestRefusedError,
     ResponseCode,
     failure,
+    needs,
     success,
 )
+from rmqcore.remoting.serves import serves
 from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.store.parts.reading import GetBounds
 from rmqcore.world import wall_clock_ms
@@ -164,19 +165,16 @@ class TimerMessages:
 
     # ---- what it says of itself
 
-    def register(self, server: RemotingServer) -> None:
-        """Let the server hand these requests over."""
-        server.register(RequestCode.GET_TIMER_CHECK_POINT, self.check_point)
-        server.register(RequestCode.GET_TIMER_METRICS, self.metrics)
-
+    @serves(RequestCode.GET_TIMER_CHECK_POINT, needs=needs.ADMIN)
     async def check_point(self, _: Connection, __: RemotingCommand) -> RemotingCommand:
-        """60: how far timer messages are, for slaves."""
+        """How far timer messages are, for slaves."""
         if not self._config().timer_wheel_enable:
             return failure(ResponseCode.SYSTEM_ERROR, "The checkpoint is null")
         return success(body=await asyncio.to_thread(self._check.answer_body))
 
+    @serves(RequestCode.GET_TIMER_METRICS, needs=needs.ADMIN)
     def metrics(self, _: Connection, __: RemotingCommand) -> RemotingCommand:
-        """61: how many messages wait, by topic; a slave has no timer that counts them."""
+        """How many timer messages wait, by topic; a slave has no timer that counts them."""
         config = self._config()
         if config.is_slave or not config.timer_wheel_enable:
             return failure(ResponseCode.SYSTEM_ERROR, "The timer message store is null")
