@@ -1,4 +1,4 @@
-"""`Broker`: a store, its managers, the requests, and the port.
+"""`Broker`: a store, its parts, the requests, and the port.
 
 Source: RocketMQ broker/BrokerController.java.
 """
@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from rmqcore.broker.admin.access import topic_lookup
 from rmqcore.broker.admin.assignment import Assignment
 from rmqcore.broker.admin.broker import AdminBroker
 from rmqcore.broker.admin.groups import AdminGroups
@@ -23,13 +22,13 @@ from rmqcore.broker.admin.offsets import AdminOffsets
 from rmqcore.broker.admin.query import QueryMessages
 from rmqcore.broker.admin.runtime_info import RuntimeInfo
 from rmqcore.broker.admin.topics import AdminTopics
-from rmqcore.broker.managers import Managers
+from rmqcore.broker.gate import broker_gate
+from rmqcore.broker.parts import BrokerParts
 from rmqcore.broker.pop.pop import PopMessages
 from rmqcore.broker.pull.cold_reads import ColdReads
 from rmqcore.broker.pull.pull import PullMessages
 from rmqcore.broker.replication.registration import Registration
 from rmqcore.broker.replication.replication import Replication
-from rmqcore.broker.requests import NEEDS
 from rmqcore.broker.send.reply import ReplyMessages
 from rmqcore.broker.send.send import SendMessages
 from rmqcore.broker.state.client_requests import ClientRequests
@@ -45,7 +44,6 @@ from rmqcore.files.config_tables import TopicConfig
 from rmqcore.ha import HAConfig
 from rmqcore.recovery.report import RecoveryProgress
 from rmqcore.remoting import (
-    AccessGate,
     Account,
     ClientSettings,
     ConnectionSettings,
@@ -127,7 +125,7 @@ class Broker:
         #: what it does as a master, or as a slave; None while it does not serve
         self.replication: Replication | None = None
         self._stop_listening: Callable[[], None] | None = None
-        self._managers: Managers | None = None
+        self._parts: BrokerParts | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._saving = asyncio.Event()
         #: whether name servers have still to hear of a change
@@ -136,9 +134,9 @@ class Broker:
         self._state = "stopped"
 
     @property
-    def managers(self) -> Managers | None:
-        """What it knows while it runs; None when it does not."""
-        return self._managers
+    def managers(self) -> BrokerParts | None:
+        """Its state and its parts while it runs; None when it does not."""
+        return self._parts
 
     def state(self) -> tuple[bool, dict[str, object]]:
         """Tell whether it serves, and what a probe wants to know of that."""
@@ -206,8 +204,8 @@ class Broker:
         """From where on timer messages need the log; from its beginning until they are read."""
         if self.config.is_slave:
             return None
-        managers = self._managers
-        return 0 if managers is None else managers.timer.pending_from()
+        parts = self._parts
+        return 0 if parts is None else parts.timer.pending_from()
 
     def _progressed(self, progress: RecoveryProgress) -> None:
         self._progress = progress
@@ -220,56 +218,55 @@ class Broker:
             sign=admin.signer.sign if admin else None,
         )
         self._registration = Registration(self._settings, store.topics, self._outside)
-        managers = Managers.of(
+        parts = BrokerParts(
             store,
             self.path / _CONFIG_FOLDER,
             self._settings,
             topics_changed=self._topics_changed,
             groups_changed=self._saving.set,
         )
-        self._managers = managers
-        await asyncio.to_thread(self._load, managers)
-        self._server = self._new_server(store, managers, self.config.listen_port)
+        self._parts = parts
+        await asyncio.to_thread(self._load, parts)
+        self._server = self._new_server(store, parts, self.config.listen_port)
         self.replication = Replication(
-            store,
-            managers,
+            parts,
             self._ha_config,
             self._registration,
             self._outside,
             listen=self._ha_place(),
             topics_changed=self._topics_changed,
         )
-        self._answer_requests(self._server, managers, self._outside, self.replication)
-        self.local = LocalServer(self._server.processors, self._gate(store))
+        self._answer_requests(self._server, parts, self._outside)
+        self.local = LocalServer(self._server.processors, broker_gate(self._accounts, store))
         await self._server.start()
-        await self._open_fast_port(store, managers, self._server.processors)
+        await self._open_fast_port(store, parts, self._server.processors)
         await self.replication.start()
 
         def arrived(queues: Sequence[tuple[str, int]]) -> None:
-            loop.call_soon_threadsafe(managers.arrived_in, queues)
+            loop.call_soon_threadsafe(parts.arrived_in, queues)
 
         self._stop_listening = store.on_arrival(arrived)
         store.topics.persist()
         store.consumer_offsets.begin()
-        self._tasks = [loop.create_task(_kept_up(work)) for work in self._work(managers)]
+        self._tasks = [loop.create_task(_kept_up(work)) for work in self._work(parts)]
         await self._registration.start()
 
-    def _load(self, managers: Managers) -> None:
-        """Read what the managers go on from; what a slave goes on from is its master's."""
+    def _load(self, parts: BrokerParts) -> None:
+        """Read what the parts go on from; what a slave goes on from is its master's."""
         if self.config.is_slave:
             # before the log comes: it has topics that the table does not have yet
-            managers.store.topics.follow()
-            managers.store.topics.persist()
+            parts.store.topics.follow()
+            parts.store.topics.persist()
         else:
-            managers.offsets.bring_back()
-            managers.pop_order.bring_back(managers.store.max_queue_offset)
-        managers.checkpoints.load()
-        managers.transactions.load()
+            parts.offsets.bring_back()
+            parts.pop_order.bring_back(parts.store.max_queue_offset)
+        parts.checkpoints.load()
+        parts.transactions.load()
 
     def _new_server(
         self,
         store: DefaultMessageStore,
-        managers: Managers,
+        parts: BrokerParts,
         port: int,
         processors: dict[int, Processor] | None = None,
     ) -> RemotingServer:
@@ -284,22 +281,13 @@ class Broker:
             port,
             settings=settings,
             processors=processors,
-            gate=self._gate(store),
-            on_close=managers.forget,
+            gate=broker_gate(self._accounts, store),
+            on_close=parts.forget,
             http2=self.http2,
         )
 
-    def _gate(self, store: DefaultMessageStore) -> AccessGate | None:
-        """What asks whether a request may pass; None where everybody is served."""
-        if self._accounts is None:
-            return None
-        known = store.topics
-        return AccessGate(
-            self._accounts, NEEDS, topic_lookup(store), lambda topic: known.get(topic) is not None
-        )
-
     async def _open_fast_port(
-        self, store: DefaultMessageStore, managers: Managers, processors: dict[int, Processor]
+        self, store: DefaultMessageStore, parts: BrokerParts, processors: dict[int, Processor]
     ) -> None:
         """Serve on the port two below, too, where a slave of RocketMQ's asks for the tables.
 
@@ -308,7 +296,7 @@ class Broker:
         port = self.config.listen_port - _FAST_PORT_BELOW
         if self.config.is_slave or self._any_port or port < 1 or self._ha_place() is None:
             return
-        server = self._new_server(store, managers, port, processors)
+        server = self._new_server(store, parts, port, processors)
         server.direct = self._server.direct if self._server is not None else ()
         try:
             await server.start()
@@ -318,97 +306,43 @@ class Broker:
             self._fast_server = server
 
     def _answer_requests(
-        self,
-        server: RemotingServer,
-        of: Managers,
-        outside: RemotingClient,
-        replication: Replication,
+        self, server: RemotingServer, parts: BrokerParts, outside: RemotingClient
     ) -> None:
         """Have the server hand requests over to whoever declares that it answers them."""
-        store, config = of.store, of.config
-        send = SendMessages(
-            store,
-            config,
-            of.topics,
-            of.groups,
-            of.locks,
-            of.arrived,
-            of.traffic,
-            of.transactions.half_message,
-            of.timer,
-        )
-        pull, pop = self._reads(of)
+        cold = ColdReads(parts)
+        send = SendMessages(parts, parts.transactions.half_message, parts.timer)
+        pull = PullMessages(parts, parts.hold, cold, self._follows)
         handlers = (
             send,
-            RecallMessages(store, config, of.topics, of.timer, of.arrived),
-            ReplyMessages(config, of.topics, of.producers, send.send),
+            ReplyMessages(parts, send.send),
+            parts.transactions,
+            RecallMessages(parts, parts.timer),
             pull,
-            pop,
-            ClientRequests(of.topics, of.groups, of.consumers, of.producers),
-            of.pop_acks,
-            Assignment(config, of.topics, of.groups, of.consumers, of.modes, outside),
-            of.locks,
-            of.offsets,
-            of.transactions,
-            of.timer,
-            QueryMessages(store),
-            RuntimeInfo(store, config, (of.timer.runtime_info, of.rates.days.runtime_info)),
-            AdminTopics(
-                store,
-                config,
-                of.topics,
-                of.consumers,
-                of.rates,
-                self._tell_topics,
-                of.deleting,
-                store.followed_log.deletions,
-            ),
-            AdminGroups(store, config, of.topics, of.groups, of.consumers, of.producers),
-            AdminOffsets(store, config, of.topics, of.groups, of.consumers, of.offsets),
-            AdminBroker(store, config, self._change, of.topics, of.consumers, of.rates),
-            replication,
+            PopMessages(parts, parts.pop_hold, parts.checkpoints, parts.pop_order, cold),
+            parts.pop_acks,
+            parts.offsets,
+            ClientRequests(parts),
+            parts.locks,
+            Assignment(parts, outside),
+            parts.timer,
+            QueryMessages(parts),
+            RuntimeInfo(parts, (parts.timer.runtime_info, parts.rates.days.runtime_info)),
+            AdminTopics(parts, self._register_topics, parts.deleting),
+            AdminGroups(parts),
+            AdminOffsets(parts),
+            AdminBroker(parts, self._change),
+            self.replication,
         )
         server.processors.update(processors_of(*handlers))
-        if config().is_slave:
+        if self.config.is_slave:
             server.processors.update(refusals_of(*handlers))
         server.direct = (send.direct_answers(), pull.direct_answers())
 
-    def _reads(self, of: Managers) -> tuple[PullMessages, PopMessages]:
-        """What answers consumers with messages."""
-        store, config = of.store, of.config
-        cold = ColdReads(store, config)
-        return (
-            PullMessages(
-                store,
-                config,
-                of.topics,
-                of.groups,
-                of.consumers,
-                of.offsets,
-                of.hold,
-                of.traffic,
-                cold,
-                self._follows,
-            ),
-            PopMessages(
-                store,
-                config,
-                of.topics,
-                of.groups,
-                of.offsets,
-                of.pop_hold,
-                of.checkpoints,
-                of.pop_order,
-                of.traffic,
-                cold,
-            ),
-        )
-
-    def _work(self, of: Managers) -> list[Work]:
+    def _work(self, parts: BrokerParts) -> list[Work]:
         """What goes on in the background."""
-        work: list[Work] = [partial(self._scan, of), partial(self._save, of)]
+        work: list[Work] = [partial(self._scan, parts), partial(self._save, parts)]
         if not self.config.is_slave:
-            work += [of.transactions.run, of.timer.run, of.pop_acks.run]
+            work += [parts.transactions.run, parts.timer.run, parts.pop_acks.run]
         return work
 
     def _follows(self) -> bool:
@@ -443,7 +377,7 @@ class Broker:
         self.config = changed
         self._topics_changed()
 
-    async def _tell_topics(self, topics: Sequence[TopicConfig]) -> None:
+    async def _register_topics(self, topics: Sequence[TopicConfig]) -> None:
         if self._registration is not None:
             await self._registration.register_topics(topics)
 
@@ -451,18 +385,18 @@ class Broker:
         self._untold = True
         self._saving.set()
 
-    async def _scan(self, managers: Managers) -> None:
+    async def _scan(self, parts: BrokerParts) -> None:
         """Let clients and locks go that were not renewed for too long; note what was counted."""
         while True:
             await asyncio.sleep(SAMPLE_S)
-            managers.rates.sample()
-            managers.locks.drop_old()
-            for connection in expired(managers.consumers, managers.producers):
+            parts.rates.sample()
+            parts.locks.drop_old()
+            for connection in expired(parts.consumers, parts.producers):
                 logger.info("%r: no heart-beat, closed", connection)
                 connection.close()
-                managers.forget(connection)
+                parts.forget(connection)
 
-    async def _save(self, managers: Managers) -> None:
+    async def _save(self, parts: BrokerParts) -> None:
         """Write the tables that have changed: topics and groups at once, offsets every 5 s.
 
         Name servers hear of topics once these are written, since they go by the table's version,
@@ -470,20 +404,20 @@ class Broker:
         """
         loop = asyncio.get_running_loop()
         interval_s = self.config.flush_consumer_offset_interval / 1000
-        store, offsets_s = managers.store, loop.time() + interval_s
+        store, offsets_s = parts.store, loop.time() + interval_s
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(offsets_s):
                     await self._saving.wait()
             if loop.time() >= offsets_s:
-                managers.checkpoints.commit()
-                await self._persist(partial(asyncio.to_thread, managers.pop_order.persist))
+                parts.checkpoints.commit()
+                await self._persist(partial(asyncio.to_thread, parts.pop_order.persist))
                 await self._persist(partial(asyncio.to_thread, store.consumer_offsets.persist))
                 offsets_s = loop.time() + interval_s
             self._saving.clear()
-            await self._persist(managers.topics.file.save)
-            await self._persist(managers.groups.file.save)
-            await self._persist(managers.modes.file.save)
+            await self._persist(parts.topics.file.save)
+            await self._persist(parts.groups.file.save)
+            await self._persist(parts.modes.file.save)
             if self._untold and self._registration is not None:
                 self._untold = False
                 self._registration.topics_changed()
@@ -506,8 +440,8 @@ class Broker:
         if self._stop_listening is not None:
             self._stop_listening()
             self._stop_listening = None
-        if self._managers is not None:
-            self._managers.release()
+        if self._parts is not None:
+            self._parts.release()
         for server in (self._fast_server, self._server):
             if server is not None:
                 await server.stop()
@@ -520,12 +454,12 @@ class Broker:
         if self._outside is not None:
             await self._outside.close()
         store, self.store = self.store, None
-        managers, self._managers = self._managers, None
+        parts, self._parts = self._parts, None
         self._registration = self._outside = self.replication = None
         self._server = self._fast_server = self.local = None
         self._tasks = []
         if store is not None:
-            await asyncio.to_thread(_close, store, managers)
+            await asyncio.to_thread(_close, store, parts)
         self._state = "stopped"
 
 
@@ -559,11 +493,11 @@ async def _kept_up(work: Work) -> None:
             await asyncio.sleep(_PAUSE_S)
 
 
-def _close(store: DefaultMessageStore, managers: Managers | None) -> None:
-    """Keep what the managers have reached, and close the store whatever comes of that."""
+def _close(store: DefaultMessageStore, parts: BrokerParts | None) -> None:
+    """Keep what the parts have reached, and close the store whatever comes of that."""
     try:
-        if managers is not None:
-            managers.finish()
+        if parts is not None:
+            parts.finish()
     except (OSError, StoreError):
         logger.exception("what was reached cannot be written; some messages will come again")
     finally:

@@ -19,8 +19,9 @@ from rmqcore.broker.replication.replication import Replication
 from rmqcore.broker.send.reply import ReplyMessages
 from rmqcore.broker.send.send import SendMessages
 from rmqcore.broker.send.transactions import Transactions
-from rmqcore.broker.state.client_requests import ClientRequests, QueueLocks
+from rmqcore.broker.state.client_requests import ClientRequests
 from rmqcore.broker.state.offsets import Offsets
+from rmqcore.broker.state.queue_locks import QueueLocks
 from rmqcore.broker.timer.recall import RecallMessages
 from rmqcore.broker.timer.timer import TimerMessages
 from rmqcore.namesrv.requests import NamesrvRequests

@@ -174,7 +174,7 @@ def test_a_client_pops_a_broker_or_its_queues_and_its_neighbours(share, clients,
 
 def test_locks_of_queues_that_nobody_renews_are_forgotten(with_broker, monkeypatch):
     now_s = 1000.0
-    monkeypatch.setattr("rmqcore.broker.state.client_requests.monotonic_s", lambda: now_s)
+    monkeypatch.setattr("rmqcore.broker.state.queue_locks.monotonic_s", lambda: now_s)
     monkeypatch.setattr("rmqcore.broker.broker.SAMPLE_S", 0.01)
 
     async def scenario(broker, peer):

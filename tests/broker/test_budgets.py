@@ -11,10 +11,10 @@ from patience import until_async
 
 from rmqcore.broker.state import (
     budgets,
-    client_requests,
     clients,
     groups,
     offsets,
+    queue_locks,
     request_modes,
     topics,
 )
@@ -179,9 +179,9 @@ def test_groups_and_topics_are_not_created_without_end(with_broker, monkeypatch)
 
 
 def test_locks_have_bounds_for_each_client_and_for_all(with_broker, monkeypatch):
-    monkeypatch.setattr(client_requests, "LOCKS_OF_CLIENT", 3)
-    monkeypatch.setattr(client_requests, "LOCKS_MAX", 4)
-    monkeypatch.setattr(client_requests, "USUAL_LOCKS", 1)
+    monkeypatch.setattr(queue_locks, "LOCKS_OF_CLIENT", 3)
+    monkeypatch.setattr(queue_locks, "LOCKS_MAX", 4)
+    monkeypatch.setattr(queue_locks, "USUAL_LOCKS", 1)
     code = RequestCode.LOCK_BATCH_MQ
 
     async def scenario(broker, peer):

@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from broker.conftest import SMALL
@@ -80,17 +81,16 @@ class Pulls:
         self.groups.table.put("Closed", {"consumeEnable": False})
         self.offsets = Offsets(self.store, self.topics, self.groups)
         self.traffic, self.held = Traffic(), Held()
-        self.pulls = PullMessages(
-            self.store,
-            self.settings,
-            self.topics,
-            self.groups,
-            Consumers(lambda group: None),
-            self.offsets,
-            self.held,
-            self.traffic,
-            ColdReads(self.store, self.settings),
+        shared = SimpleNamespace(
+            store=self.store,
+            config=self.settings,
+            topics=self.topics,
+            groups=self.groups,
+            consumers=Consumers(lambda group: None),
+            offsets=self.offsets,
+            traffic=self.traffic,
         )
+        self.pulls = PullMessages(shared, self.held, ColdReads(shared))
         server = RemotingServer()
         server.processors.update(processors_of(self.pulls))
         server.direct = (self.pulls.direct_answers(),)

@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -91,9 +92,16 @@ class Sends:
             topics.put(TopicConfig(topic_name=name, topic_filter_type=kind))
         asyncio.run(topics.file.save())
         self.traffic = Traffic()
-        self.sends = SendMessages(
-            self.store, self.settings, topics, None, None, self.note, self.traffic
+        shared = SimpleNamespace(
+            store=self.store,
+            config=self.settings,
+            topics=topics,
+            groups=None,
+            locks=None,
+            traffic=self.traffic,
+            arrived=self.note,
         )
+        self.sends = SendMessages(shared)
         server = RemotingServer()
         server.processors.update(processors_of(self.sends))
         server.direct = (self.sends.direct_answers(),)

@@ -11,11 +11,7 @@ from typing import Final, NamedTuple
 
 from rmqcore.broker.pop.hold import ANY_QUEUE
 from rmqcore.broker.state.bodies import java_body
-from rmqcore.broker.state.clients import Consumers
-from rmqcore.broker.state.groups import Groups
-from rmqcore.broker.state.request_modes import RequestModes
-from rmqcore.broker.state.settings import BrokerConfig
-from rmqcore.broker.state.topics import Topics
+from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.files.request_mode_table import POP, PULL
 from rmqcore.java.json import parse_java_json
 from rmqcore.message import RETRY_PREFIX
@@ -55,25 +51,14 @@ class Assignment:
     """Requests 400, 401 and 402.
 
     Args:
-        config: the broker's settings at this moment.
-        topics, groups, consumers, modes: the broker's.
+        state: the broker's.
         client: asks the name servers.
     """
 
-    def __init__(
-        self,
-        config: Callable[[], BrokerConfig],
-        topics: Topics,
-        groups: Groups,
-        consumers: Consumers,
-        modes: RequestModes,
-        client: RemotingClient,
-    ) -> None:
-        self._config = config
-        self._topics = topics
-        self._groups = groups
-        self._consumers = consumers
-        self._modes = modes
+    def __init__(self, state: BrokerState, client: RemotingClient) -> None:
+        self._config, self._topics = state.config, state.topics
+        self._groups, self._consumers = state.groups, state.consumers
+        self._modes = state.modes
         self._client = client
         #: by topic: when it was asked for, and its queues
         self._routes: dict[str, tuple[float, list[Queue]]] = {}

@@ -9,14 +9,12 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from rmqcore.broker.admin.access import is_secret
 from rmqcore.broker.state.bodies import java_body
+from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.broker.state.budgets import SETTINGS_SIZE_MAX, BudgetExceededError
-from rmqcore.broker.state.clients import Client, Consumers
-from rmqcore.broker.state.rates import Rates
-from rmqcore.broker.state.settings import BrokerConfig
+from rmqcore.broker.state.clients import Client
+from rmqcore.broker.state.settings import is_secret
 from rmqcore.broker.state.subscription import Subscription
-from rmqcore.broker.state.topics import Topics
 from rmqcore.config import to_broker_conf
 from rmqcore.errors import ConfigError
 from rmqcore.files.consume_queue import UNIT
@@ -35,7 +33,6 @@ from rmqcore.remoting import (
 from rmqcore.remoting.errors import RemotingClosedError
 from rmqcore.remoting.json_body import read_object
 from rmqcore.remoting.serves import serves
-from rmqcore.store.protocol import MessageStore
 
 _CLIENT_TIMEOUT_MS: Final = 10_000
 _UNITS_MAX: Final = 1000
@@ -47,24 +44,15 @@ class AdminBroker:
     """Requests 25, 26, 46, 306, 307, 309, 315, 316, 321 and 329.
 
     Args:
+        state: the broker's.
         change: applies new settings, or raises ConfigError and applies none.
     """
 
-    def __init__(
-        self,
-        store: MessageStore,
-        config: Callable[[], BrokerConfig],
-        change: Callable[[Mapping[str, str]], None],
-        topics: Topics,
-        consumers: Consumers,
-        rates: Rates,
-    ) -> None:
-        self._rates = rates
-        self._store = store
-        self._config = config
+    def __init__(self, state: BrokerState, change: Callable[[Mapping[str, str]], None]) -> None:
+        self._store, self._config = state.store, state.config
+        self._topics, self._consumers = state.topics, state.consumers
+        self._rates = state.rates
         self._change = change
-        self._topics = topics
-        self._consumers = consumers
 
     # ---- settings
 

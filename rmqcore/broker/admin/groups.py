@@ -6,14 +6,12 @@ Source: RocketMQ broker/processor/AdminBrokerProcessor.java.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from rmqcore.broker.state.bodies import QueueKey, java_body, queue_key
-from rmqcore.broker.state.clients import Client, Consumers, Producers
-from rmqcore.broker.state.groups import Groups
-from rmqcore.broker.state.settings import BrokerConfig
-from rmqcore.broker.state.topics import Topics
+from rmqcore.broker.state.broker_state import BrokerState
+from rmqcore.broker.state.clients import Client
 from rmqcore.remoting import (
     Connection,
     RemotingCommand,
@@ -26,27 +24,15 @@ from rmqcore.remoting import (
 )
 from rmqcore.remoting.json_body import LIST_SIZE_MAX, objects_in, read_object
 from rmqcore.remoting.serves import serves
-from rmqcore.store.protocol import MessageStore
 
 
 class AdminGroups:
     """Requests 200, 201, 203, 204, 207, 208, 225, 317, 328, 343, 345, 352 and 353."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        config: Callable[[], BrokerConfig],
-        topics: Topics,
-        groups: Groups,
-        consumers: Consumers,
-        producers: Producers,
-    ) -> None:
-        self._store = store
-        self._config = config
-        self._topics = topics
-        self._groups = groups
-        self._consumers = consumers
-        self._producers = producers
+    def __init__(self, state: BrokerState) -> None:
+        self._store, self._config = state.store, state.config
+        self._topics, self._groups = state.topics, state.groups
+        self._consumers, self._producers = state.consumers, state.producers
 
     # ---- the groups
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
-from rmqcore.broker.managers import Managers
+from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.broker.state.traffic import SIZE_BOUNDS
 from rmqcore.errors import ConfigError
 from rmqcore.world import wall_clock_ms
@@ -22,13 +22,13 @@ class Metrics:
     """Collects when it is asked to; costs nothing in between.
 
     Args:
-        managers: of the broker; None as long as it does not serve.
+        state: of the broker; None as long as it does not serve.
 
     Raises:
         ConfigError: the extra is not installed.
     """
 
-    def __init__(self, managers: Callable[[], Managers | None]) -> None:
+    def __init__(self, state: Callable[[], BrokerState | None]) -> None:
         try:
             import prometheus_client  # noqa: PLC0415 - an extra
             from prometheus_client import core  # noqa: PLC0415 - an extra
@@ -36,7 +36,7 @@ class Metrics:
             rule = "not without the extra: pip install 'rmqcore[metrics]'"
             raise ConfigError("metrics_port", "", rule) from error
         self._core = core
-        self._managers = managers
+        self._state = state
         self._registry = prometheus_client.CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         self._generate = prometheus_client.generate_latest
@@ -51,16 +51,16 @@ class Metrics:
 
     def collect(self) -> Iterator[Any]:
         """One family after the other: see prometheus_client."""
-        managers = self._managers()
-        if managers is None:
+        state = self._state()
+        if state is None:
             return
-        config = managers.config()
+        config = state.config()
         node = (config.broker_cluster_name, "broker", config.broker_name)
-        yield from self._traffic(managers, node)
-        yield from self._numbers(managers, node)
-        yield from self._connections(managers, node)
-        yield from self._lags(managers, node)
-        yield from self._replication(managers, node)
+        yield from self._traffic(state, node)
+        yield from self._numbers(state, node)
+        yield from self._connections(state, node)
+        yield from self._lags(state, node)
+        yield from self._replication(state, node)
 
     # ---- families
 
@@ -70,8 +70,8 @@ class Metrics:
     def _gauge(self, name: str, about: str, labels: tuple[str, ...] = ()) -> Any:
         return self._core.GaugeMetricFamily(name, about, labels=_NODE + labels)
 
-    def _traffic(self, managers: Managers, node: tuple[str, ...]) -> Iterator[Any]:
-        traffic = managers.traffic
+    def _traffic(self, state: BrokerState, node: tuple[str, ...]) -> Iterator[Any]:
+        traffic = state.traffic
         by_type, by_group = ("topic", "message_type"), ("topic", "consumer_group")
         messages = self._counter("rocketmq_messages_in", "messages stored", by_type)
         size = self._counter("rocketmq_throughput_in", "bytes stored", by_type)
@@ -103,19 +103,19 @@ class Metrics:
             "records that a service could not handle and has gone on behind",
             ("service",),
         )
-        skipped = managers.store.delay_skipped_count()
-        for service, count in (managers.passed_over.counts | {"delay": skipped}).items():
+        skipped = state.store.delay_skipped_count()
+        for service, count in (state.passed_over.counts | {"delay": skipped}).items():
             passed_over.add_metric((*node, service), count)
         yield passed_over
 
-    def _numbers(self, managers: Managers, node: tuple[str, ...]) -> Iterator[Any]:
-        store, stats = managers.store, managers.store.stats()
+    def _numbers(self, state: BrokerState, node: tuple[str, ...]) -> Iterator[Any]:
+        store, stats = state.store, state.store.stats()
         numbers = {
-            "rocketmq_topic_number": ("topics", len(managers.topics.table)),
-            "rocketmq_consumer_group_number": ("groups", len(managers.groups.table.names())),
+            "rocketmq_topic_number": ("topics", len(state.topics.table)),
+            "rocketmq_consumer_group_number": ("groups", len(state.groups.table.names())),
             "rocketmq_broker_permission": (
                 "4 read, 2 write",
-                managers.config().broker_permission,
+                state.config().broker_permission,
             ),
             "rocketmq_storage_size": (
                 "bytes of the log",
@@ -135,11 +135,11 @@ class Metrics:
             family.add_metric(node, number)
             yield family
 
-    def _connections(self, managers: Managers, node: tuple[str, ...]) -> Iterator[Any]:
+    def _connections(self, state: BrokerState, node: tuple[str, ...]) -> Iterator[Any]:
         producers = self._gauge(
             "rocketmq_producer_connections", "producers", ("language", "version")
         )
-        clients = [c for group in list(managers.producers.groups.values()) for c in _each(group)]
+        clients = [c for group in list(state.producers.groups.values()) for c in _each(group)]
         for (language, version), count in Counter(
             (client.language.name.lower(), str(client.version)) for client in clients
         ).items():
@@ -147,7 +147,7 @@ class Metrics:
         yield producers
         labels = ("consumer_group", "consume_mode", "language", "version")
         consumers = self._gauge("rocketmq_consumer_connections", "consumers", labels)
-        for group in list(managers.consumers.groups.values()):
+        for group in list(state.consumers.groups.values()):
             mode = "pull" if group.consume_type == "CONSUME_ACTIVELY" else "push"
             for (language, version), count in Counter(
                 (client.language.name.lower(), str(client.version))
@@ -156,9 +156,9 @@ class Metrics:
                 consumers.add_metric((*node, group.name, mode, language, version), count)
         yield consumers
 
-    def _lags(self, managers: Managers, node: tuple[str, ...]) -> Iterator[Any]:
+    def _lags(self, state: BrokerState, node: tuple[str, ...]) -> Iterator[Any]:
         """How far the groups are behind, of which a client is there or which have consumed."""
-        labels, store = ("topic", "consumer_group"), managers.store
+        labels, store = ("topic", "consumer_group"), state.store
         lags = self._gauge("rocketmq_consumer_lag_messages", "messages not consumed", labels)
         ready = self._gauge("rocketmq_consumer_ready_messages", "messages not consumed", labels)
         latency = self._gauge(
@@ -178,9 +178,9 @@ class Metrics:
                 family.add_metric((*node, topic, group), value)
         yield from (lags, ready, latency)
 
-    def _replication(self, managers: Managers, node: tuple[str, ...]) -> Iterator[Any]:
+    def _replication(self, state: BrokerState, node: tuple[str, ...]) -> Iterator[Any]:
         """How far slaves are behind, and whether replication stands still."""
-        told = managers.ha_status()
+        told = state.ha_status()
         slaves = list(told.get("haConnectionInfo", ()))
         behind = self._gauge("rocketmq_ha_slave_behind_bytes", "bytes a slave lacks", ("slave",))
         for slave in slaves:

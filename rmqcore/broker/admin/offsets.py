@@ -6,15 +6,10 @@ Source: RocketMQ broker/processor/AdminBrokerProcessor.java.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Final
 
 from rmqcore.broker.state.bodies import QueueKey, java_body, queue_key
-from rmqcore.broker.state.clients import Consumers
-from rmqcore.broker.state.groups import Groups
-from rmqcore.broker.state.offsets import Offsets
-from rmqcore.broker.state.settings import BrokerConfig
-from rmqcore.broker.state.topics import Topics
+from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.java.json import parse_java_json
 from rmqcore.remoting import (
     Connection,
@@ -27,7 +22,6 @@ from rmqcore.remoting import (
     success,
 )
 from rmqcore.remoting.serves import serves
-from rmqcore.store.protocol import MessageStore
 
 _CLIENT_TIMEOUT_MS: Final = 5000
 
@@ -35,21 +29,10 @@ _CLIENT_TIMEOUT_MS: Final = 5000
 class AdminOffsets:
     """Requests 43, 45, 222, 223 and 314."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        config: Callable[[], BrokerConfig],
-        topics: Topics,
-        groups: Groups,
-        consumers: Consumers,
-        offsets: Offsets,
-    ) -> None:
-        self._store = store
-        self._config = config
-        self._topics = topics
-        self._groups = groups
-        self._consumers = consumers
-        self._offsets = offsets
+    def __init__(self, state: BrokerState) -> None:
+        self._store, self._config = state.store, state.config
+        self._topics, self._groups = state.topics, state.groups
+        self._consumers, self._offsets = state.consumers, state.offsets
 
     @serves(RequestCode.GET_ALL_CONSUMER_OFFSET, needs=needs.ADMIN)
     def list_all(self, _: Connection, __: RemotingCommand) -> RemotingCommand:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.errors import CorruptStoreError
 from rmqcore.files.service_topics import HALF_TOPIC
 from rmqcore.message import MessageExt
@@ -37,8 +38,8 @@ _ANSWER_SIZE_MAX: Final = DEFAULT_LIMITS.frame_size - (1 << 20)
 class QueryMessages:
     """Requests 12 and 33."""
 
-    def __init__(self, store: MessageStore) -> None:
-        self._store = store
+    def __init__(self, state: BrokerState) -> None:
+        self._store: MessageStore = state.store
 
     @serves(RequestCode.QUERY_MESSAGE, needs=needs.read_topic)
     async def query(self, _: Connection, request: RemotingCommand) -> RemotingCommand:

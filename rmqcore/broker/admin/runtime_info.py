@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from rmqcore.broker.state.bodies import java_body
-from rmqcore.broker.state.settings import BrokerConfig
+from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.remoting import (
     Connection,
     RemotingCommand,
@@ -20,7 +20,6 @@ from rmqcore.remoting import (
 )
 from rmqcore.remoting.codes import VERSION
 from rmqcore.remoting.serves import serves
-from rmqcore.store.protocol import MessageStore
 from rmqcore.version import __version__
 
 _POOLS: Final = ("send", "pull", "litePull", "query", "ack")
@@ -44,18 +43,13 @@ class RuntimeInfo:
     """Request 28.
 
     Args:
+        state: the broker's.
         more: each gives further names and values.
     """
 
-    def __init__(
-        self,
-        store: MessageStore,
-        config: Callable[[], BrokerConfig],
-        more: Sequence[Callable[[], Mapping[str, str]]],
-    ) -> None:
+    def __init__(self, state: BrokerState, more: Sequence[Callable[[], Mapping[str, str]]]) -> None:
         self._more = more
-        self._store = store
-        self._config = config
+        self._store, self._config = state.store, state.config
 
     @serves(RequestCode.GET_BROKER_RUNTIME_INFO, needs=needs.ADMIN)
     def runtime_info(self, _: Connection, __: RemotingCommand) -> RemotingCommand:

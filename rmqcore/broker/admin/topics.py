@@ -6,17 +6,15 @@ Source: RocketMQ broker/processor/AdminBrokerProcessor.java.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Final
 
 from rmqcore.broker.state.bodies import QueueKey, java_body, queue_key
-from rmqcore.broker.state.clients import Consumers
-from rmqcore.broker.state.rates import Rates
-from rmqcore.broker.state.settings import BrokerConfig
+from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.broker.state.topic_attributes import QUEUE_TYPE, changed, parse_changes
-from rmqcore.broker.state.topics import QUEUES_MAX, Topics
+from rmqcore.broker.state.topics import QUEUES_MAX
 from rmqcore.errors import MessageIllegalError
 from rmqcore.files.config_tables import TopicConfig
 from rmqcore.remoting import (
@@ -31,7 +29,6 @@ from rmqcore.remoting import (
 )
 from rmqcore.remoting.json_body import LIST_SIZE_MAX, objects_in, read_object
 from rmqcore.remoting.serves import serves
-from rmqcore.store.protocol import MessageStore
 
 _PLAIN: Final = "SimpleCQ"
 _FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
@@ -42,23 +39,22 @@ class AdminTopics:
 
     def __init__(
         self,
-        store: MessageStore,
-        config: Callable[[], BrokerConfig],
-        topics: Topics,
-        consumers: Consumers,
-        rates: Rates,
-        tell: Callable[[Sequence[TopicConfig]], Awaitable[None]],
+        state: BrokerState,
+        register: Callable[[Sequence[TopicConfig]], Awaitable[None]],
         deleting: Callable[[str], AbstractAsyncContextManager[Sequence[str]]],
-        deletions: Callable[[], Mapping[str, int]],
     ) -> None:
-        self._rates = rates
-        self._tell = tell
+        """Prepare to answer.
+
+        Args:
+            state: the broker's.
+            register: has all name servers know some topics, when it returns.
+            deleting: the context in which a topic is deleted; gives the topics that go with it.
+        """
+        self._store, self._config = state.store, state.config
+        self._topics, self._consumers = state.topics, state.consumers
+        self._rates = state.rates
+        self._register = register
         self._deleting = deleting
-        self._deletions = deletions
-        self._store = store
-        self._config = config
-        self._topics = topics
-        self._consumers = consumers
 
     @serves(RequestCode.UPDATE_AND_CREATE_TOPIC, needs=needs.ADMIN)
     async def update(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
@@ -82,7 +78,7 @@ class AdminTopics:
         self._check(topic)
         self._topics.put(topic)
         await self._topics.file.expect_saved(name)
-        await self._tell([topic])
+        await self._register([topic])
         return success()
 
     @serves(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, needs=needs.ADMIN)
@@ -99,7 +95,7 @@ class AdminTopics:
         for topic in wanted:
             self._topics.put(topic)
         await self._topics.file.expect_saved(*(topic.topic_name for topic in wanted))
-        await self._tell(wanted)
+        await self._register(wanted)
         return success()
 
     def _with_attributes(self, topic: TopicConfig) -> TopicConfig:
@@ -160,7 +156,7 @@ class AdminTopics:
         topics = {topic.topic_name: topic.to_java() for topic in table}
         body = {
             "dataVersion": table.data_version.to_java(),
-            "deletedTopics": dict(self._deletions()),
+            "deletedTopics": dict(self._store.followed_log.deletions()),
             "topicConfigTable": topics,
         }
         return success({"totalTopicNum": str(len(topics))}, java_body(body))

@@ -10,7 +10,6 @@ import asyncio
 import base64
 import binascii
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -27,11 +26,9 @@ from rmqcore.broker.pop.receipts import (
     retry_topic_of,
 )
 from rmqcore.broker.pop.request import invisible_time_of
+from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.broker.state.masters_only import masters_only
-from rmqcore.broker.state.offsets import Offsets
-from rmqcore.broker.state.passed_over import REVIVE, PassedOver
-from rmqcore.broker.state.settings import BrokerConfig
-from rmqcore.broker.state.topics import Topics
+from rmqcore.broker.state.passed_over import REVIVE
 from rmqcore.errors import MessageIllegalError, StoreError
 from rmqcore.files.config_tables import TopicConfig
 from rmqcore.message import Message, MessageExt, copy_to
@@ -47,7 +44,6 @@ from rmqcore.remoting import (
 )
 from rmqcore.remoting.json_body import objects_in, read_object
 from rmqcore.remoting.serves import serves
-from rmqcore.store.protocol import MessageStore
 from rmqcore.world import wall_clock_ms
 
 logger = logging.getLogger(__name__)
@@ -75,34 +71,20 @@ class PopAcks:
     """Requests 200051, 200151 and 200053, and messages that come again.
 
     Args:
-        store: where the messages are.
-        config: the broker's settings at this moment.
-        topics, offsets, checkpoints, order, hold: the broker's.
-        arrived: called after each put with (topic, queue id), on the event loop.
-        passed_over: counts messages that cannot come again.
+        state: the broker's.
+        hold: where POPs wait.
+        checkpoints, order: what is handed out, in no order and in order.
     """
 
     def __init__(
-        self,
-        store: MessageStore,
-        config: Callable[[], BrokerConfig],
-        topics: Topics,
-        offsets: Offsets,
-        checkpoints: Checkpoints,
-        order: PopOrder,
-        hold: PopHold,
-        arrived: Callable[[str, int], None],
-        passed_over: PassedOver,
+        self, state: BrokerState, hold: PopHold, checkpoints: Checkpoints, order: PopOrder
     ) -> None:
-        self._store = store
-        self._config = config
-        self._topics = topics
-        self._offsets = offsets
+        self._store, self._config = state.store, state.config
+        self._topics, self._offsets = state.topics, state.offsets
+        self._arrived, self._passed_over = state.arrived, state.passed_over
+        self._hold = hold
         self._checkpoints = checkpoints
         self._order = order
-        self._hold = hold
-        self._arrived = arrived
-        self._passed_over = passed_over
         self._sooner = asyncio.Event()
 
     # ---- requests 200051, 200151: acknowledgements, one and several

@@ -11,7 +11,7 @@ Differs: there the records pass the timer first, and are looked at when they are
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from rmqcore.broker.pop.receipts import (
@@ -21,9 +21,9 @@ from rmqcore.broker.pop.receipts import (
     ack_body,
     read_ack,
 )
+from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.broker.state.groups import REVIVE_GROUP
-from rmqcore.broker.state.passed_over import REVIVE, PassedOver
-from rmqcore.broker.state.settings import BrokerConfig
+from rmqcore.broker.state.passed_over import REVIVE
 from rmqcore.errors import StoreError
 from rmqcore.message import Message, MessageExt
 from rmqcore.store.protocol import MessageStore
@@ -40,18 +40,13 @@ class Checkpoints:
     """The open checkpoints, by key and by due time.
 
     Args:
-        store: where their records are.
-        config: the broker's settings at this moment.
-        passed_over: counts records that are neither a checkpoint nor an acknowledgement.
+        state: the broker's.
     """
 
-    def __init__(
-        self, store: MessageStore, config: Callable[[], BrokerConfig], passed_over: PassedOver
-    ) -> None:
-        self._passed_over = passed_over
-        self._store = store
-        self._config = config
-        self.topic: Final = f"rmq_sys_REVIVE_LOG_{config().broker_cluster_name}"
+    def __init__(self, state: BrokerState) -> None:
+        self._store: MessageStore = state.store
+        self._config, self._passed_over = state.config, state.passed_over
+        self.topic: Final = f"rmq_sys_REVIVE_LOG_{state.config().broker_cluster_name}"
         self._open: dict[CheckpointKey, Checkpoint] = {}
         self._heap: list[tuple[int, CheckpointKey]] = []
         #: when topics were forgotten, Unix time: a pop of one that has the name again is later

@@ -29,14 +29,10 @@ from rmqcore.broker.pop.receipts import (
 from rmqcore.broker.pop.request import PopRequest, passed_ms
 from rmqcore.broker.pull.cold_reads import ColdReads, Stretch
 from rmqcore.broker.pull.matching import SCANNED_MAX, Matched, get_matching
-from rmqcore.broker.state.groups import Groups
+from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.broker.state.masters_only import masters_only
-from rmqcore.broker.state.offsets import Offsets
 from rmqcore.broker.state.pop_scan import QueueScan
-from rmqcore.broker.state.settings import BrokerConfig
 from rmqcore.broker.state.subscription import Subscription
-from rmqcore.broker.state.topics import Topics
-from rmqcore.broker.state.traffic import Traffic
 from rmqcore.errors import CorruptStoreError, MessageIllegalError, StoreError
 from rmqcore.files.config_tables import DERIVED_TOPIC_NAME_MAX
 from rmqcore.message import GetMessageResult, MessageExt, copy_to
@@ -52,7 +48,6 @@ from rmqcore.remoting.codes import PERM_READ
 from rmqcore.remoting.command import Buffer
 from rmqcore.remoting.serves import serves
 from rmqcore.status import GetMessageStatus
-from rmqcore.store.protocol import MessageStore
 from rmqcore.world import wall_clock_ms
 
 logger = logging.getLogger(__name__)
@@ -86,35 +81,27 @@ class PopMessages:
     """Requests 200050, 200052, 200054 and 200055.
 
     Args:
-        store: where the messages are.
-        config: the broker's settings at this moment.
-        topics, groups, offsets, hold, checkpoints, order, traffic: the broker's.
+        state: the broker's.
+        hold: where POPs wait.
+        checkpoints, order: what is handed out, in no order and in order.
         cold: has the disk read before.
     """
 
     def __init__(
         self,
-        store: MessageStore,
-        config: Callable[[], BrokerConfig],
-        topics: Topics,
-        groups: Groups,
-        offsets: Offsets,
+        state: BrokerState,
         hold: PopHold,
         checkpoints: Checkpoints,
         order: PopOrder,
-        traffic: Traffic,
         cold: ColdReads,
     ) -> None:
-        self._cold = cold
-        self._traffic = traffic
-        self._store = store
-        self._config = config
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
+        self._store, self._config = state.store, state.config
+        self._topics, self._groups = state.topics, state.groups
+        self._offsets, self._traffic = state.offsets, state.traffic
         self._hold = hold
         self._checkpoints = checkpoints
         self._order = order
+        self._cold = cold
         self._turn = 0
 
     # ---- request 200050: pop

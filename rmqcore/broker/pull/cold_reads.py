@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from rmqcore.broker.pull.matching import BYTES_SCANNED_MAX, READ_AT_ONCE, SCANNED_MAX
-from rmqcore.broker.state.settings import BrokerConfig
+from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.broker.state.subscription import Subscription
 from rmqcore.message import GetMessageResult
 from rmqcore.remoting import Connection
@@ -33,13 +32,12 @@ class ColdReads:
     """What is read for consumers that are far behind.
 
     Args:
-        store: what is read.
-        config: the broker's settings at this moment.
+        state: the broker's.
     """
 
-    def __init__(self, store: ReadableStore, config: Callable[[], BrokerConfig]) -> None:
-        self._store = store
-        self._config = config
+    def __init__(self, state: BrokerState) -> None:
+        self._store: ReadableStore = state.store
+        self._config = state.config
         self._turns = asyncio.Semaphore(_AT_ONCE)
 
     def get_cached(self, wanted: Stretch) -> GetMessageResult | None:

@@ -15,14 +15,10 @@ from rmqcore.broker.pull._direct_pulls import DirectPulls
 from rmqcore.broker.pull.cold_reads import ColdReads, Stretch
 from rmqcore.broker.pull.hold import HeldPull, PullHold
 from rmqcore.broker.pull.matching import SCANNED_MAX, Matched, get_matching
+from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.broker.state.budgets import BudgetExceededError
-from rmqcore.broker.state.clients import Consumers
-from rmqcore.broker.state.groups import Groups
-from rmqcore.broker.state.offsets import Offsets
 from rmqcore.broker.state.settings import BrokerConfig
 from rmqcore.broker.state.subscription import Subscription
-from rmqcore.broker.state.topics import Topics
-from rmqcore.broker.state.traffic import Traffic
 from rmqcore.errors import CorruptStoreError, RmqCoreError, StoreError
 from rmqcore.files.consume_queue import UNIT
 from rmqcore.message import GetMessageResult
@@ -39,7 +35,6 @@ from rmqcore.remoting.codec import DirectAnswers
 from rmqcore.remoting.codes import PERM_READ, PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
 from rmqcore.remoting.serves import serves
 from rmqcore.status import GetMessageStatus
-from rmqcore.store.protocol import MessageStore
 from rmqcore.world import monotonic_s
 
 logger = logging.getLogger(__name__)
@@ -129,41 +124,26 @@ class PullMessages:
 
     def __init__(
         self,
-        store: MessageStore,
-        config: Callable[[], BrokerConfig],
-        topics: Topics,
-        groups: Groups,
-        consumers: Consumers,
-        offsets: Offsets,
+        state: BrokerState,
         hold: PullHold,
-        traffic: Traffic,
         cold: ColdReads,
         follows: Callable[[], bool] = lambda: False,
     ) -> None:
         """Prepare to answer.
 
         Args:
-            store: what is read.
-            config: the settings at this moment.
-            topics: the broker's.
-            groups: the broker's.
-            consumers: who is there.
-            offsets: what groups have consumed.
+            state: the broker's.
             hold: where pulls wait.
-            traffic: counts what is fetched.
             cold: has the disk read before.
             follows: tells whether a slave is connected to its master.
         """
-        self._follows = follows
-        self._store = store
-        self._config = config
-        self._topics = topics
-        self._groups = groups
-        self._consumers = consumers
-        self._offsets = offsets
+        self._store, self._config = state.store, state.config
+        self._topics, self._groups = state.topics, state.groups
+        self._consumers, self._offsets = state.consumers, state.offsets
+        self._traffic = state.traffic
         self._hold = hold
-        self._traffic = traffic
         self._cold = cold
+        self._follows = follows
 
     def direct_answers(self) -> DirectAnswers:
         """What answers plain pulls without a processor, see `RemotingServer.direct`."""

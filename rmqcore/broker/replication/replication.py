@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from rmqcore.broker.managers import Managers
+from rmqcore.broker.parts import BrokerParts
 from rmqcore.broker.replication.registration import Registration
 from rmqcore.broker.replication.slave_synchronize import SlaveSynchronize
 from rmqcore.broker.state.bodies import java_body
@@ -26,7 +26,6 @@ from rmqcore.remoting import (
     success,
 )
 from rmqcore.remoting.serves import serves
-from rmqcore.store.message_store import DefaultMessageStore
 
 logger = logging.getLogger(__name__)
 
@@ -41,8 +40,7 @@ class Replication:
 
     def __init__(
         self,
-        store: DefaultMessageStore,
-        managers: Managers,
+        parts: BrokerParts,
         config: HAConfig,
         registration: Registration,
         outside: RemotingClient,
@@ -53,14 +51,14 @@ class Replication:
         """Prepare; `start` begins.
 
         Args:
-            store: the broker's.
-            managers: the broker's.
+            parts: the broker's.
             config: the settings of replication.
             registration: knows the master, when a name server does.
             outside: sends requests to the master.
             listen: address and port where the log is sent from; None: nowhere.
             topics_changed: called when a slave has got other topics, groups or modes.
         """
+        store = parts.store
         self.service = HAService(store, config, *listen) if listen else None
         self.client: HAClient | None = None
         self._config = config
@@ -68,22 +66,22 @@ class Replication:
         self._tasks: list[asyncio.Task[None]] = []
         self._store = store
         self._stop_listening: Callable[[], None] = lambda: None
-        managers.ha_status = self.runtime_info
-        if not managers.config().is_slave:
+        parts.ha_status = self.runtime_info
+        if not parts.config().is_slave:
             return
         self._synchronize = SlaveSynchronize(
             outside,
             lambda: registration.master_address,
             store.topics,
             store.consumer_offsets,
-            managers.groups.table,
-            managers.modes.table,
-            managers.folder,
+            parts.groups.table,
+            parts.modes.table,
+            parts.folder,
             agrees=lambda: self._followed == self._told,
             log_end=lambda: store.max_phy_offset,
             queue_end=store.max_queue_offset,
             flush=store.flush,
-            follow_deletion=managers.follow_deletion,
+            follow_deletion=parts.follow_deletion,
             has_messages=store.followed_log.has_messages,
             topics_changed=topics_changed,
         )

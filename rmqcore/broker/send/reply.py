@@ -13,10 +13,8 @@ from typing import Final
 from rmqcore._codec import decode_properties
 from rmqcore.broker.send._send_request import SendRequest
 from rmqcore.broker.send.send import check_body
-from rmqcore.broker.state.clients import Producers
+from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.broker.state.masters_only import masters_only
-from rmqcore.broker.state.settings import BrokerConfig
-from rmqcore.broker.state.topics import Topics
 from rmqcore.native.format._numbers import PROPERTIES_SIZE_MAX
 from rmqcore.remoting import (
     Connection,
@@ -41,18 +39,16 @@ Store = Callable[[Connection, RemotingCommand], RemotingCommand | Awaitable[Remo
 
 
 class ReplyMessages:
-    """Requests 324 and 325."""
+    """Requests 324 and 325.
 
-    def __init__(
-        self,
-        config: Callable[[], BrokerConfig],
-        topics: Topics,
-        producers: Producers,
-        store: Store,
-    ) -> None:
-        self._config = config
-        self._topics = topics
-        self._producers = producers
+    Args:
+        state: the broker's.
+        store: stores a reply as a plain send does.
+    """
+
+    def __init__(self, state: BrokerState, store: Store) -> None:
+        self._config, self._topics = state.config, state.topics
+        self._producers = state.producers
         self._store = store
 
     @serves(RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2, needs=needs.publish)

@@ -16,12 +16,10 @@ from rmqcore._codec import decode_properties
 from rmqcore.broker.send._direct_sends import DirectSends
 from rmqcore.broker.send._send_request import SendRequest
 from rmqcore.broker.send.priority import PRIORITY_PROPERTY, queue_by_priority
-from rmqcore.broker.state.client_requests import QueueLocks
-from rmqcore.broker.state.groups import Groups
+from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.broker.state.masters_only import masters_only
 from rmqcore.broker.state.settings import BrokerConfig
-from rmqcore.broker.state.topics import Topics
-from rmqcore.broker.state.traffic import DELAY, FIFO, NORMAL, PRIORITY, TRANSACTION, Traffic
+from rmqcore.broker.state.traffic import DELAY, FIFO, NORMAL, PRIORITY, TRANSACTION
 from rmqcore.broker.timer.timer import TimerMessages
 from rmqcore.chance import token_hex
 from rmqcore.errors import CorruptStoreError, MessageIllegalError, StoreError
@@ -48,7 +46,6 @@ from rmqcore.remoting.codes import PERM_WRITE, VERSION
 from rmqcore.remoting.serves import serves
 from rmqcore.status import PutMessageStatus
 from rmqcore.store.consume.retry import first_retry_level, sent_again
-from rmqcore.store.protocol import MessageStore
 from rmqcore.world import monotonic_s
 
 logger = logging.getLogger(__name__)
@@ -92,36 +89,23 @@ class SendMessages:
     """Requests 10, 310, 320 and 36.
 
     Args:
-        store: what is put into.
-        config: the broker's settings at this moment.
-        topics, groups, locks: the broker's.
-        arrived: called after each put with (topic, queue id), on the event loop.
-        traffic: counts what is stored.
+        state: the broker's.
         half_message: turns a transaction's message into the half message that is stored until it
-            is decided.
-        timer: makes of a message with a time of delivery what is stored until then.
+            is decided; None refuses it.
+        timer: makes of a message with a time of delivery what is stored until then; None stores
+            it as it is.
     """
 
     def __init__(
         self,
-        store: MessageStore,
-        config: Callable[[], BrokerConfig],
-        topics: Topics,
-        groups: Groups,
-        locks: QueueLocks,
-        arrived: Callable[[str, int], None],
-        traffic: Traffic,
+        state: BrokerState,
         half_message: Callable[[Message], Message] | None = None,
         timer: TimerMessages | None = None,
     ) -> None:
-        self._store = store
-        self._config = config
-        self._topics = topics
-        self._groups = groups
-        self._locks = locks
-        self._arrived = arrived
-        self._traffic = traffic
-        self._told = config()
+        self._store, self._config = state.store, state.config
+        self._topics, self._groups, self._locks = state.topics, state.groups, state.locks
+        self._traffic, self._arrived = state.traffic, state.arrived
+        self._told = self._config()
         self._own, self._answer_begins = self._made_of(self._told)
         self._half_message = half_message
         self._timer = timer

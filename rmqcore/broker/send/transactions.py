@@ -13,17 +13,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 from rmqcore._codec import encode_record
-from rmqcore.broker.state.clients import Producers
+from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.broker.state.groups import TRANSACTION_GROUP
 from rmqcore.broker.state.masters_only import masters_only
-from rmqcore.broker.state.passed_over import TRANSACTION, PassedOver
+from rmqcore.broker.state.passed_over import TRANSACTION
 from rmqcore.broker.state.settings import BrokerConfig
-from rmqcore.broker.state.topics import Topics
 from rmqcore.errors import CorruptStoreError, MessageIllegalError, StoreError
 from rmqcore.files.service_topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from rmqcore.message import Message, MessageExt, copy_to
@@ -39,7 +37,6 @@ from rmqcore.remoting import (
 )
 from rmqcore.remoting.errors import RemotingClosedError
 from rmqcore.remoting.serves import serves
-from rmqcore.store.protocol import MessageStore
 from rmqcore.world import wall_clock_ms
 
 logger = logging.getLogger(__name__)
@@ -68,28 +65,13 @@ class Transactions:
     """Requests 37 and 323, half messages, and the rounds of checks.
 
     Args:
-        store: where the messages are.
-        config: the broker's settings at this moment.
-        topics, producers: the broker's.
-        arrived: called after each put with (topic, queue id), on the event loop.
-        passed_over: counts half messages that cannot be asked for.
+        state: the broker's.
     """
 
-    def __init__(
-        self,
-        store: MessageStore,
-        config: Callable[[], BrokerConfig],
-        topics: Topics,
-        producers: Producers,
-        arrived: Callable[[str, int], None],
-        passed_over: PassedOver,
-    ) -> None:
-        self._store = store
-        self._config = config
-        self._topics = topics
-        self._producers = producers
-        self._arrived = arrived
-        self._passed_over = passed_over
+    def __init__(self, state: BrokerState) -> None:
+        self._store, self._config = state.store, state.config
+        self._topics, self._producers = state.topics, state.producers
+        self._arrived, self._passed_over = state.arrived, state.passed_over
         self._checks: dict[int, int] = {}
         #: half offsets that are decided: a second answer changes nothing
         self._ended: set[int] = set()

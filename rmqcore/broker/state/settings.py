@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
@@ -13,6 +14,10 @@ from rmqcore.remoting.codes import MASTER_ID, PERM_READ, PERM_WRITE
 
 _PERMISSION_MAX: Final = 15
 _PORT_MAX: Final = 65_535
+#: A setting with one of these words in its name is told to nobody: RocketMQ's own, its plug-ins'.
+_SECRET: Final = re.compile(
+    "secret|passw|credential|access_?key|token|authentication_?user|private_?key", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +198,11 @@ class BrokerConfig:
 def broker_property(name: str) -> str | None:
     """The field of `BrokerConfig` that a name of RocketMQ's, or of its own, means; None: none."""
     return name if name in _SETTINGS else _BY_JAVA_NAME.get(name)
+
+
+def is_secret(name: str) -> bool:
+    """Tell whether a setting is one that nobody is told."""
+    return _SECRET.search(name) is not None
 
 
 _SETTINGS: Final = {item.name: item for item in dataclasses.fields(BrokerConfig)}

@@ -5,11 +5,9 @@ Source: RocketMQ broker/processor/RecallMessageProcessor.java.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
-from rmqcore.broker.state.settings import BrokerConfig
-from rmqcore.broker.state.topics import Topics
+from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.broker.timer.recall_handle import RecallHandle
 from rmqcore.broker.timer.timer import TimerMessages
 from rmqcore.errors import MessageIllegalError, StoreError
@@ -27,7 +25,6 @@ from rmqcore.remoting import (
 from rmqcore.remoting.codes import PERM_WRITE
 from rmqcore.remoting.serves import serves
 from rmqcore.status import PutMessageStatus
-from rmqcore.store.protocol import MessageStore
 from rmqcore.world import wall_clock_ms
 
 _TAG: Final = "_RECALL_TAG_"
@@ -43,26 +40,14 @@ class RecallMessages:
     """Request 370.
 
     Args:
-        store: where the marker is put.
-        config: the broker's settings at this moment.
-        topics: the broker's.
+        state: the broker's.
         timer: holds the message, and takes it off when it meets the marker.
-        arrived: called after each put with (topic, queue id), on the event loop.
     """
 
-    def __init__(
-        self,
-        store: MessageStore,
-        config: Callable[[], BrokerConfig],
-        topics: Topics,
-        timer: TimerMessages,
-        arrived: Callable[[str, int], None],
-    ) -> None:
-        self._store = store
-        self._config = config
-        self._topics = topics
+    def __init__(self, state: BrokerState, timer: TimerMessages) -> None:
+        self._store, self._config = state.store, state.config
+        self._topics, self._arrived = state.topics, state.arrived
         self._timer = timer
-        self._arrived = arrived
 
     @serves(RequestCode.RECALL_MESSAGE, needs=needs.publish)
     async def recall(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:

@@ -16,13 +16,12 @@ import logging
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from rmqcore.broker.state.bodies import java_body
-from rmqcore.broker.state.passed_over import TIMER, PassedOver
-from rmqcore.broker.state.settings import BrokerConfig
+from rmqcore.broker.state.broker_state import Arrived, BrokerState
+from rmqcore.broker.state.passed_over import TIMER
 from rmqcore.broker.timer.metrics import TimerMetrics
 from rmqcore.broker.timer.recall_handle import RecallHandle
 from rmqcore.errors import MessageIllegalError, StoreError
@@ -41,7 +40,6 @@ from rmqcore.remoting import (
     success,
 )
 from rmqcore.remoting.serves import serves
-from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.store.parts.reading import GetBounds
 from rmqcore.world import wall_clock_ms
 
@@ -79,28 +77,17 @@ class TimerMessages:
     """Puts messages off, and delivers them; requests 60 and 61.
 
     Args:
-        store: where the messages are.
-        config: the broker's settings at this moment.
-        folder: the store's ``config`` folder.
+        state: the broker's.
         arrived: called after each delivery with (topic, queue id), on the event loop.
-        passed_over: counts records that cannot be delivered.
     """
 
-    def __init__(
-        self,
-        store: DefaultMessageStore,
-        config: Callable[[], BrokerConfig],
-        folder: Path,
-        arrived: Callable[[str, int], None],
-        passed_over: PassedOver,
-    ) -> None:
-        self._store = store
-        self._config = config
-        self._check = TimerCheck(folder)
+    def __init__(self, state: BrokerState, arrived: Arrived) -> None:
+        self._store, self._config = state.store, state.config
+        self._check = TimerCheck(state.folder)
         #: where the queue ends before anything is put
-        self._first_end = store.max_queue_offset(TIMER_TOPIC, 0)
+        self._first_end = self._store.max_queue_offset(TIMER_TOPIC, 0)
         self._arrived = arrived
-        self._passed_over = passed_over
+        self._passed_over = state.passed_over
         self._new = asyncio.Event()
         self._heap: list[_Waiting] = []
         self._metrics = TimerMetrics()
@@ -203,6 +190,11 @@ class TimerMessages:
         return None
 
     # ---- delivering
+
+    def arrived(self, topic: str, _: int) -> None:
+        """Look at once when something has come into its own queue."""
+        if topic == TIMER_TOPIC:
+            self.wake()
 
     def wake(self) -> None:
         """Look at once for what has come into the queue."""

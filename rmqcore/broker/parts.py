@@ -1,14 +1,12 @@
-"""`Managers`: a broker's state at run time: topics, groups, clients, locks, transactions."""
+"""`BrokerParts`: a broker's state, and what waits, is handed out and is put off over it."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from rmqcore.broker.pop.acks import PopAcks
 from rmqcore.broker.pop.checkpoints import Checkpoints
@@ -17,123 +15,48 @@ from rmqcore.broker.pop.order import PopOrder
 from rmqcore.broker.pop.receipts import retry_topic_of
 from rmqcore.broker.pull.hold import PullHold
 from rmqcore.broker.send.transactions import Transactions
-from rmqcore.broker.state.client_requests import ConsumerNotices, QueueLocks
-from rmqcore.broker.state.clients import Consumers, Producers
-from rmqcore.broker.state.groups import Groups
-from rmqcore.broker.state.offsets import Offsets
-from rmqcore.broker.state.passed_over import PassedOver
-from rmqcore.broker.state.rates import Rates
-from rmqcore.broker.state.request_modes import RequestModes
+from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.broker.state.settings import BrokerConfig
-from rmqcore.broker.state.topics import Topics
-from rmqcore.broker.state.traffic import Traffic
 from rmqcore.broker.timer.timer import TimerMessages
 from rmqcore.errors import DiskFullError, StoreClosedError, StoreError, StoreNotWritableError
-from rmqcore.files.group_table import SubscriptionGroupTable
-from rmqcore.files.request_mode_table import MessageRequestModeTable
-from rmqcore.files.timer_check import TIMER_TOPIC
 from rmqcore.remoting import Connection
 from rmqcore.store.message_store import DefaultMessageStore
-from rmqcore.world import wall_clock_ms
 
 
-@dataclass(slots=True)
-class Managers:
-    """The managers of one broker; requests take those that they need.
+class BrokerParts(BrokerState):
+    """The state of one broker, and the parts that go on over it, made in order.
 
     Attributes:
-        store: where the messages are.
-        folder: its ``config`` folder.
-        config: the settings at this moment.
-        ha_status: what request 907 tells.
+        hold, pop_hold: the pulls and the POPs that wait.
+        checkpoints, pop_order: what POP has handed out, in no order and in order.
+        pop_acks: acknowledges, and hands out again.
+        transactions: half messages.
+        timer: messages for later.
     """
 
-    store: DefaultMessageStore
-    folder: Path
-    config: Callable[[], BrokerConfig]
-    topics: Topics
-    groups: Groups
-    modes: RequestModes
-    consumers: Consumers = field(default_factory=lambda: Consumers(ConsumerNotices()))
-    producers: Producers = field(default_factory=Producers)
-    locks: QueueLocks = field(default_factory=QueueLocks)
-    hold: PullHold = field(default_factory=PullHold)
-    traffic: Traffic = field(default_factory=Traffic)
-    passed_over: PassedOver = field(default_factory=PassedOver)
-    pop_hold: PopHold = field(default_factory=PopHold)
-    ha_status: Callable[[], Mapping[str, Any]] = dict
-    checkpoints: Checkpoints = field(init=False)
-    pop_order: PopOrder = field(init=False)
-    pop_acks: PopAcks = field(init=False)
-    offsets: Offsets = field(init=False)
-    rates: Rates = field(init=False)
-    transactions: Transactions = field(init=False)
-    timer: TimerMessages = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Make the managers that need others."""
-        self.rates = Rates(self.traffic, self.config().broker_cluster_name)
-        self.offsets = Offsets(self.store, self.topics, self.groups)
-        self.transactions = Transactions(
-            self.store, self.config, self.topics, self.producers, self.arrived, self.passed_over
-        )
-        self.timer = TimerMessages(
-            self.store, self.config, self.folder, self._timer_arrived, self.passed_over
-        )
-        self.checkpoints = Checkpoints(self.store, self.config, self.passed_over)
-        self.store.consumer_offsets.ahead = self._flush_log
-        self.pop_order = PopOrder(self.folder)
-        self.pop_acks = PopAcks(
-            self.store,
-            self.config,
-            self.topics,
-            self.offsets,
-            self.checkpoints,
-            self.pop_order,
-            self.pop_hold,
-            self.arrived,
-            self.passed_over,
-        )
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         store: DefaultMessageStore,
         folder: Path,
         config: Callable[[], BrokerConfig],
         *,
         topics_changed: Callable[[], None],
         groups_changed: Callable[[], None],
-    ) -> Managers:
-        """The managers over a store.
-
-        Args:
-            store: where the messages are.
-            folder: its ``config`` folder.
-            config: the settings at this moment.
-            topics_changed: called after each change of a topic.
-            groups_changed: called after each change of a group, or of how it gets a topic.
-
-        Raises:
-            CorruptConfigFileError: the groups or the modes cannot be read.
-        """
-        groups = SubscriptionGroupTable(folder, clock=wall_clock_ms)
-        modes = MessageRequestModeTable(folder, clock=wall_clock_ms)
-        return cls(
-            store,
-            folder,
-            config,
-            Topics(store.topics, config, topics_changed),
-            Groups(groups, config, groups_changed),
-            RequestModes(modes, groups_changed),
+    ) -> None:
+        """Make them; see `BrokerState`."""
+        super().__init__(
+            store, folder, config, topics_changed=topics_changed, groups_changed=groups_changed
         )
-
-    def arrived(self, topic: str, queue_id: int) -> None:
-        """Tell who waits for messages that a queue has some."""
-        self.hold.arrived(topic, queue_id)
-        self.pop_hold.arrived(topic, queue_id)
-        if topic == TIMER_TOPIC:
-            self.timer.wake()
+        self.hold = PullHold()
+        self.pop_hold = PopHold()
+        self.transactions = Transactions(self)
+        self.timer = TimerMessages(self, self._timer_arrived)
+        self.checkpoints = Checkpoints(self)
+        self.pop_order = PopOrder(folder)
+        self.pop_acks = PopAcks(self, self.pop_hold, self.checkpoints, self.pop_order)
+        for listener in (self.hold.arrived, self.pop_hold.arrived, self.timer.arrived):
+            self.on_arrival(listener)
+        store.consumer_offsets.ahead = self._flush_log
 
     def _timer_arrived(self, topic: str, queue_id: int) -> None:
         """As `arrived`; checkpoints of a broker of RocketMQ come out of the timer, too."""

@@ -1,21 +1,34 @@
-"""Facts for access control: topic and group of a request, and settings that stay secret."""
+"""What asks whether a request may pass: what each needs, and of whose topic a message is."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
 
+from rmqcore.broker.requests import NEEDS
 from rmqcore.errors import CorruptStoreError
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC
 from rmqcore.files.service_topics import HALF_TOPIC
 from rmqcore.files.timer_check import TIMER_TOPIC
+from rmqcore.remoting import AccessGate, Account
+from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.store.protocol import MessageStore
 
-#: words in the names of settings that stay secret, RocketMQ's own and its plug-ins'
-_SECRET: Final = re.compile(
-    "secret|passw|credential|access_?key|token|authentication_?user|private_?key", re.IGNORECASE
-)
+
+def broker_gate(
+    accounts: Mapping[str, Account] | None, store: DefaultMessageStore
+) -> AccessGate | None:
+    """The gate of a broker; None where everybody is served.
+
+    Args:
+        accounts: by access key; None serves everybody.
+        store: tells of topics and messages.
+    """
+    if accounts is None:
+        return None
+    known = store.topics
+    return AccessGate(
+        accounts, NEEDS, topic_lookup(store), lambda topic: known.get(topic) is not None
+    )
 
 
 def topic_lookup(store: MessageStore) -> Callable[[int], str | None]:
@@ -32,8 +45,3 @@ def topic_lookup(store: MessageStore) -> Callable[[int], str | None]:
         return found.properties.get("REAL_TOPIC", found.topic) if waits else found.topic
 
     return topic_at
-
-
-def is_secret(name: str) -> bool:
-    """Tell whether a setting is one that nobody is told."""
-    return _SECRET.search(name) is not None
