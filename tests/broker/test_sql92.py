@@ -180,9 +180,9 @@ def looks(monkeypatch):
     ends, look = [], PullMessages._look
 
     def noted(pulls, wanted, subscription):
-        answer = look(pulls, wanted, subscription)
-        ends.append(int(answer.ext_fields["nextBeginOffset"]))
-        return answer
+        result = look(pulls, wanted, subscription)
+        ends.append(result.next_queue_offset)
+        return result
 
     monkeypatch.setattr(PullMessages, "_look", noted)
     return ends

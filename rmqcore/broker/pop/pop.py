@@ -27,15 +27,15 @@ from rmqcore.broker.pop.receipts import (
     retry_topic_of,
 )
 from rmqcore.broker.pop.request import PopRequest, passed_ms
-from rmqcore.broker.pull.cold_reads import ColdReads, Stretch
-from rmqcore.broker.pull.matching import SCANNED_MAX, Matched, get_matching
+from rmqcore.broker.pull.cold_reads import ColdReads
+from rmqcore.broker.pull.fetch import Found, QueueRange, fetch
 from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.broker.state.masters_only import masters_only
 from rmqcore.broker.state.pop_scan import QueueScan
 from rmqcore.broker.state.subscription import Subscription
 from rmqcore.errors import CorruptStoreError, MessageIllegalError, StoreError
 from rmqcore.files.config_tables import DERIVED_TOPIC_NAME_MAX
-from rmqcore.message import GetMessageResult, MessageExt, copy_to
+from rmqcore.message import MessageExt, copy_to
 from rmqcore.remoting import (
     Connection,
     RemotingCommand,
@@ -74,7 +74,7 @@ class _Popped:
     #: whether a filter has not looked at all of a queue
     unseen: bool = False
     #: what was passed over, since the disk would have to be read for it; None reads it
-    cold: list[Stretch] | None = None
+    cold: list[QueueRange] | None = None
 
 
 class PopMessages:
@@ -122,7 +122,7 @@ class PopMessages:
             self._check(wanted)
         except RequestRefusedError as error:
             return _empty(error.code, error.remark)
-        cold: list[Stretch] = []
+        cold: list[QueueRange] = []
         answer = self._popped(wanted, cold)
         if answer is None and cold:
             return self._pop_cold(connection, request, wanted, cold[0])
@@ -133,22 +133,26 @@ class PopMessages:
         return PopRequest.of(request, passed_ms(connection, born_ms))
 
     async def _pop_cold(
-        self, connection: Connection, request: RemotingCommand, wanted: PopRequest, stretch: Stretch
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        wanted: PopRequest,
+        asked: QueueRange,
     ) -> RemotingCommand | None:
         for _ in range(_FETCHES_MOST):
-            await self._cold.fetch(connection, stretch)
+            await self._cold.fetch(connection, asked)
             if connection.closed:
                 return None
             try:
                 self._check(wanted)
             except RequestRefusedError as error:
                 return _empty(error.code, error.remark)
-            cold: list[Stretch] = []
+            cold: list[QueueRange] = []
             answer = self._popped(wanted, cold)
             if answer is not None or not cold:
                 break
             # others have taken what was fetched
-            stretch = cold[0]
+            asked = cold[0]
         else:
             answer = self._popped(wanted)
         return answer or self._wait(connection, request, wanted, arrived=True)
@@ -232,7 +236,7 @@ class PopMessages:
         wanted.subscription.check_allowed(config)
 
     def _popped(
-        self, wanted: PopRequest, cold: list[Stretch] | None = None
+        self, wanted: PopRequest, cold: list[QueueRange] | None = None
     ) -> RemotingCommand | None:
         """What is there now, handed out; None when nothing is.
 
@@ -304,13 +308,13 @@ class PopMessages:
         following = reached = start
         if found.left > 0 and start < self._store.max_queue_offset(topic, queue_id):
             subscription = Subscription(topic) if flag == RETRY else wanted.subscription
-            stretch = Stretch(topic, queue_id, start, found.left, subscription)
-            if found.cold is not None and not self._cold.is_cached(stretch):
-                found.cold.append(stretch)
+            asked = QueueRange(topic, queue_id, start, found.left, subscription)
+            if found.cold is not None and not self._cold.is_cached(asked):
+                found.cold.append(asked)
                 found.rest += self._store.max_queue_offset(topic, queue_id) - start
                 return
             try:
-                result = self._get(stretch, max(1, found.left_bytes))
+                result = fetch(self._store, asked, max(1, found.left_bytes))
                 messages = result.messages
             except CorruptStoreError:
                 logger.exception("queue %d of %s cannot be popped", queue_id, topic)
@@ -355,34 +359,12 @@ class PopMessages:
         most = self._store.max_queue_offset(wanted.topic, queue_id)
         return self._order.due_ms(key, wanted.attempt_id, most)
 
-    def _get(self, stretch: Stretch, max_bytes: int) -> GetMessageResult | Matched:
-        topic, queue_id, start, count, subscription = stretch
-        if subscription.by_tags:
-            return self._store.get_message(
-                topic,
-                queue_id,
-                start,
-                max_messages=count,
-                max_bytes=max_bytes,
-                tags=subscription.tags,
-                max_scanned=max(SCANNED_MAX, count),
-            )
-        return get_matching(
-            self._store,
-            topic,
-            queue_id,
-            start,
-            subscription.condition,
-            max_messages=count,
-            max_bytes=max_bytes,
-        )
-
     def _add(
         self,
         found: _Popped,
         checkpoint: Checkpoint,
         flag: int,
-        result: GetMessageResult | Matched,
+        result: Found,
         topic: str,
     ) -> None:
         """Put what a queue gave into the answer."""

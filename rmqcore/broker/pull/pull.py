@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
 from rmqcore.broker.pull._direct_pulls import DirectPulls
-from rmqcore.broker.pull.cold_reads import ColdReads, Stretch
+from rmqcore.broker.pull.cold_reads import ColdReads
+from rmqcore.broker.pull.fetch import FetchResult, QueueRange, fetch
 from rmqcore.broker.pull.hold import HeldPull, PullHold
-from rmqcore.broker.pull.matching import SCANNED_MAX, Matched, get_matching
 from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.broker.state.budgets import BudgetExceededError
 from rmqcore.broker.state.settings import BrokerConfig
@@ -54,8 +54,6 @@ _STATUS_CODES: Final = {
     GetMessageStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
     GetMessageStatus.OFFSET_RESET: ResponseCode.PULL_OFFSET_MOVED,
 }
-_NONE_MATCHED: Final = GetMessageStatus.NO_MATCHED_MESSAGE.name
-_RESET: Final = GetMessageStatus.OFFSET_RESET.name
 _EMPTY: Final = frozenset(
     {GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, GetMessageStatus.NO_MESSAGE_IN_QUEUE}
 )
@@ -86,10 +84,10 @@ class PullRequest(NamedTuple):
         """Group, topic and queue."""
         return self.group, self.topic, self.queue_id
 
-    def stretch(self, subscription: Subscription) -> Stretch:
+    def range_of(self, subscription: Subscription) -> QueueRange:
         """What is read for it."""
         offset, count = max(0, self.queue_offset), self.message_count
-        return Stretch(self.topic, self.queue_id, offset, count, subscription)
+        return QueueRange(self.topic, self.queue_id, offset, count, subscription)
 
     @property
     def commits(self) -> bool:
@@ -159,15 +157,19 @@ class PullMessages:
         """
         wanted = PullRequest.of(request)
         subscription = self._checked(wanted)
-        stretch = wanted.stretch(subscription)
-        if wanted.place not in self._offsets.resets and not self._cold.is_cached(stretch):
+        asked = wanted.range_of(subscription)
+        if wanted.place not in self._offsets.resets and not self._cold.is_cached(asked):
             if wanted.commits:
                 self._commit(wanted)
-            return self._pull_cold(connection, request, wanted, stretch)
+            return self._pull_cold(connection, request, wanted, asked)
         return self._pull(connection, request, wanted, subscription)
 
     async def _pull_cold(
-        self, connection: Connection, request: RemotingCommand, wanted: PullRequest, cold: Stretch
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        wanted: PullRequest,
+        cold: QueueRange,
     ) -> RemotingCommand | None:
         await self._cold.fetch(connection, cold)
         if connection.closed:
@@ -183,13 +185,13 @@ class PullMessages:
         wanted: PullRequest,
         subscription: Subscription,
     ) -> RemotingCommand | None:
-        answer = self._look(wanted, subscription)
-        if wanted.commits and answer.remark != _RESET:
+        result = self._look(wanted, subscription)
+        if wanted.commits and result.status is not GetMessageStatus.OFFSET_RESET:
             self._commit(wanted)
-        if answer.code == ResponseCode.PULL_NOT_FOUND and wanted.flags & PULL_SUSPEND:
+        if result.code == ResponseCode.PULL_NOT_FOUND and wanted.flags & PULL_SUSPEND:
             self._wait(connection, request, wanted, subscription)
             return None
-        return answer
+        return self._answer(wanted, result)
 
     def _find_directly(self, *values: Any) -> GetMessageResult | None:
         """What a plain pull finds, see `DirectPulls`; None: look at it closer."""
@@ -202,7 +204,7 @@ class PullMessages:
             subscription = self._checked(wanted)
             if not subscription.by_tags:
                 return None
-            result = self._cold.get_cached(wanted.stretch(subscription))
+            result = self._cold.get_cached(wanted.range_of(subscription))
         except RmqCoreError:
             # the processor is refused the same, and says so
             return None
@@ -256,9 +258,14 @@ class PullMessages:
         def wake(pull: PullRequest, arrived: bool) -> None:
             if connection.closed:
                 return
+            answer = waits_at = None
             try:
                 self._groups.expect_readable(pull.group, pull.topic)
-                answer = self._look(pull, subscription)
+                result = self._look(pull, subscription)
+                if arrived:
+                    waits_at = _where_to_wait(pull, result)
+                if waits_at is None:
+                    answer = self._answer(pull, result)
             except RequestRefusedError as error:
                 answer = RemotingCommand(error.code, {}, b"", error.remark)
             except StoreError as error:
@@ -267,13 +274,10 @@ class PullMessages:
             except Exception:
                 logger.exception("a pull that waits cannot be answered")
                 answer = failure(ResponseCode.SYSTEM_ERROR, "the pull failed; the log says why")
-            if arrived and answer.code == ResponseCode.PULL_NOT_FOUND:
-                wait(pull)
-            elif arrived and _looked_at_all(answer):
-                # the filter takes none of what has come: wait for what comes behind it
-                wait(pull._replace(queue_offset=int(answer.ext_fields["nextBeginOffset"])))
-            else:
+            if answer is not None:
                 connection.answer(request, answer)
+            elif waits_at is not None:
+                wait(pull._replace(queue_offset=waits_at))
 
         wait(wanted)
 
@@ -328,7 +332,7 @@ class PullMessages:
 
     # ---- looking
 
-    def _look(self, wanted: PullRequest, subscription: Subscription) -> RemotingCommand:
+    def _look(self, wanted: PullRequest, subscription: Subscription) -> FetchResult:
         """What is there now."""
         reset = self._offsets.resets.pop(wanted.place, None)
         if reset is not None:
@@ -337,120 +341,95 @@ class PullMessages:
         if wanted.queue_offset < 0 and self._store.max_queue_offset(*wanted.place[1:]) > 0:
             first = self._store.min_queue_offset(*wanted.place[1:])
             return self._moved(wanted, first, GetMessageStatus.OFFSET_TOO_SMALL)
-        result: GetMessageResult | Matched
+        max_bytes = config.max_transfer_bytes_on_message_in_memory
         try:
-            if subscription.by_tags:
-                result = self._get_by_tags(wanted, subscription, config)
-            else:
-                result = get_matching(
-                    self._store,
-                    wanted.topic,
-                    wanted.queue_id,
-                    max(0, wanted.queue_offset),
-                    subscription.condition,
-                    max_messages=wanted.message_count,
-                    max_bytes=config.max_transfer_bytes_on_message_in_memory,
-                )
+            found = fetch(self._store, wanted.range_of(subscription), max_bytes)
         except CorruptStoreError as error:
             remark = "a record of this queue is damaged; `rmqcore verify` says which"
             raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark) from error
-        status = result.status
-        if status in _EMPTY:
-            code = (
-                ResponseCode.PULL_OFFSET_MOVED
-                if wanted.queue_offset != 0
-                else ResponseCode.PULL_NOT_FOUND
-            )
+        if found.status not in _EMPTY:
+            code = _STATUS_CODES[found.status]
+        elif wanted.queue_offset != 0:
+            code = ResponseCode.PULL_OFFSET_MOVED
         else:
-            code = _STATUS_CODES[status]
-        answer = RemotingCommand(
+            code = ResponseCode.PULL_NOT_FOUND
+        result = FetchResult(
             code,
-            _positions(result.next_queue_offset, result.min_queue_offset, result.max_queue_offset),
-            b"",
-            status.name,
+            found.status,
+            found.next_queue_offset,
+            found.min_queue_offset,
+            found.max_queue_offset,
+            found if found.status is GetMessageStatus.FOUND else None,
         )
-        if status is GetMessageStatus.FOUND:
-            parts = answer.parts = result.slices()
+        return self._of_slave(wanted, result) if config.is_slave else result
+
+    def _of_slave(self, wanted: PullRequest, result: FetchResult) -> FetchResult:
+        """What is there on a slave, who may not have all that its master has.
+
+        With a master, whoever finds nothing here goes back to it. Without one, a reader that is
+        ahead of this slave waits; RocketMQ lets it ask again and again.
+        """
+        if result.found is not None:
+            return result
+        ahead = result.status in _EMPTY or result.status is GetMessageStatus.OFFSET_OVERFLOW_BADLY
+        if ahead:
+            result = result._replace(next_queue_offset=wanted.queue_offset)
+        if self._follows():
+            return result._replace(code=ResponseCode.PULL_RETRY_IMMEDIATELY)
+        return result._replace(code=ResponseCode.PULL_NOT_FOUND) if ahead else result
+
+    def _moved(self, wanted: PullRequest, offset: int, status: GetMessageStatus) -> FetchResult:
+        """What lets a client go on at another offset."""
+        least = self._store.min_queue_offset(wanted.topic, wanted.queue_id)
+        most = self._store.max_queue_offset(wanted.topic, wanted.queue_id)
+        return FetchResult(_STATUS_CODES[status], status, offset, least, most)
+
+    # ---- answering
+
+    def _answer(self, wanted: PullRequest, result: FetchResult) -> RemotingCommand:
+        """The answer to a pull, of what was found for it; the messages count as fetched."""
+        fields = {
+            "suggestWhichBrokerId": "0",
+            "nextBeginOffset": str(result.next_queue_offset),
+            "minOffset": str(result.min_queue_offset),
+            "maxOffset": str(result.max_queue_offset),
+        }
+        answer = RemotingCommand(result.code, fields, b"", result.status.name)
+        if result.found is not None:
+            parts = answer.parts = result.found.slices()
             size = sum(map(len, parts))
-            self._traffic.add_fetched(wanted.topic, wanted.group, len(result), size)
-        if config.slave_read_enable:
-            self._suggest(answer, wanted, config)
-        return self._of_slave(answer, wanted, status) if config.is_slave else answer
+            self._traffic.add_fetched(wanted.topic, wanted.group, len(result.found), size)
+            config = self._config()
+            if config.slave_read_enable:
+                fields["suggestWhichBrokerId"] = self._next_broker(wanted, result, config)
+        return answer
 
-    def _get_by_tags(
-        self, wanted: PullRequest, subscription: Subscription, config: BrokerConfig
-    ) -> GetMessageResult:
-        return self._store.get_message(
-            wanted.topic,
-            wanted.queue_id,
-            max(0, wanted.queue_offset),
-            max_messages=wanted.message_count,
-            max_bytes=config.max_transfer_bytes_on_message_in_memory,
-            tags=subscription.tags,
-            max_scanned=max(SCANNED_MAX, wanted.message_count),
-        )
-
-    def _suggest(self, answer: RemotingCommand, wanted: PullRequest, config: BrokerConfig) -> None:
-        """Say which broker the next pull should go to.
+    def _next_broker(self, wanted: PullRequest, result: FetchResult, config: BrokerConfig) -> str:
+        """The id of the broker that the next pull should go to.
 
         A reader that is so far behind that the disk would be read goes to a slave.
 
         Source: DefaultMessageStore, getMessage (suggestPullingFromSlave).
         """
-        if answer.code != ResponseCode.SUCCESS:
-            return
         group = self._groups.expect_for_client(wanted.group)
-        last = int(answer.ext_fields["nextBeginOffset"]) - 1
-        unit = self._store.read_units(wanted.topic, wanted.queue_id, max(0, last), 1)
+        last = max(0, result.next_queue_offset - 1)
+        unit = self._store.read_units(wanted.topic, wanted.queue_id, last, 1)
         if not unit:
-            return
+            return "0"
         phy_offset, _, _ = UNIT.unpack(unit)
         behind = self._store.max_phy_offset - phy_offset
         in_memory = _MEMORY_SIZE * config.access_message_in_memory_max_ratio // 100
         chosen = "whichBrokerWhenConsumeSlowly" if behind > in_memory else "brokerId"
         usual = int(behind > in_memory)
-        answer.ext_fields["suggestWhichBrokerId"] = str(group.get(chosen, usual))
-
-    def _of_slave(
-        self, answer: RemotingCommand, wanted: PullRequest, status: GetMessageStatus
-    ) -> RemotingCommand:
-        """What a slave answers, who may not have all that its master has.
-
-        With a master, whoever finds nothing here goes back to it. Without one, a reader that is
-        ahead of this slave waits; RocketMQ lets it ask again and again.
-        """
-        if answer.code == ResponseCode.SUCCESS:
-            return answer
-        ahead = status in _EMPTY or status is GetMessageStatus.OFFSET_OVERFLOW_BADLY
-        if ahead:
-            answer.ext_fields["nextBeginOffset"] = str(wanted.queue_offset)
-        if self._follows():
-            answer.code = ResponseCode.PULL_RETRY_IMMEDIATELY
-        elif ahead:
-            answer.code = ResponseCode.PULL_NOT_FOUND
-        return answer
-
-    def _moved(self, wanted: PullRequest, offset: int, status: GetMessageStatus) -> RemotingCommand:
-        """The answer that lets a client go on at another offset."""
-        least = self._store.min_queue_offset(wanted.topic, wanted.queue_id)
-        most = self._store.max_queue_offset(wanted.topic, wanted.queue_id)
-        fields = _positions(offset, least, most)
-        return RemotingCommand(_STATUS_CODES[status], fields, b"", status.name)
+        return str(group.get(chosen, usual))
 
 
-def _positions(following: int, least: int, most: int) -> dict[str, str]:
-    return {
-        "suggestWhichBrokerId": "0",
-        "nextBeginOffset": str(following),
-        "minOffset": str(least),
-        "maxOffset": str(most),
-    }
-
-
-def _looked_at_all(answer: RemotingCommand) -> bool:
-    """Tell whether nothing matched up to the end of the queue."""
-    fields = answer.ext_fields
-    return answer.remark == _NONE_MATCHED and fields["nextBeginOffset"] == fields["maxOffset"]
+def _where_to_wait(pull: PullRequest, result: FetchResult) -> int | None:
+    """The queue offset at which a pull waits on that something has woken; None: it is answered."""
+    if result.code == ResponseCode.PULL_NOT_FOUND:
+        return pull.queue_offset
+    # the filter takes none of what has come: wait for what comes behind it
+    return result.next_queue_offset if result.is_at_end else None
 
 
 def _forbidden(remark: str, kind: int) -> RequestRefusedError:
