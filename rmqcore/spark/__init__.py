@@ -1,6 +1,6 @@
-"""RocketMQ stores in Spark: ``spark.read.format("rmq").load(store)``.
+"""RocketMQ in Spark: ``spark.read.format("rmq").load(store)``, or of a running cluster.
 
-Never needs a jar or a broker. Names are imported when they are first used: Spark imports this
+Never needs a jar. Names are imported when they are first used: Spark imports this
 package in each of its Python processes, which need only the data source.
 
 Floor: F8.

@@ -127,14 +127,16 @@ def _size(name: str, text: str) -> int:
     return int(match[1]) * _UNITS[match[2]]
 
 
-def _seconds(name: str, text: str) -> float:
+def seconds(name: str, text: str) -> float:
+    """A time such as 60s, 500ms or 5min."""
     match = re.fullmatch(r"(\d{1,7}(?:\.\d{1,3})?)\s*(s|ms|m|min)?", text.strip().lower(), re.ASCII)
     if match is None:
         raise ConfigError(name, text, "expected a time such as 60s, 500ms or 5min")
     return float(match[1]) * {None: 1, "s": 1, "ms": 0.001, "m": 60, "min": 60}[match[2]]
 
 
-def _flag(name: str, text: str) -> bool:
+def flag(name: str, text: str) -> bool:
+    """True or false."""
     if text.strip().lower() not in ("true", "false"):
         raise ConfigError(name, text, "expected true or false")
     return text.strip().lower() == "true"
@@ -237,8 +239,9 @@ def _times(name: str, text: str) -> QueueOffsets:
 
 
 _count = partial(_whole, least=1)
-_Parser = Callable[[str, str], Any]
-_READ: dict[str, tuple[str, _Parser]] = {
+#: reads a value, given the name of its option
+Parser = Callable[[str, str], Any]
+_READ: dict[str, tuple[str, Parser]] = {
     "columns": ("columns", _text),
     "topics": ("topics", _names),
     "subscribe": ("topics", _names),
@@ -259,28 +262,28 @@ _READ: dict[str, tuple[str, _Parser]] = {
         partial(_one_of, words=("error", "latest")),
     ),
     "minOffsetsPerTrigger": ("min_offsets_per_trigger", _count),
-    "maxTriggerDelay": ("max_trigger_delay_s", _seconds),
+    "maxTriggerDelay": ("max_trigger_delay_s", seconds),
     "maxBytesPerTrigger": ("max_bytes_per_trigger", _size),
     "maxOffsetsPerTrigger": ("max_offsets_per_trigger", _count),
     "minPartitions": ("min_partitions", _count),
     "maxPartitionBytes": ("max_partition_bytes", _size),
     "maxRecordsPerPartition": ("max_partition_records", _count),
     "slots": ("slots", _count),
-    "failOnDataLoss": ("fail_on_data_loss", _flag),
-    "includeProperties": ("include_properties", _flag),
-    "includeUncommitted": ("include_uncommitted", _flag),
-    "decompressBody": ("decompress_body", _flag),
+    "failOnDataLoss": ("fail_on_data_loss", flag),
+    "includeProperties": ("include_properties", flag),
+    "includeUncommitted": ("include_uncommitted", flag),
+    "decompressBody": ("decompress_body", flag),
     "verifyCrc": ("verify_crc", partial(_one_of, words=("off", "fail", "flag"))),
     "batchRows": ("batch_rows", _count),
     "batchBytes": ("batch_bytes", _size),
     "config": ("config", _text),
 }
-_WRITE: dict[str, tuple[str, _Parser]] = {
+_WRITE: dict[str, tuple[str, Parser]] = {
     "topic": ("topic", _text),
     "queueCount": ("queue_count", _count),
     "jobId": ("job_id", _job_id),
-    "copy": ("copy", _flag),
-    "lockTimeout": ("lock_timeout_s", _seconds),
+    "copy": ("copy", flag),
+    "lockTimeout": ("lock_timeout_s", seconds),
     "config": ("config", _text),
 }
 #: At most one of these attributes may be given.
@@ -308,7 +311,23 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     Raises:
         ConfigError: an unknown option, a wrong value, or two that contradict each other.
     """
-    found = _parsed(options, _READ)
+    found = parsed(options, _READ)
+    check_exclusive(found)
+    stores = _stores(options)
+    return ReadOptions(
+        stores=stores,
+        show_broker="broker" in options or len(stores) > 1,
+        given=frozenset(found),
+        **found,
+    )
+
+
+def check_exclusive(found: Mapping[str, Any]) -> None:
+    """Refuse options of a reader that contradict each other.
+
+    Raises:
+        ConfigError: two of them do.
+    """
     for one, other in _EXCLUSIVE:
         if one in found and other in found:
             names = {attribute: name for name, (attribute, _) in reversed(_READ.items())}
@@ -319,13 +338,6 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
             found["min_offsets_per_trigger"],
             "expected no more than maxOffsetsPerTrigger",
         )
-    stores = _stores(options)
-    return ReadOptions(
-        stores=stores,
-        show_broker="broker" in options or len(stores) > 1,
-        given=frozenset(found),
-        **found,
-    )
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
@@ -334,14 +346,24 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     Raises:
         ConfigError: an unknown option or a wrong value.
     """
-    found = _parsed(options, _WRITE)
+    found = parsed(options, _WRITE)
     stores = _stores(options)
     if len(stores) != 1 or "broker" in options:
         raise ConfigError("path", [path for _, path in stores], "expected one store to append to")
     return WriteOptions(path=stores[0][1], **found)
 
 
-def _parsed(options: Mapping[str, str], table: dict[str, tuple[str, _Parser]]) -> dict[str, Any]:
+def read_parsers() -> dict[str, tuple[str, Parser]]:
+    """The options of a reader: attribute of `ReadOptions`, and what reads the value."""
+    return dict(_READ)
+
+
+def parsed(options: Mapping[str, str], table: Mapping[str, tuple[str, Parser]]) -> dict[str, Any]:
+    """Values of options by attribute.
+
+    Raises:
+        ConfigError: an unknown option, a wrong value, or one given twice.
+    """
     names = {name.lower(): name for name in table}
     found: dict[str, Any] = {}
     for key, text in options.items():

@@ -17,7 +17,7 @@ from rmqcore.spark.schema import BROKER
 
 _log = logging.getLogger(__name__)
 #: The columns that hand out bytes which a record's CRC covers.
-_HOLDS_BODY = {"body", "record"}
+HOLDS_BODY = {"body", "record"}
 
 
 def read_partition(
@@ -42,7 +42,7 @@ def read_partition(
         partition.split,
         names,
         verify_crc=options.verify_crc == "fail"
-        or (options.verify_crc is None and not _HOLDS_BODY.isdisjoint(names)),
+        or (options.verify_crc is None and not HOLDS_BODY.isdisjoint(names)),
         plain_bodies=options.decompress_body,
         batch_rows=options.batch_rows,
         batch_bytes=options.batch_bytes,
@@ -51,11 +51,11 @@ def read_partition(
         **partition.selection(options),
     )
     for columns_read in batches:
-        yield _arranged(pa.record_batch(columns_read), schema, partition.broker)
+        yield arranged(pa.record_batch(columns_read), schema, partition.broker)
 
 
-def _arranged(batch: pa.RecordBatch, schema: pa.Schema, broker: str) -> pa.RecordBatch:
-    """The columns of the schema, of the types and names that it says."""
+def arranged(batch: pa.RecordBatch, schema: pa.Schema, broker: str) -> pa.RecordBatch:
+    """The columns of the schema, of the types and names that it says, and the broker's name."""
     if BROKER in schema.names:
         batch = batch.append_column(BROKER, pa.repeat(broker, batch.num_rows))
     arrays = [batch.column(name) for name in schema.names]

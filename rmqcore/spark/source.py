@@ -16,6 +16,16 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from rmqcore.spark.cluster_options import (
+    ClusterOptions,
+    cluster_read_options,
+    is_cluster,
+)
+from rmqcore.spark.cluster_planning import (
+    ClusterPartition,
+    cluster_batch_partitions,
+    read_cluster_partition,
+)
 from rmqcore.spark.options import ReadOptions, read_options, write_options
 from rmqcore.spark.planning import LogPartition, batch_partitions
 from rmqcore.spark.reading import read_partition
@@ -40,10 +50,14 @@ class RmqSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns that the options ask for, when the user gives no schema."""
+        if is_cluster(self.options):
+            return schema_of(chosen_columns(cluster_read_options(self.options).read))
         return schema_of(chosen_columns(read_options(self.options)))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A reader of what the store holds now."""
+        """A reader of what the store or the cluster holds now."""
+        if is_cluster(self.options):
+            return ClusterReader(cluster_read_options(self.options), checked_columns(schema))
         return RmqReader(read_options(self.options), checked_columns(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -73,3 +87,19 @@ class RmqReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition."""
         return read_partition(partition, self.schema, self.options)
+
+
+class ClusterReader(DataSourceReader):
+    """Reads queues of a running cluster once, as they are when the query is planned."""
+
+    def __init__(self, options: ClusterOptions, schema: pa.Schema) -> None:
+        self.options = options
+        self.schema = schema
+
+    def partitions(self) -> list[ClusterPartition]:
+        """One for each task."""
+        return cluster_batch_partitions(self.options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one partition."""
+        return read_cluster_partition(partition, self.schema, self.options)

@@ -32,6 +32,7 @@ ROWS = (
     ("F5", "recovery/"),
     ("F5", "store.consume/"),
     ("F6", "scan/"),
+    ("F6", "scan.cluster/"),
     ("F6", "store.parts/"),
     ("F6", "store/"),
     ("F7", "store.sharing/"),

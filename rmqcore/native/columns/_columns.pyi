@@ -27,7 +27,7 @@ class ColumnDecoder:
     @property
     def row_count(self) -> int: ...
     def decode(
-        self, buffer: Buffer, at: int, stop: int, *, base_offset: int
+        self, buffer: Buffer, at: int, stop: int, *, base_offset: int | None
     ) -> tuple[int, int]: ...
     def decode_stretches(
         self, buffer: Buffer, stretches: Buffer | NDArray[np.int64], number: int, phy_offset: int

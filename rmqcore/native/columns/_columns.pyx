@@ -22,7 +22,8 @@ from rmqcore.native.base._hold cimport BufferHold
 from rmqcore.native.format._layout cimport *
 from rmqcore.native.format._properties cimport Layout, Properties, read_properties
 from rmqcore.native.format._record cimport (
-    CHECK_BODY, NO_FILE, RecordHead, Slice, bytes_t, check_body_crc, next_record, rmq_crc32_init,
+    CHECK_BODY, NO_FILE, RecordHead, Slice, bytes_t, check_body_crc, next_record, read_head,
+    rmq_crc32_init,
 )
 from rmqcore.native.format._tags cimport DelayLevels, tags_code_of
 
@@ -95,7 +96,7 @@ cdef class ColumnDecoder:
     cdef int order[COLUMN_COUNT]
     cdef bint wanted[COLUMN_COUNT]
     cdef int column_count
-    cdef bint needs_properties, verify_crc, plain_bodies, out_of_memory
+    cdef bint needs_properties, verify_crc, plain_bodies, out_of_memory, any_place
     cdef readonly int64_t row_count
     cdef int64_t row_max, byte_max, byte_count, compressed_bytes
     cdef RowFilter chosen
@@ -156,23 +157,29 @@ cdef class ColumnDecoder:
         free(self.row_flags)
         free(self.pairs)
 
-    def decode(self, buffer, int64_t at, int64_t stop, *, int64_t base_offset) -> tuple:
+    def decode(self, buffer, int64_t at, int64_t stop, *, base_offset) -> tuple:
         """Add the records that lie wholly between ``at`` and ``stop`` to the batch in the making.
 
         Args:
             buffer: bytes of the commit log; read during the call only.
             at, stop: positions in the buffer.
-            base_offset: physical offset of the buffer's first byte.
+            base_offset: physical offset of the buffer's first byte; None: the records are from
+                anywhere in a log, as in the answer to a pull, and their places are not compared.
 
         Returns:
             (position where it stopped, why), as `DispatchBatch.scan`; CAPACITY: `take` the batch
             and call again from there.
         """
         cdef int status
-        cdef BufferHold hold = BufferHold(buffer, None, base_offset)
+        cdef int64_t base = 0 if base_offset is None else base_offset
+        cdef BufferHold hold = BufferHold(buffer, None, base)
         if at < 0 or stop < at or stop > hold.view.len:
             raise IndexError(f"{at} to {stop} lie outside the buffer")
-        status = self.decode_piece(<bytes_t>hold.view.buf, &at, stop, base_offset)
+        self.any_place = base_offset is None
+        try:
+            status = self.decode_piece(<bytes_t>hold.view.buf, &at, stop, base)
+        finally:
+            self.any_place = False
         return at, status
 
     def decode_stretches(self, buffer, stretches, Py_ssize_t number, int64_t phy_offset) -> tuple:
@@ -287,9 +294,14 @@ cdef class ColumnDecoder:
         while here < stop and found < ROWS_AT_ONCE:
             row = &self.rows[found]
             row.at = base + here
-            status = next_record(
-                row.at, stop - here, base_offset + here, NO_FILE, checks, &row.head
-            )
+            if self.any_place:
+                status = read_head(row.at, stop - here, &row.head)
+                if status == OK and checks:
+                    status = check_body_crc(row.at, &row.head)
+            else:
+                status = next_record(
+                    row.at, stop - here, base_offset + here, NO_FILE, checks, &row.head
+                )
             if status == OK and not all_chosen:
                 verdict = self.chosen.judge(row.at, &row.head)
                 if verdict == UNKNOWN_TOPIC:

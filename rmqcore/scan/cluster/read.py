@@ -1,0 +1,153 @@
+"""Reading ranges as record batches."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from typing import Unpack
+
+from rmqcore.errors import CorruptRecordError, StoreError
+from rmqcore.native.columns._arrow import ColumnBatch
+from rmqcore.native.columns._columns import ColumnDecoder
+from rmqcore.native.format._message import status_text
+from rmqcore.native.format._next_record import ScanStatus
+from rmqcore.scan import DEFAULT_COLUMNS
+from rmqcore.scan.cluster.access import Access
+from rmqcore.scan.cluster.pulls import TOOLS_GROUP, Pulled, RangePull
+from rmqcore.scan.cluster.ranges import QueueRange
+from rmqcore.scan.cluster.topology import Cluster
+from rmqcore.scan.selection import RowFilter, Selection, settled
+
+_log = logging.getLogger(__name__)
+
+
+class MessagesGoneError(StoreError):
+    """A broker no longer has what was planned to be read, or has not got there.
+
+    Attributes:
+        place: the range.
+        first, stop: the offsets that are missing.
+    """
+
+    def __init__(self, place: QueueRange, first: int, stop: int) -> None:
+        self.place = place
+        self.first = first
+        self.stop = stop
+        super().__init__(f"{place}: the broker has no message at {first} and up to {stop}")
+
+
+class _Reading:
+    """One reading of one range."""
+
+    def __init__(
+        self,
+        access: Access,
+        range: QueueRange,
+        decoder: ColumnDecoder,
+        rows: RowFilter,
+        *,
+        fail_on_loss: bool,
+    ) -> None:
+        self._access = access
+        self._range = range
+        self._decoder = decoder
+        self._rows = rows
+        self._fail_on_loss = fail_on_loss
+
+    def run(self, group: str) -> Iterator[ColumnBatch]:
+        """The batches."""
+        decoder = self._decoder
+        try:
+            for pulled in RangePull(self._access, self._range, group).run():
+                seen = self._rows.of_topics_count
+                yield from self._decoded(pulled)
+                missing = pulled.following - pulled.first - (self._rows.of_topics_count - seen)
+                if missing > 0:
+                    self._check_missing(pulled)
+        except StoreError:
+            # what came before is handed out
+            if decoder.row_count:
+                yield decoder.take()
+            raise
+        if decoder.row_count:
+            yield decoder.take()
+
+    def _decoded(self, pulled: Pulled) -> Iterator[ColumnBatch]:
+        records, at = pulled.records, 0
+        while at < len(records):
+            at, status = self._decoder.decode(records, at, len(records), base_offset=None)
+            if status == ScanStatus.CAPACITY:
+                yield self._decoder.take()
+            elif at < len(records):
+                raise CorruptRecordError(
+                    f"{self._range} (answer to the pull of {pulled.first})", at, status_text(status)
+                )
+
+    def _check_missing(self, pulled: Pulled) -> None:
+        """Fewer messages than offsets: deleted by retention, or such that there never were.
+
+        Queues of batches, and those whose topic is compacted, have offsets without a record.
+        """
+        queue = self._range.queue
+        with Cluster(self._access) as cluster:
+            chosen = {queue: self._range.addresses}
+            begin, end = cluster.begins(chosen)[queue], cluster.ends(chosen)[queue]
+        first, stop = pulled.first, min(pulled.following, self._range.stop)
+        if begin <= first and stop <= end:
+            return
+        gone = MessagesGoneError(self._range, first, stop)
+        if self._fail_on_loss:
+            raise gone
+        _log.warning("%s; they are passed over", gone)
+
+
+def read_range(
+    access: Access,
+    range: QueueRange,
+    columns: Iterable[str] = DEFAULT_COLUMNS,
+    *,
+    group: str = TOOLS_GROUP,
+    verify_crc: bool = False,
+    plain_bodies: bool = False,
+    batch_rows: int = 8192,
+    batch_bytes: int = 16 << 20,
+    delays_ms: tuple[int, ...] = (),
+    fail_on_loss: bool = True,
+    **selection: Unpack[Selection],
+) -> Iterator[ColumnBatch]:
+    """The messages of a range as record batches, in the order of the queue.
+
+    Args:
+        access: how the broker is reached.
+        range: what to read.
+        columns: names out of `rmqcore.scan.COLUMNS`; only these are decoded.
+        group: the consumer group that brokers check permissions for; it gets no progress.
+        verify_crc: refuse a body that contradicts its CRC.
+        plain_bodies: decompress bodies that are stored compressed.
+        batch_rows: at most so many rows in a batch.
+        batch_bytes: a batch is made of at most so many bytes of records.
+        delays_ms: delay of level 1, 2, ..., for the tags code of delayed messages.
+        fail_on_loss: raise where the broker no longer has messages; else they are passed over,
+            with a warning.
+        **selection: only these messages; looked at here, after they were pulled.
+
+    Raises:
+        MessagesGoneError: retention has deleted messages, or the queue ends before the range.
+        CorruptRecordError: what the broker sends is no record, or contradicts its CRC.
+        RequestRefusedError: it will not answer.
+        RemotingError: it does not answer, although it was asked again.
+    """
+    # what the broker has in the queue is a message of it, whatever its transaction flag says
+    wanted: Selection = {"uncommitted": True}
+    wanted.update(settled(selection))
+    rows = RowFilter(**wanted)
+    decoder = ColumnDecoder(
+        tuple(columns),
+        row_max=batch_rows,
+        byte_max=batch_bytes,
+        rows=rows,
+        verify_crc=verify_crc,
+        plain_bodies=plain_bodies,
+        delays_ms=delays_ms,
+    )
+    return _Reading(access, range, decoder, rows, fail_on_loss=fail_on_loss).run(group)

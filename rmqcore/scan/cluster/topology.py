@@ -1,0 +1,220 @@
+"""`Cluster`: what name servers and brokers say of topics, queues and offsets."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any, Final, Self
+
+from rmqcore.client import MessageQueue, NoRouteError
+from rmqcore.client.errors import BadAnswerError
+from rmqcore.client.instance import refusal
+from rmqcore.client.route import parse_object, parse_route
+from rmqcore.files.service_topics import is_service_topic
+from rmqcore.remoting import RemotingCommand, RemotingError, RequestCode, ResponseCode
+from rmqcore.scan.cluster.access import Access
+from rmqcore.scan.cluster.link import Link
+from rmqcore.scan.cluster.ranges import QueueRange
+
+_log = logging.getLogger(__name__)
+
+#: addresses of a broker by queue, the master's first
+Queues = dict[MessageQueue, tuple[str, ...]]
+Offsets = dict[MessageQueue, int]
+_NOBODY: Final = frozenset({ResponseCode.TOPIC_NOT_EXIST})
+
+
+class Cluster:
+    """Asks name servers and brokers, over connections that it keeps until it is closed.
+
+    Args:
+        access: where, and as whom.
+    """
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._name_servers = access.name_servers
+        self._links: dict[str, Link] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections."""
+        for link in self._links.values():
+            link.close()
+        self._links.clear()
+
+    # ---- name servers -----------------------------------------------------------------------
+
+    def topics(self) -> list[str]:
+        """The topics whose messages are somebody's: those of brokers' own services left out."""
+        command = RemotingCommand(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        answer, address = self._ask_name_server(command)
+        if answer.code != ResponseCode.SUCCESS:
+            raise refusal(answer, address)
+        names = _object(answer, address).get("topicList") or []
+        return sorted(name for name in map(str, names) if not is_service_topic(name))
+
+    def queues(self, topics: Iterable[str]) -> Queues:
+        """The queues that can be read, of every broker; none of a topic that nobody knows.
+
+        Raises:
+            RemotingError: no name server answers, or one refuses.
+        """
+        found: Queues = {}
+        for topic in topics:
+            fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
+            command = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields)
+            answer, address = self._ask_name_server(command)
+            if answer.code in _NOBODY:
+                continue
+            if answer.code != ResponseCode.SUCCESS:
+                raise refusal(answer, address)
+            try:
+                route = parse_route(answer.body)
+            except ValueError as error:
+                raise BadAnswerError(address, f"the route of {topic}: {error}") from error
+            for queue in route.to_read(topic):
+                by_id = route.brokers[queue.broker_name]
+                found[queue] = tuple(by_id[number] for number in sorted(by_id))
+        return found
+
+    # ---- brokers ----------------------------------------------------------------------------
+
+    def begins(self, queues: Queues) -> Offsets:
+        """The offset of the first message that each queue still has (31)."""
+        return self._offsets(RequestCode.GET_MIN_OFFSET, queues, {})
+
+    def ends(self, queues: Queues, away: dict[str, RemotingError] | None = None) -> Offsets:
+        """The offset that the next message of each queue gets (30).
+
+        Args:
+            queues: which.
+            away: gets brokers that do not answer, and why; their queues are left out. None raises.
+        """
+        return self._offsets(RequestCode.GET_MAX_OFFSET, queues, {}, away)
+
+    def offsets_at(self, queues: Queues, times_ms: Mapping[MessageQueue, int]) -> Offsets:
+        """Where to begin so that nothing stored at a time or later is missed (29).
+
+        Brokers of 4.9 name any of the messages of that millisecond, or the nearest one: so they are
+        asked for the one before.
+        """
+        more = {
+            queue: {"timestamp": str(max(0, time_ms - 1))} for queue, time_ms in times_ms.items()
+        }
+        chosen = {queue: queues[queue] for queue in times_ms}
+        return self._offsets(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, chosen, more)
+
+    def commit(self, group: str, queues: Queues, offsets: Mapping[MessageQueue, int]) -> None:
+        """Tell brokers how far a group is (15), where they still have the queue."""
+        more = {
+            queue: {"consumerGroup": group, "commitOffset": str(offset)}
+            for queue, offset in offsets.items()
+            if queue in queues
+        }
+        chosen = {queue: queues[queue] for queue in more}
+        for _ in self._ask_brokers(RequestCode.UPDATE_CONSUMER_OFFSET, chosen, more, None):
+            pass
+
+    def ranges(self, topics: Iterable[str]) -> list[QueueRange]:
+        """All that the queues of topics have now.
+
+        Raises:
+            NoRouteError: no broker has a topic.
+        """
+        topics = list(topics)
+        queues = self.queues(topics)
+        for topic in set(topics) - {queue.topic for queue in queues}:
+            raise NoRouteError(topic, "the name servers know no broker of this topic")
+        begins, ends = self.begins(queues), self.ends(queues)
+        return [
+            QueueRange(queue, queues[queue], begins[queue], ends[queue]) for queue in sorted(queues)
+        ]
+
+    # ---- how --------------------------------------------------------------------------------
+
+    def _offsets(
+        self,
+        code: int,
+        queues: Queues,
+        more: Mapping[MessageQueue, Mapping[str, str]],
+        away: dict[str, RemotingError] | None = None,
+    ) -> Offsets:
+        return {
+            queue: max(0, answer.number("offset"))
+            for queue, answer in self._ask_brokers(code, queues, more, away)
+        }
+
+    def _ask_brokers(
+        self,
+        code: int,
+        queues: Queues,
+        more: Mapping[MessageQueue, Mapping[str, str]],
+        away: dict[str, RemotingError] | None,
+    ) -> list[tuple[MessageQueue, RemotingCommand]]:
+        """Ask each broker about its queues, many at a time."""
+        by_broker: dict[tuple[str, ...], list[MessageQueue]] = {}
+        for queue, addresses in queues.items():
+            by_broker.setdefault(addresses, []).append(queue)
+        found = []
+        for addresses, listed in by_broker.items():
+            commands = [
+                RemotingCommand(code, queue_fields(queue) | dict(more.get(queue, {})))
+                for queue in listed
+            ]
+            try:
+                answers, address = self._ask_first(addresses, commands)
+            except RemotingError as error:
+                if away is None:
+                    raise
+                away[listed[0].broker_name] = error
+                continue
+            for queue, answer in zip(listed, answers, strict=True):
+                if answer.code != ResponseCode.SUCCESS:
+                    raise refusal(answer, address)
+                found.append((queue, answer))
+        return found
+
+    def _ask_name_server(self, command: RemotingCommand) -> tuple[RemotingCommand, str]:
+        answers, address = self._ask_first(self._name_servers, [command])
+        return answers[0], address
+
+    def _ask_first(
+        self, addresses: Iterable[str], commands: list[RemotingCommand]
+    ) -> tuple[list[RemotingCommand], str]:
+        """The answers of the first address that gives any."""
+        last: RemotingError | None = None
+        for address in addresses:
+            try:
+                if address not in self._links:
+                    self._links[address] = Link(address, self._access)
+                return list(self._links[address].ask_all(commands)), address
+            except RemotingError as error:
+                last = error
+                link = self._links.pop(address, None)
+                if link is not None:
+                    link.close()
+        raise last or NoRouteError("broker", "it has no address")
+
+
+def queue_fields(queue: MessageQueue) -> dict[str, str]:
+    """The fields of a request that name a queue."""
+    return {"topic": queue.topic, "queueId": str(queue.queue_id), "bname": queue.broker_name}
+
+
+def _object(answer: RemotingCommand, address: str) -> dict[str, Any]:
+    try:
+        return parse_object(answer.body)
+    except ValueError as error:
+        raise BadAnswerError(address, str(error)) from error
