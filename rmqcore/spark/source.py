@@ -26,6 +26,7 @@ from rmqcore.spark.cluster_planning import (
     cluster_batch_partitions,
     read_cluster_partition,
 )
+from rmqcore.spark.cluster_stream import ClusterStreamReader
 from rmqcore.spark.options import ReadOptions, read_options, write_options
 from rmqcore.spark.planning import LogPartition, batch_partitions
 from rmqcore.spark.reading import read_partition
@@ -36,7 +37,11 @@ from rmqcore.spark.write import RmqWriter
 with suppress(ImportError):  # Spark 4.0 has none
     from rmqcore.spark.stream_write import RmqStreamWriter
 _StreamReader = RmqStreamReader
+_ClusterStreamReader = ClusterStreamReader
 with suppress(ImportError):  # Spark 4.0 and 4.1 have no limits
+    from rmqcore.spark.limited_cluster_stream import (
+        LimitedClusterStreamReader as _ClusterStreamReader,
+    )
     from rmqcore.spark.limited_stream import LimitedStreamReader as _StreamReader
 
 
@@ -61,7 +66,9 @@ class RmqSource(DataSource):
         return RmqReader(read_options(self.options), checked_columns(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """A reader that follows what the store's writer appends."""
+        """A reader that follows what the store's writer appends, or what a cluster is sent."""
+        if is_cluster(self.options):
+            return _ClusterStreamReader(cluster_read_options(self.options), checked_columns(schema))
         return _StreamReader(read_options(self.options), checked_columns(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from rmqcore import Message, open_store
+from rmqcore.testing import rocketmq_broker, rocketmq_topic  # noqa: F401 - fixtures
 
 HERE = Path(__file__).parent
 LARGE_COUNT = 60_000

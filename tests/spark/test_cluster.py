@@ -1,12 +1,14 @@
 """A running cluster as a frame and as a stream: our broker, the source driven without a JVM."""
 
+import json
+
 import pytest
 from patience import until
 from spark_by_hand import bodies_of, numbered, rows_of
 
 from rmqcore.client.blocking import Admin, Producer
+from rmqcore.errors import StoreError
 from rmqcore.scan.cluster import Access, Cluster
-from rmqcore.testing import rocketmq_broker, rocketmq_topic  # noqa: F401 - fixtures
 
 pytestmark = pytest.mark.engine
 
@@ -14,7 +16,7 @@ pytest.importorskip("pyspark.sql.streaming.datasource")
 
 
 @pytest.fixture
-def create(rocketmq_broker):  # noqa: F811
+def create(rocketmq_broker):
     """`create(topic, queues)`: the name server knows it when this ends."""
 
     def topic(name, queues=3):
@@ -28,20 +30,20 @@ def create(rocketmq_broker):  # noqa: F811
 
 
 @pytest.fixture
-def topic(rocketmq_topic, create):  # noqa: F811
+def topic(rocketmq_topic, create):
     """A topic with three queues."""
     return create(rocketmq_topic)
 
 
 @pytest.fixture
-def send(rocketmq_broker):  # noqa: F811
+def send(rocketmq_broker):
     """`send(topic, *bodies, queue_id=0)`."""
-    with Producer(rocketmq_broker.namesrv_addr) as producer:
 
-        def to_topic(topic, *bodies, queue_id=0):
+    def to_topic(topic, *bodies, queue_id=0):
+        with Producer(rocketmq_broker.namesrv_addr) as producer:
             producer.send_batch(topic, bodies, queue_id=queue_id)
 
-        yield to_topic
+    return to_topic
 
 
 def reading(kind, broker, options):
@@ -63,7 +65,7 @@ def places(rows):
     return [(row["broker"], row["topic"], row["queue_id"], row["queue_offset"]) for row in rows]
 
 
-def test_a_batch_has_every_message_of_a_topic_once(rocketmq_broker, topic, send):  # noqa: F811
+def test_a_batch_has_every_message_of_a_topic_once(rocketmq_broker, topic, send):
     for queue_id in range(3):
         send(topic, *numbered(100), queue_id=queue_id)
     rows = batch(rocketmq_broker, subscribe=topic)
@@ -71,3 +73,133 @@ def test_a_batch_has_every_message_of_a_topic_once(rocketmq_broker, topic, send)
         ("broker-a", topic, queue_id, offset) for queue_id in range(3) for offset in range(100)
     ]
     assert bodies_of(rows) == 3 * numbered(100)
+
+
+# ---- streams
+
+
+class Stream:
+    """A stream over a broker of which each trigger is asked for by hand."""
+
+    def __init__(self, broker, at=None, **options):
+        from rmqcore.spark.limited_cluster_stream import LimitedClusterStreamReader
+
+        self.reader = reading(LimitedClusterStreamReader, broker, options)
+        self.at = at or self.reader.initialOffset()
+
+    def trigger(self):
+        end = self.reader.latestOffset(self.at, self.reader.getDefaultReadLimit())
+        end = json.loads(json.dumps(end))
+        rows = rows_of(self.reader, self.reader.partitions(self.at, end))
+        self.at = end
+        return rows
+
+
+def test_a_stream_begins_at_the_end_and_has_what_comes(rocketmq_broker, topic, send):
+    send(topic, b"old")
+    stream = Stream(rocketmq_broker, subscribe=topic)
+    assert stream.trigger() == []
+    send(topic, b"new", b"newer")
+    assert bodies_of(stream.trigger()) == [b"new", b"newer"]
+    send(topic, b"last", queue_id=2)
+    again = Stream(rocketmq_broker, at=stream.at, subscribe=topic)
+    assert bodies_of(again.trigger()) == [b"last"]
+    assert again.trigger() == []
+
+
+def test_topics_and_queues_that_are_new_enter_at_their_earliest(
+    rocketmq_broker,
+    rocketmq_topic,
+    create,
+    send,
+):
+    old, new = create(f"{rocketmq_topic}-a", queues=1), f"{rocketmq_topic}-b"
+    send(old, b"before")
+    pattern = f"{rocketmq_topic}-."
+    stream = Stream(rocketmq_broker, subscribePattern=pattern)
+    assert stream.trigger() == []
+    create(new, queues=1)
+    send(new, b"first of the topic")
+    create(old, queues=2)
+    send(old, b"first of the queue", queue_id=1)
+    assert bodies_of(stream.trigger()) == [b"first of the queue", b"first of the topic"]
+    assert stream.trigger() == []
+
+
+def test_a_limit_is_shared_by_the_backlog(rocketmq_broker, topic, send):
+    send(topic, *numbered(300), queue_id=0)
+    send(topic, *numbered(100), queue_id=1)
+    stream = Stream(
+        rocketmq_broker, subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="40"
+    )
+    rows = stream.trigger()
+    assert [row["queue_id"] for row in rows] == 30 * [0] + 10 * [1]
+    report = stream.reader.reportLatestOffset()
+    assert report["messages_behind"] == 360
+    assert report["lag"] == {topic: {"broker-a": {"0": 270, "1": 90}}}
+    while more := stream.trigger():
+        assert len(more) <= 40
+        rows += more
+    assert len(set(places(rows))) == len(rows) == 400
+
+
+def test_available_now_ends_at_what_there_was(rocketmq_broker, topic, send):
+    send(topic, *numbered(10))
+    stream = Stream(
+        rocketmq_broker, subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="4"
+    )
+    stream.reader.prepareForTriggerAvailableNow()
+    send(topic, *numbered(10))
+    assert [len(stream.trigger()) for _ in range(4)] == [4, 4, 2, 0]
+
+
+def test_a_trigger_waits_for_so_many_messages(rocketmq_broker, topic, send):
+    stream = Stream(rocketmq_broker, subscribe=topic, minOffsetsPerTrigger="3")
+    assert stream.trigger() == []
+    send(topic, b"a", b"b")
+    assert stream.trigger() == []
+    send(topic, b"c", queue_id=1)
+    assert len(stream.trigger()) == 3
+
+
+def test_only_a_group_that_is_named_gets_the_progress(rocketmq_broker, topic, send):
+    send(topic, *numbered(5))
+    with Admin(rocketmq_broker.namesrv_addr) as admin:
+        for group, groups in (({}, []), ({"groupId": "Lake"}, ["Lake"])):
+            options = {"subscribe": topic, "startingOffsets": "earliest", **group}
+            stream = Stream(rocketmq_broker, **options)
+            assert len(stream.trigger()) == 5
+            assert admin.topic_groups(topic) == []
+            stream.reader.commit(stream.at)
+            assert admin.topic_groups(topic) == groups
+        progress = admin.consumer_progress("Lake", topic)
+    assert [entry.consumer_offset for entry in progress] == [5, 0, 0]
+
+
+# ---- what is there no more
+
+
+def test_a_topic_that_was_made_anew_is_told(rocketmq_broker, topic, create, send):
+    options = {"subscribe": topic, "startingOffsets": "earliest"}
+    send(topic, *numbered(10))
+    stream = Stream(rocketmq_broker, **options)
+    assert len(stream.trigger()) == 10
+    with Admin(rocketmq_broker.namesrv_addr) as admin:
+        admin.delete_topic(topic)
+    create(topic)
+    send(topic, b"of the new one")
+    with pytest.raises(StoreError, match="ends at 1, before 10"):
+        stream.trigger()
+    on = Stream(rocketmq_broker, at=stream.at, **options, failOnDataLoss="false")
+    assert bodies_of(on.trigger()) == [b"of the new one"]
+    assert on.trigger() == []
+
+
+@pytest.mark.parametrize("name", ["startingOffsets", "endingOffsets"])
+def test_offsets_behind_the_end_are_told(rocketmq_broker, topic, send, name):
+    send(topic, *numbered(10))
+    options = {"subscribe": topic, name: json.dumps({topic: {"broker-a": {"0": 11}}})}
+    with pytest.raises(StoreError, match="ends at 10"):
+        batch(rocketmq_broker, **options)
+    rows = batch(rocketmq_broker, **options, failOnDataLoss="false")
+    assert len(rows) == (0 if name == "startingOffsets" else 10)

@@ -3,12 +3,11 @@
 import pytest
 
 from rmqcore.client.blocking import Producer
-from rmqcore.testing import rocketmq_broker, rocketmq_topic  # noqa: F401 - fixtures
 
 pytestmark = pytest.mark.process
 
 
-def test_a_topic_of_a_broker_is_a_frame(spark, rocketmq_broker, rocketmq_topic):  # noqa: F811
+def test_a_topic_of_a_broker_is_a_frame(spark, rocketmq_broker, rocketmq_topic):
     with Producer(rocketmq_broker.namesrv_addr) as producer:
         for queue_id in range(2):
             producer.send_batch(rocketmq_topic, [b"%d" % n for n in range(50)], queue_id=queue_id)

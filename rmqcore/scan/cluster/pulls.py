@@ -15,7 +15,14 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from rmqcore.client.instance import refusal
-from rmqcore.remoting import RemotingCommand, RemotingError, RequestCode, ResponseCode
+from rmqcore.remoting import (
+    FrameError,
+    RemotingCommand,
+    RemotingError,
+    RequestCode,
+    RequestRefusedError,
+    ResponseCode,
+)
 from rmqcore.remoting.codes import PULL_SUBSCRIPTION
 from rmqcore.scan.cluster.access import Access
 from rmqcore.scan.cluster.link import Link
@@ -30,7 +37,7 @@ _IN_FLIGHT: Final = 16
 #: messages that a pull asks for; brokers answer with fewer
 _COUNT_MAX: Final = 1024
 #: how often something that may pass by itself is tried again, and how long to wait before
-_TRIES: Final = 30
+_TRIES: Final = 15
 _PAUSE_S: Final = 0.2
 _PASSING: Final = frozenset(
     {
@@ -118,8 +125,8 @@ class RangePull:
 
     def _try_again(self, error: RemotingError) -> None:
         self._tries += 1
-        passes = getattr(error, "code", None) in (None, *_PASSING)
-        if self._tries >= _TRIES or not passes or isinstance(error, ValueError):
+        refused = isinstance(error, RequestRefusedError) and error.code not in _PASSING
+        if self._tries >= _TRIES or refused or isinstance(error, FrameError):
             raise error
         sleep(_PAUSE_S)
 
@@ -176,5 +183,4 @@ class RangePull:
         asked.first = following
         if following >= asked.stop:
             self._asked.popleft()
-        if records or code == ResponseCode.PULL_OFFSET_MOVED or following > first:
-            yield Pulled(first, following, records)
+        yield Pulled(first, following, records)

@@ -30,9 +30,13 @@ class Cluster:
 
     Args:
         access: where, and as whom.
+
+    Attributes:
+        followed: brokers for which a slave has answered last; it may not have got there yet.
     """
 
     def __init__(self, access: Access) -> None:
+        self.followed: set[str] = set()
         self._access = access
         self._name_servers = access.name_servers
         self._links: dict[str, Link] = {}
@@ -180,6 +184,9 @@ class Cluster:
                     raise
                 away[listed[0].broker_name] = error
                 continue
+            (self.followed.discard if address == addresses[0] else self.followed.add)(
+                listed[0].broker_name
+            )
             for queue, answer in zip(listed, answers, strict=True):
                 if answer.code != ResponseCode.SUCCESS:
                     raise refusal(answer, address)
