@@ -235,7 +235,14 @@ class Producer:
         """
         return await self._send(batch_of(topic, messages, self._instance.ids), queue_id)
 
-    async def send_columns(self, table: object, *, topic: str | None = None) -> list[SendResult]:
+    async def send_columns(
+        self,
+        table: object,
+        *,
+        topic: str | None = None,
+        unique_prefix: str | None = None,
+        on_batch: Callable[[SendResult, int], None] | None = None,
+    ) -> list[SendResult]:
         """Send every row of a table as a message, in batches, one after the other.
 
         Args:
@@ -243,10 +250,15 @@ class Producer:
                 lists the columns. What the producer says by itself (``sys_flag``,
                 ``born_timestamp``, ``born_host``, ``reconsume_times``) cannot be in it.
             topic: of rows without one.
+            unique_prefix: 16 upper-case hexadecimal digits, with which the unique key of a row
+                without one begins; the number of the row follows. A table that is sent again with
+                the same prefix has the same keys. None: a new one.
+            on_batch: called with the result of each batch and its number of rows, which are not
+                kept then.
 
         Returns:
-            the result of each batch, as of `send_batch`. Rows with a ``queue_id`` go to that queue,
-            others to any.
+            the result of each batch, as of `send_batch`; none with ``on_batch``. Rows with a
+            ``queue_id`` go to that queue, others to any.
 
         Raises:
             RowIllegalError: a row is no message; nothing of its batch of the table was sent.
@@ -259,9 +271,13 @@ class Producer:
         results: list[SendResult] = []
         sent_count = 0
         try:
-            for batch, queue_id, row_count in TableBatches(table, topic):
-                results.append(await self._send(batch, queue_id))
+            for batch, queue_id, row_count in TableBatches(table, topic, unique_prefix):
+                result = await self._send(batch, queue_id)
                 sent_count += row_count
+                if on_batch is None:
+                    results.append(result)
+                else:
+                    on_batch(result, row_count)
         except RmqCoreError as error:
             error.add_note(f"{sent_count} rows of the table had been sent")
             raise

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Iterator
 from typing import Final
 
+from rmqcore.arguments import text
 from rmqcore.client.outgoing import BODY_SIZE_MAX, Outgoing
 from rmqcore.errors import ArgumentError
 from rmqcore.native.columns._encode_columns import ColumnEncoder, batch_of_records
@@ -19,6 +21,7 @@ _NOT_SENT: Final = ("sys_flag", "born_timestamp", "born_host", "reconsume_times"
 #: The size of a log file does not bound the rows here: a broker stores the messages anew.
 _NO_LIMIT: Final = 1 << 30
 _NO_HOST: Final = "0.0.0.0:0"
+_PREFIX: Final = re.compile(r"[0-9A-F]{16}")
 
 
 class TableBatches:
@@ -27,16 +30,21 @@ class TableBatches:
     Args:
         table: anything with ``__arrow_c_stream__`` or ``__arrow_c_array__``.
         topic: of rows without one.
+        unique_prefix: of the unique keys of rows without one, 16 upper-case hexadecimal digits;
+            None for a new one.
 
     Raises:
         ArgumentError: the table, or a column of it, is none that can be sent.
     """
 
-    def __init__(self, table: object, topic: str | None) -> None:
+    def __init__(self, table: object, topic: str | None, unique_prefix: str | None = None) -> None:
+        prefix = secrets.token_hex(8).upper() if unique_prefix is None else unique_prefix
+        if not _PREFIX.fullmatch(text("unique_prefix", prefix)):
+            raise ArgumentError("unique_prefix", prefix, "16 digits out of 0-9 and A-F")
         self._encoder = ColumnEncoder(
             table,
             topic=topic,
-            unique_prefix=secrets.token_hex(8).upper().encode(),
+            unique_prefix=prefix.encode(),
             body_max=BODY_SIZE_MAX,
             log_file_size=_NO_LIMIT,
             store_host=_NO_HOST,

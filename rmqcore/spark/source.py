@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 from rmqcore.spark.cluster_options import (
     ClusterOptions,
     cluster_read_options,
+    cluster_write_options,
     is_cluster,
 )
 from rmqcore.spark.cluster_planning import (
@@ -27,6 +28,7 @@ from rmqcore.spark.cluster_planning import (
     read_cluster_partition,
 )
 from rmqcore.spark.cluster_stream import ClusterStreamReader
+from rmqcore.spark.cluster_write import ClusterWriter
 from rmqcore.spark.options import ReadOptions, read_options, write_options
 from rmqcore.spark.planning import LogPartition, batch_partitions
 from rmqcore.spark.reading import read_partition
@@ -35,6 +37,7 @@ from rmqcore.spark.stream import RmqStreamReader
 from rmqcore.spark.write import RmqWriter
 
 with suppress(ImportError):  # Spark 4.0 has none
+    from rmqcore.spark.cluster_stream_write import ClusterStreamWriter
     from rmqcore.spark.stream_write import RmqStreamWriter
 _StreamReader = RmqStreamReader
 _ClusterStreamReader = ClusterStreamReader
@@ -72,11 +75,17 @@ class RmqSource(DataSource):
         return _StreamReader(read_options(self.options), checked_columns(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """A writer that appends a frame."""
+        """A writer that appends a frame to a store, or sends it to a cluster."""
+        if is_cluster(self.options):
+            options = cluster_write_options(self.options)
+            return ClusterWriter(schema, options, overwrite=overwrite)
         return RmqWriter(schema, write_options(self.options), overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """A writer that appends each batch of a stream."""
+        """A writer that appends each batch of a stream to a store, or sends it to a cluster."""
+        if is_cluster(self.options):
+            options = cluster_write_options(self.options)
+            return ClusterStreamWriter(schema, options, overwrite=overwrite)
         return RmqStreamWriter(schema, write_options(self.options), overwrite=overwrite)
 
 

@@ -60,7 +60,7 @@ class RowStager:
     """
 
     def __init__(self, schema: StructType, options: WriteOptions, *, repeatable: bool) -> None:
-        check_columns(schema, options)
+        check_columns(schema, options.topic)
         check_free(options.path, repeatable=repeatable)
         self.options = options
         self.folder = staging_root(options.path) / f"staging-{uuid.uuid4().hex}"
@@ -102,10 +102,14 @@ class RowStager:
         )
 
 
-def check_columns(schema: StructType, options: WriteOptions) -> None:
-    """Refuse a frame that cannot be appended.
+def check_columns(schema: StructType, topic: str | None) -> None:
+    """Refuse a frame that cannot be appended, or sent.
 
     Columns that say where a message lies are not looked at: the log gives it a new place.
+
+    Args:
+        schema: of the frame.
+        topic: of rows without one.
 
     Raises:
         ConfigError: a column that no message has, of another type, or no topic.
@@ -121,7 +125,7 @@ def check_columns(schema: StructType, options: WriteOptions) -> None:
     names = schema.fieldNames()
     if "body" not in names:
         raise ConfigError("column", "body", "the frame has none, so there is nothing to append")
-    if "topic" not in names and options.topic is None:
+    if "topic" not in names and topic is None:
         raise ConfigError("topic", "", "give it as an option, or as a column of the frame")
 
 

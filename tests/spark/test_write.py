@@ -146,7 +146,7 @@ def test_a_wrong_frame_or_option_is_refused(numbers, store_path, select, options
     schema = numbers(1).selectExpr(*select.split(",")).schema
 
     def check():
-        check_columns(schema, write_options({"path": str(store_path), **options}))
+        check_columns(schema, write_options({"path": str(store_path), **options}).topic)
 
     with pytest.raises(ConfigError) as caught:
         check()
