@@ -34,8 +34,13 @@ from rmqcore.world import sleep
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 #: pulls that wait for their answers
 _IN_FLIGHT: Final = 16
-#: messages that a pull asks for; brokers answer with fewer
+#: messages that a pull asks for, at first and at most; Apache's brokers answer with 32 at most
+_COUNT_FIRST: Final = 32
 _COUNT_MAX: Final = 1024
+#: bytes of records that an answer should have
+_ANSWER_SIZE: Final = 60 << 10
+#: answers with all that was asked for, before more is tried where once less had come
+_PATIENCE_MAX: Final = 4096
 #: how often something that may pass by itself is tried again, and how long to wait before
 _TRIES: Final = 15
 _PAUSE_S: Final = 0.2
@@ -73,7 +78,7 @@ class _Asked:
     first: int
     stop: int
     opaque: int = -1
-    answer: RemotingCommand | None = None
+    pulled: Pulled | None = None
 
 
 class RangePull:
@@ -89,7 +94,8 @@ class RangePull:
         self._access = access
         self._range = range
         self._at = range.first
-        self._step = 0
+        self._count = _Count()
+        #: in the order of the queue
         self._asked: deque[_Asked] = deque()
         self._tries = 0
         self._fields = queue_fields(range.queue) | {
@@ -116,7 +122,7 @@ class RangePull:
             except RemotingError as error:
                 self._try_again(error)
                 for asked in self._asked:
-                    asked.opaque, asked.answer = -1, None
+                    asked.opaque = -1
 
     def _address(self) -> str:
         """The master first, then its slaves, in turns."""
@@ -134,20 +140,23 @@ class RangePull:
         while self._at < self._range.stop or self._asked:
             self._send(link)
             answer = link.receive(RequestCode.PULL_MESSAGE)
-            for asked in self._asked:
+            for number, asked in enumerate(self._asked):
                 if asked.opaque == answer.opaque:
-                    asked.answer = answer
-            while self._asked and self._asked[0].answer is not None:
-                yield from self._taken(link, self._asked[0], self._asked[0].answer)
+                    asked.opaque = -1
+                    self._take(number, asked, answer, link.address)
+                    break
+            while self._asked and (pulled := self._asked[0].pulled) is not None:
+                self._asked.popleft()
+                yield pulled
 
     def _send(self, link: Link) -> None:
-        """Ask for as many pulls as may be in flight; only for one until an answer was seen."""
-        step, most = (self._step, _IN_FLIGHT) if self._step else (_COUNT_MAX, 1)
+        """Ask for as many pulls as may be in flight; for one until an answer was seen."""
+        most = _IN_FLIGHT if self._count.is_known else 1
         while self._at < self._range.stop and len(self._asked) < most:
-            stop = min(self._at + step, self._range.stop)
+            stop = min(self._at + self._count.next, self._range.stop)
             self._asked.append(_Asked(self._at, stop))
             self._at = stop
-        waiting = [asked for asked in self._asked if asked.opaque < 0 and asked.answer is None]
+        waiting = [asked for asked in self._asked if asked.opaque < 0 and asked.pulled is None]
         commands = [self._command(asked) for asked in waiting]
         if commands:
             link.send(commands)
@@ -155,32 +164,74 @@ class RangePull:
             asked.opaque = command.opaque
 
     def _command(self, asked: _Asked) -> RemotingCommand:
-        count = min(_COUNT_MAX, asked.stop - asked.first)
-        place = {"queueOffset": str(asked.first), "maxMsgNums": str(count)}
+        place = {
+            "queueOffset": str(asked.first),
+            "maxMsgNums": str(asked.stop - asked.first),
+        }
         return RemotingCommand(RequestCode.PULL_MESSAGE, self._fields | place)
 
-    def _taken(self, link: Link, asked: _Asked, answer: RemotingCommand) -> Iterator[Pulled]:
-        """What the answer to the first pull has; what it lacks is asked for again."""
-        code, first = answer.code, asked.first
-        asked.opaque, asked.answer = -1, None
+    def _take(self, number: int, asked: _Asked, answer: RemotingCommand, address: str) -> None:
+        """Take what an answer has; what it lacks is asked for again at once."""
+        code, first, stop = answer.code, asked.first, asked.stop
         if code == ResponseCode.PULL_OFFSET_MOVED:
             following = answer.number("nextBeginOffset", first)
-            # a queue that ends before: nothing of what was asked for is there
-            following = asked.stop if following <= first else min(following, asked.stop)
-        elif code == ResponseCode.SUCCESS:
-            following = answer.number("nextBeginOffset")
-        elif code in _PASSING:
-            following = max(first, answer.number("nextBeginOffset", first))
+            # of a queue that ends before nothing is there of what was asked for
+            following = stop if following <= first else min(following, stop)
+        elif code == ResponseCode.SUCCESS or code in _PASSING:
+            following = answer.number("nextBeginOffset", first)
         else:
-            raise refusal(answer, link.address)
+            raise refusal(answer, address)
         if following <= first:
-            self._try_again(refusal(answer, link.address))
+            self._try_again(refusal(answer, address))
             return
         self._tries = 0
         records = answer.body if code == ResponseCode.SUCCESS else b""
-        if records and not self._step:
-            self._step = following - first
-        asked.first = following
-        if following >= asked.stop:
-            self._asked.popleft()
-        yield Pulled(first, following, records)
+        if records:
+            self._count.learn(stop - first, following - first, len(records))
+        asked.stop = following
+        asked.pulled = Pulled(first, following, records)
+        if following < stop:
+            self._asked.insert(number + 1, _Asked(following, stop))
+        elif following > stop:
+            self._skip(number + 1, following)
+
+    def _skip(self, number: int, following: int) -> None:
+        """The last record reaches beyond what was asked for: a batch that has several offsets."""
+        self._at = max(self._at, following)
+        for asked in list(self._asked)[number:]:
+            if asked.first < following < asked.stop:
+                asked.first, asked.opaque, asked.pulled = following, -1, None
+            elif asked.first < following:
+                asked.opaque, asked.pulled = -1, Pulled(asked.first, asked.first, b"")
+
+
+class _Count:
+    """How many messages a pull asks for.
+
+    As many as a broker is seen to answer with, and whose records are copied behind each other there
+    in one piece; now and then more are tried.
+    """
+
+    def __init__(self) -> None:
+        self.is_known = False
+        self._most = _COUNT_FIRST
+        self._size = 1
+        self._whole = 0
+        self._patience = 1
+
+    @property
+    def next(self) -> int:
+        """For the next pull."""
+        return max(1, min(self._most, _ANSWER_SIZE // self._size))
+
+    def learn(self, asked: int, came: int, size: int) -> None:
+        """Note what an answer had."""
+        self.is_known = True
+        self._size = max(1, size // came)
+        if came < asked:
+            self._most, self._whole = max(1, came), 0
+            self._patience = min(8 * self._patience, _PATIENCE_MAX)
+            return
+        self._whole += asked >= self._most
+        if self._whole >= self._patience:
+            self._most, self._whole = min(2 * self._most, _COUNT_MAX), 0

@@ -138,7 +138,10 @@ def read_range(
         RemotingError: it does not answer, although it was asked again.
     """
     # what the broker has in the queue is a message of it, whatever its transaction flag says
-    wanted: Selection = {"uncommitted": True}
+    # a record that begins before the range, and reaches into it, is the range's before this one
+    topic, _, queue_id = range.queue
+    offsets = {topic: {queue_id: (range.first, range.stop)}}
+    wanted: Selection = {"uncommitted": True, "queue_offsets": offsets}
     wanted.update(settled(selection))
     rows = RowFilter(**wanted)
     decoder = ColumnDecoder(

@@ -1,0 +1,125 @@
+"""A range of a queue is pulled whole and in order, whatever and in which order its broker answers."""
+
+import itertools
+
+import pytest
+
+from rmqcore.client import MessageQueue
+from rmqcore.remoting import RemotingClosedError, RemotingCommand, RequestRefusedError
+from rmqcore.scan.cluster import Access, QueueRange, pulls
+
+pytestmark = pytest.mark.logic
+
+ACCESS = Access(namesrv_addr="127.0.0.1:9876")
+
+
+class Broker:
+    """A queue whose message at offset n is the text "n,"; and how its broker answers.
+
+    Args:
+        begin, end: of the queue.
+        most: messages in an answer.
+        backwards: answers come in the other order.
+        odd: (code, next offset or None) of single answers, by offset, once each; None: cut off.
+    """
+
+    def __init__(self, begin=0, end=1000, most=32, backwards=False, odd=None):
+        self.begin, self.end, self.most, self.backwards = begin, end, most, backwards
+        self.odd = dict(odd or {})
+        self.asked = []
+        self.most_waiting = 0
+
+    def link(self, address, access):
+        return Link(self, address)
+
+    def answer(self, fields):
+        offset, count = int(fields["queueOffset"]), int(fields["maxMsgNums"])
+        self.asked.append((offset, count))
+        if offset in self.odd:
+            odd = self.odd.pop(offset)
+            if odd is None:
+                raise RemotingClosedError("there")
+            code, following = odd
+            return RemotingCommand(code, {} if following is None else place(following))
+        if offset < self.begin:
+            return RemotingCommand(21, place(self.begin))
+        stop = min(offset + count, offset + self.most, self.end)
+        body = "".join(f"{number}," for number in range(offset, stop)).encode()
+        return RemotingCommand(0, place(stop), body)
+
+
+def place(offset):
+    return {"nextBeginOffset": str(offset)}
+
+
+class Link:
+    def __init__(self, broker, address):
+        self.broker, self.address, self.waiting = broker, address, []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.waiting = []
+
+    def send(self, commands):
+        for command in commands:
+            command.opaque = len(self.broker.asked) + len(self.waiting) + 1
+            self.waiting.append(command)
+        self.broker.most_waiting = max(self.broker.most_waiting, len(self.waiting))
+
+    def receive(self, code):
+        command = self.waiting.pop(-1 if self.broker.backwards else 0)
+        found = self.broker.answer(command.ext_fields)
+        found.opaque = command.opaque
+        return found
+
+
+def pulled(monkeypatch, broker, first=0, stop=1000):
+    monkeypatch.setattr(pulls, "Link", broker.link)
+    monkeypatch.setattr(pulls, "sleep", lambda _seconds: None)
+    one = QueueRange(MessageQueue("T", "b", 0), ("master", "slave"), first, stop)
+    found = list(pulls.RangePull(ACCESS, one).run())
+    for before, behind in itertools.pairwise(found):
+        assert before.following == behind.first
+    text = b"".join(each.records for each in found).decode()
+    return [int(number) for number in text.split(",") if number]
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+@pytest.mark.parametrize("most", [1, 8, 32, 33, 5000])
+def test_every_message_comes_once_and_in_order(monkeypatch, most, backwards):
+    broker = Broker(most=most, backwards=backwards)
+    assert pulled(monkeypatch, broker) == list(range(1000))
+    assert broker.most_waiting >= 8
+
+
+def test_pulls_ask_for_what_the_broker_gives(monkeypatch):
+    broker = Broker(end=20_000, most=32)
+    assert len(pulled(monkeypatch, broker, stop=20_000)) == 20_000
+    assert len(broker.asked) < 1.2 * 20_000 / 32
+    generous = Broker(end=20_000, most=5000)
+    assert len(pulled(monkeypatch, generous, stop=20_000)) == 20_000
+    assert len(generous.asked) < 80
+
+
+@pytest.mark.parametrize("odd", [None, (2, None), (20, None), (19, 64), (215, None)])
+def test_what_passes_by_itself_is_asked_again(monkeypatch, odd):
+    assert pulled(monkeypatch, Broker(odd={64: odd, 96: odd})) == list(range(1000))
+
+
+def test_what_does_not_pass_is_an_error_in_the_end(monkeypatch):
+    with pytest.raises(RequestRefusedError):
+        pulled(monkeypatch, Broker(odd={64: (16, None)}))
+    with pytest.raises(RequestRefusedError) as caught:
+        pulled(monkeypatch, Broker(end=500))
+    assert caught.value.code == 0
+
+
+def test_a_queue_that_has_lost_its_begin_goes_on_with_what_it_has(monkeypatch):
+    assert pulled(monkeypatch, Broker(begin=500)) == list(range(500, 1000))
+
+
+def test_a_batch_that_reaches_further_is_not_read_again(monkeypatch):
+    broker = Broker(odd={64: (0, 70)})
+    assert pulled(monkeypatch, broker) == [*range(64), *range(70, 1000)]
