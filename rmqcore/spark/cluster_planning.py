@@ -149,7 +149,9 @@ class ClusterPlan:
         found = dict(ends if said == "latest" else begins)
         if isinstance(said, tuple):
             found |= self._said("startingOffsets", said, begins, ends)
-        found |= self._offsets_at(self.begin_times(), begins, ends)
+        # of the millisecond before, as a broker may name any message of one; rows are looked at
+        times = {queue: max(0, time_ms - 1) for queue, time_ms in self.begin_times().items()}
+        found |= self._offsets_at(times, begins, ends)
         self._check_nothing_then(found, ends)
         return found
 
@@ -159,8 +161,8 @@ class ClusterPlan:
         if isinstance(self.options.ending_offsets, tuple):
             found |= self._said("endingOffsets", self.options.ending_offsets, begins, ends)
         for queue, offset in self._offsets_at(self.end_times(), begins, ends).items():
-            # the nearest message may be the last one before the time; rows are looked at again
-            found[queue] = min(found[queue], offset + 2, ends[queue])
+            # which may be the last one before the time; rows are looked at
+            found[queue] = min(found[queue], offset + 1)
         return found
 
     def begin_times(self) -> dict[MessageQueue, int]:

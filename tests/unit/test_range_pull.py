@@ -1,4 +1,4 @@
-"""A range of a queue is pulled whole and in order, whatever and in which order its broker answers."""
+"""A range of a queue is pulled whole and in order, whatever its broker answers, and when."""
 
 import itertools
 

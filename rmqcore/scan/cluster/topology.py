@@ -109,14 +109,12 @@ class Cluster:
         return self._offsets(RequestCode.GET_MAX_OFFSET, queues, {}, away)
 
     def offsets_at(self, queues: Queues, times_ms: Mapping[MessageQueue, int]) -> Offsets:
-        """Where to begin so that nothing stored at a time or later is missed (29).
+        """The first message stored at a time or later (29).
 
-        Brokers of 4.9 name any of the messages of that millisecond, or the nearest one: so they are
-        asked for the one before.
+        Brokers of 4.9 name any of the messages of that millisecond; where there are none, the
+        nearest one, be it the one before.
         """
-        more = {
-            queue: {"timestamp": str(max(0, time_ms - 1))} for queue, time_ms in times_ms.items()
-        }
+        more = {queue: {"timestamp": str(time_ms)} for queue, time_ms in times_ms.items()}
         chosen = {queue: queues[queue] for queue in times_ms}
         return self._offsets(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, chosen, more)
 

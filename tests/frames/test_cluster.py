@@ -7,8 +7,9 @@ from patience import until
 from spark_by_hand import bodies_of, numbered, rows_of
 
 from rmqcore.client.blocking import Admin, Producer
-from rmqcore.errors import StoreError
+from rmqcore.errors import ConfigError, StoreError
 from rmqcore.scan.cluster import Access, Cluster
+from rmqcore.world import wall_clock_ms
 
 pytestmark = pytest.mark.engine
 
@@ -73,6 +74,24 @@ def test_a_batch_has_every_message_of_a_topic_once(rocketmq_broker, topic, send)
         ("broker-a", topic, queue_id, offset) for queue_id in range(3) for offset in range(100)
     ]
     assert bodies_of(rows) == 3 * numbered(100)
+
+
+def test_times_cut_a_batch(rocketmq_broker, topic, send):
+    send(topic, *numbered(50), queue_id=0)
+    early = batch(rocketmq_broker, subscribe=topic)
+    last_ms = round(max(row["store_timestamp"] for row in early).timestamp() * 1000)
+    until(lambda: wall_clock_ms() > last_ms, "another millisecond")
+    send(topic, *numbered(50), queue_id=0)
+    send(topic, *numbered(50), queue_id=1)
+    whole = batch(rocketmq_broker, subscribe=topic)
+    border = str(last_ms + 1)
+    assert batch(rocketmq_broker, subscribe=topic, endingTimestamp=border) == early
+    late = batch(rocketmq_broker, subscribe=topic, startingTimestamp=border)
+    assert late == [row for row in whole if row not in early]
+    assert len(late) == 100
+    after = {topic: {"broker-a": {"0": last_ms + 600_000}}}
+    with pytest.raises(ConfigError, match="nothing was stored then or later"):
+        batch(rocketmq_broker, subscribe=topic, startingOffsetsByTimestamp=json.dumps(after))
 
 
 # ---- streams
