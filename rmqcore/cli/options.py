@@ -58,6 +58,11 @@ _DAMAGE_NAMED = 20
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
+def is_cluster(store: Path) -> bool:
+    """Tell whether a store is a topic of running brokers, ``namesrv://host:port/topic``."""
+    return str(store).startswith(("namesrv:/", "namesrvs:/"))
+
+
 def parse_settings(pairs: list[str] | None) -> dict[str, object]:
     """The settings of ``-c``.
 

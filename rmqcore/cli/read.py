@@ -24,6 +24,7 @@ from rmqcore.cli.options import (
     StorePath,
     check_queue,
     check_queues_are_there,
+    is_cluster,
     open_for_reading,
     parse_time,
 )
@@ -62,11 +63,21 @@ def cat(
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print messages: the whole log in its order, or queues of a topic one after the other."""
+    """Print messages: the whole log in its order, or queues of a topic one after the other.
+
+    STORE may be namesrv://host:port/topic, a topic of running brokers.
+    """
     begin_ms, end_ms = parse_time(since), parse_time(until)
     damage = DamageCount(as_json=as_json)
     passed = damage if skip_damaged else None
     show = _printer(message_format, as_json=as_json, long=long)
+    if is_cluster(store):
+        from rmqcore.cli.cluster import cluster_messages  # noqa: PLC0415 - needs asyncio
+
+        messages = cluster_messages(store, queue, start, stop)
+        for message in islice(_selected(messages, tags, begin_ms, end_ms), count):
+            show(message)
+        return
     with open_for_reading(store, config, settings) as opened:
         check_queue(opened, topic, queue)
         if topic is None:

@@ -21,6 +21,7 @@ from rmqcore.cli.options import (
     SkipDamaged,
     StorePath,
     configured,
+    is_cluster,
     one_of,
     open_for_writing,
 )
@@ -78,22 +79,30 @@ def export(
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write the messages of a store, cold or live, to files; _manifest.json says which."""
-    loaded = configured(config, settings)
-    if StoreDir(store, loaded.store_path_commit_log).exists():
-        _check_topics(store, topics, loaded)
-    with Bars() as bars:
-        parts = export_store(
-            store,
-            directory,
-            file_format=file_format.value,
-            topics=topics or None,
-            uncommitted=uncommitted,
-            config=loaded,
-            jobs=jobs,
-            skip_damaged=skip_damaged,
-            progress=lambda done, total: bars.show("export", done, total),
-        )
+    """Write the messages of a store, cold or live, to files; _manifest.json says which.
+
+    STORE may be namesrv://host:port/topic, a topic of running brokers.
+    """
+    if is_cluster(store):
+        from rmqcore.cli.cluster import export_url  # noqa: PLC0415 - needs asyncio
+
+        parts = export_url(store, directory, file_format.value)
+    else:
+        loaded = configured(config, settings)
+        if StoreDir(store, loaded.store_path_commit_log).exists():
+            _check_topics(store, topics, loaded)
+        with Bars() as bars:
+            parts = export_store(
+                store,
+                directory,
+                file_format=file_format.value,
+                topics=topics or None,
+                uncommitted=uncommitted,
+                config=loaded,
+                jobs=jobs,
+                skip_damaged=skip_damaged,
+                progress=lambda done, total: bars.show("export", done, total),
+            )
     if as_json:
         print_json({"directory": str(directory), "parts": [asdict(part) for part in parts]})
     else:

@@ -29,8 +29,8 @@ from rmqcore.scan.split import Split
 _Columns = list[str] | dict[str, Any] | None
 
 
-class _Scanned:
-    """What can be scanned: a dataset, or a part of one."""
+class Scanned:
+    """What can be scanned: a dataset, or a part of one; a subclass says of which parts."""
 
     _columns: tuple[str, ...]
     _filter: pc.Expression | None
@@ -138,7 +138,7 @@ class _Scanned:
         return self.scanner(**settings).head(num_rows)
 
 
-class StoreFragment(_Scanned):
+class StoreFragment(Scanned):
     """The part of a `StoreDataset` that is one split; good to be sent to another process.
 
     Attributes:
@@ -162,7 +162,7 @@ class StoreFragment(_Scanned):
         return f"StoreFragment({self.split.start} to {self.split.end})"
 
 
-class StoreDataset(_Scanned, ds.Dataset):  # type: ignore[misc]
+class StoreDataset(Scanned, ds.Dataset):  # type: ignore[misc]
     """The messages of a store as they were when this was made; read anew by each scan.
 
     Args:

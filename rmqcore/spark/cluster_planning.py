@@ -254,13 +254,24 @@ class ClusterPlan:
             return
         numbers = self.options.starting_times or ()
         for queue, time_ms in of_queues("startingOffsetsByTimestamp", numbers, self.queues).items():
-            if starts[queue] >= ends[queue]:
+            # brokers of 4.9 name the last message where none is of that time or later
+            last = QueueRange(queue, self.queues[queue], ends[queue] - 1, ends[queue])
+            if starts[queue] >= ends[queue] or (
+                starts[queue] == last.first and not self._has_rows(last, time_ms)
+            ):
                 raise ConfigError(
                     f"startingOffsetsByTimestamp of {'/'.join(map(str, queue))}",
                     time_ms,
                     "nothing was stored then or later; startingOffsetsByTimestampStrategy=latest "
                     "waits for what comes",
                 )
+
+    def _has_rows(self, range: QueueRange, begin_ms: int) -> bool:
+        """Whether some message of a range was stored at a time or later."""
+        options, columns = self.options, ("queue_offset",)
+        group = options.pulling_group
+        found = read_range(options.access, range, columns, group=group, begin_ms=begin_ms)
+        return any(batch.num_rows for batch in found)
 
 
 def cluster_batch_partitions(options: ClusterOptions) -> list[ClusterPartition]:

@@ -39,7 +39,7 @@ EXPORT_SPLIT_SIZE = 256 << 20
 #: The name of the manifest; readers of Parquet files pass over it because of its first character.
 MANIFEST = "_manifest.json"
 #: A row group of a Parquet file has this many rows: one batch.
-_ROW_GROUP_ROWS = 16384
+ROW_GROUP_ROWS = 16384
 #: Matches a URL, also as `Path` writes it.
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 FORMATS = ("jsonl", "parquet")
@@ -203,10 +203,10 @@ def export(
                     topics=topics,
                     uncommitted=uncommitted,
                     verify_crc=True,
-                    batch_rows=_ROW_GROUP_ROWS,
+                    batch_rows=ROW_GROUP_ROWS,
                     on_damage=on_damage,
                 )
-                rows = _write_parquet(fresh, batches, compression)
+                rows = write_parquet(fresh, batches, columns_schema(batches.names), compression)
         except CorruptStoreError as error:
             failure = error
         with fresh.open("rb") as stream:
@@ -224,21 +224,25 @@ def export(
     )
 
 
-def _write_parquet(path: Path, batches: Any, compression: str) -> int:
+def write_parquet(path: Path, batches: Any, schema: Any, compression: str) -> int:
+    """Write record batches to a Parquet file; how many rows there were.
+
+    Raises:
+        RmqCoreError: pyarrow is not installed.
+    """
     try:
-        import pyarrow  # noqa: PLC0415 - an extra
         from pyarrow import parquet  # noqa: PLC0415 - an extra
     except ImportError:
         raise RmqCoreError("Parquet needs pyarrow: pip install 'rmqcore[arrow]'") from None
     rows = 0
-    with parquet.ParquetWriter(path, pyarrow.schema(batches), compression=compression) as writer:
+    with parquet.ParquetWriter(path, schema, compression=compression) as writer:
         for batch in batches:
             rows += batch.num_rows
             writer.write_batch(batch.to_arrow())
     return rows
 
 
-def _schema(columns: tuple[str, ...]) -> Any:
+def columns_schema(columns: tuple[str, ...]) -> Any:
     """The schema of Parquet files with these columns."""
     return ColumnDecoder(columns, row_max=1).take().to_arrow().schema
 
@@ -302,17 +306,20 @@ def export_store(
     make_directory(target)
     head = {"store": str(Path(store_path).absolute()), "format": file_format}
     # the manifest of an earlier export would vouch for files that this one replaces
-    _write_manifest(target, {**head, "unfinished": True, "parts": []})
+    write_manifest(target, {**head, "unfinished": True, "parts": []})
     parts = list(run(work, splits, jobs=jobs, progress=progress))
     sync_directory(target)
-    _write_manifest(target, {**head, "parts": [asdict(part) for part in parts]})
+    write_manifest(target, {**head, "parts": [asdict(part) for part in parts]})
     if file_format in TABLE_FORMATS:
-        make_table(file_format, target, _schema(names), [(part.file, part.rows) for part in parts])
+        make_table(
+            file_format, target, columns_schema(names), [(part.file, part.rows) for part in parts]
+        )
     sync_directory(target)
     return parts
 
 
-def _write_manifest(directory: Path, manifest: dict[str, Any]) -> None:
+def write_manifest(directory: Path, manifest: dict[str, Any]) -> None:
+    """Write the manifest of an export, whole or not at all."""
     fresh = directory / f".{MANIFEST}.tmp"
     fresh.write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
     sync_file(fresh)

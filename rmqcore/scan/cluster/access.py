@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import ssl
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field
 from rmqcore.errors import ArgumentError, ConfigError
 from rmqcore.remoting import AclSigner, split_address
 
-_URL = re.compile(r"namesrv://([^/]+)/([^/?#]+)/?")
+_URL = re.compile(r"namesrv(s?):/{1,2}([^/]+)/([^/?#]+)/?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,13 +77,29 @@ class Access:
             raise ConfigError("tlsTrustCertPath", self.tls_trust_cert_path, rule) from None
 
 
-def parse_namesrv_url(url: str) -> tuple[str, str]:
-    """Name servers and topic of ``namesrv://host:port;host:port/topic``.
+def parse_namesrv_url(
+    url: str | os.PathLike[str], *, access_key: str | None = None, secret_key: str | None = None
+) -> tuple[Access, str]:
+    """The cluster and the topic of ``namesrv://host:port;host:port/topic``.
+
+    Args:
+        url: ``namesrvs://`` connects with TLS. What `Path` makes of either is taken, too.
+        access_key: of the user that signs requests; None: ``ROCKETMQ_ACCESS_KEY`` of the
+            environment, if it is there.
+        secret_key: likewise, ``ROCKETMQ_SECRET_KEY``.
 
     Raises:
         ArgumentError: it is no such text.
     """
-    found = _URL.fullmatch(url)
+    found = _URL.fullmatch(os.fspath(url))
     if found is None:
-        raise ArgumentError("url", url, "namesrv://host:port/topic, with ; between several hosts")
-    return found[1], found[2]
+        rule = "namesrv://host:port/topic, with ; between several hosts"
+        raise ArgumentError("url", os.fspath(url), rule)
+    access = Access(
+        namesrv_addr=found[2],
+        access_key=access_key or os.environ.get("ROCKETMQ_ACCESS_KEY"),
+        secret_key=secret_key or os.environ.get("ROCKETMQ_SECRET_KEY"),
+        tls=bool(found[1]),
+    )
+    access.name_servers  # noqa: B018 - what is wrong with them is said now
+    return access, found[3]

@@ -6,7 +6,9 @@ import logging
 from collections.abc import Iterable, Iterator
 from typing import Unpack
 
+from rmqcore.client.received import decode_messages
 from rmqcore.errors import CorruptRecordError, StoreError
+from rmqcore.message import MessageExt
 from rmqcore.native.columns._arrow import ColumnBatch
 from rmqcore.native.columns._columns import ColumnDecoder
 from rmqcore.native.format._message import status_text
@@ -63,7 +65,9 @@ class _Reading:
                 yield from self._decoded(pulled)
                 missing = pulled.following - pulled.first - (self._rows.of_topics_count - seen)
                 if missing > 0:
-                    self._check_missing(pulled)
+                    check_missing(
+                        self._access, self._range, pulled, fail_on_loss=self._fail_on_loss
+                    )
         except StoreError:
             # what came before is handed out
             if decoder.row_count:
@@ -83,22 +87,35 @@ class _Reading:
                     f"{self._range} (answer to the pull of {pulled.first})", at, status_text(status)
                 )
 
-    def _check_missing(self, pulled: Pulled) -> None:
-        """Fewer messages than offsets: deleted by retention, or such that there never were.
 
-        Queues of batches, and those whose topic is compacted, have offsets without a record.
-        """
-        queue = self._range.queue
-        with Cluster(self._access) as cluster:
-            chosen = {queue: self._range.addresses}
-            begin, end = cluster.begins(chosen)[queue], cluster.ends(chosen)[queue]
-        first, stop = pulled.first, min(pulled.following, self._range.stop)
-        if begin <= first and stop <= end:
-            return
-        gone = MessagesGoneError(self._range, first, stop)
-        if self._fail_on_loss:
-            raise gone
-        _log.warning("%s; they are passed over", gone)
+def check_missing(
+    access: Access, range: QueueRange, pulled: Pulled, *, fail_on_loss: bool = True
+) -> None:
+    """Tell why an answer has fewer messages than offsets.
+
+    They were deleted by retention, or never were: queues of batches, and those whose topic is
+    compacted, have offsets without a record.
+
+    Args:
+        access: how the broker is reached.
+        range: what is read.
+        pulled: the answer.
+        fail_on_loss: raise; else it is a warning.
+
+    Raises:
+        MessagesGoneError: the queue begins behind what was asked for, or ends before.
+    """
+    queue = range.queue
+    with Cluster(access) as cluster:
+        chosen = {queue: range.addresses}
+        begin, end = cluster.begins(chosen)[queue], cluster.ends(chosen)[queue]
+    first, stop = pulled.first, min(pulled.following, range.stop)
+    if begin <= first and stop <= end:
+        return
+    gone = MessagesGoneError(range, first, stop)
+    if fail_on_loss:
+        raise gone
+    _log.warning("%s; they are passed over", gone)
 
 
 def read_range(
@@ -154,3 +171,19 @@ def read_range(
         delays_ms=delays_ms,
     )
     return _Reading(access, range, decoder, rows, fail_on_loss=fail_on_loss).run(group)
+
+
+def messages_of(access: Access, range: QueueRange) -> Iterator[MessageExt]:
+    """The messages of a range as objects, in the order of the queue; bodies as they are stored.
+
+    Raises:
+        MessagesGoneError, RemotingError: as `read_range`.
+        CorruptRecordError: what the broker sends is no record, or contradicts its CRC.
+    """
+    for pulled in RangePull(access, range).run():
+        found = decode_messages(pulled.records, check_crc=True)
+        if len(found) < pulled.following - pulled.first:
+            check_missing(access, range, pulled)
+        for message in found:
+            if range.first <= message.queue_offset < range.stop:
+                yield message
