@@ -58,9 +58,22 @@ _DAMAGE_NAMED = 20
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
-def is_cluster(store: Path) -> bool:
-    """Tell whether a store is a topic of running brokers, ``namesrv://host:port/topic``."""
-    return str(store).startswith(("namesrv:/", "namesrvs:/"))
+def is_cluster(store: Path, **of_files: object) -> bool:
+    """Tell whether a store is a topic of running brokers, ``namesrv://host:port/topic``.
+
+    Args:
+        store: as it was given.
+        **of_files: options that have a meaning for the files of a store only.
+
+    Raises:
+        typer.BadParameter: it is, and one of them was given.
+    """
+    if not str(store).startswith(("namesrv:/", "namesrvs:/")):
+        return False
+    for name, value in of_files.items():
+        if value:
+            raise typer.BadParameter(f"{name} is of a store's files; {store} is a topic of brokers")
+    return True
 
 
 def parse_settings(pairs: list[str] | None) -> dict[str, object]:

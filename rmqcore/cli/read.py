@@ -71,7 +71,7 @@ def cat(
     damage = DamageCount(as_json=as_json)
     passed = damage if skip_damaged else None
     show = _printer(message_format, as_json=as_json, long=long)
-    if is_cluster(store):
+    if is_cluster(store, TOPIC=topic, skip_damaged=skip_damaged, config=config, settings=settings):
         from rmqcore.cli.cluster import cluster_messages  # noqa: PLC0415 - needs asyncio
 
         messages = cluster_messages(store, queue, start, stop)

@@ -83,7 +83,15 @@ def export(
 
     STORE may be namesrv://host:port/topic, a topic of running brokers.
     """
-    if is_cluster(store):
+    if is_cluster(
+        store,
+        topic=topics,
+        uncommitted=uncommitted,
+        jobs=jobs > 1,
+        skip_damaged=skip_damaged,
+        config=config,
+        settings=settings,
+    ):
         from rmqcore.cli.cluster import export_url  # noqa: PLC0415 - needs asyncio
 
         parts = export_url(store, directory, file_format.value)

@@ -12,10 +12,17 @@ from rmqcore.files.consume_queue import SCHEDULE_TOPIC
 
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+#: the same with transactions in RocksDB, from 5.5 on
+ROCKSDB_HALF_TOPICS: Final = (
+    "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
+    "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
+)
 CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 #: The broker's own topics begin with this: the timer's queue, the logs of what POP has handed out.
 SYSTEM_PREFIX: Final = "rmq_sys_"
-_NAMES: Final = frozenset((SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC))
+_NAMES: Final = frozenset(
+    (SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, *ROCKSDB_HALF_TOPICS, CHECK_MAX_TIME_TOPIC)
+)
 
 
 def is_service_topic(topic: str) -> bool:

@@ -2,6 +2,8 @@
 
 import json
 import pickle
+import re
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -48,6 +50,13 @@ def test_a_topic_is_printed(url):
     assert one.splitlines() == ["03", "04"]
 
 
+def test_what_only_files_have_is_refused(url, tmp_path):
+    for arguments in (("cat", url, "T"), ("export", url, tmp_path, "--topic", "T")):
+        done = CliRunner().invoke(app, [str(argument) for argument in arguments])
+        assert done.exit_code == 2
+        assert "of a store's files" in done.output
+
+
 @pytest.mark.parametrize("kind", ["parquet", "jsonl", "delta"])
 def test_a_topic_is_exported(url, tmp_path, kind):
     found = json.loads(command("export", url, tmp_path, "--format", kind, "--json"))
@@ -80,3 +89,17 @@ BODIES = {"jsonl": bodies_of_lines, "parquet": bodies_of_parquet, "delta": bodie
 def test_what_names_no_topic_is_said(text):
     with pytest.raises(ArgumentError, match="host:port"):
         arrow_dataset(text)
+
+
+def test_the_page_names_every_option_of_a_cluster():
+    from rmqcore.spark.cluster_options import _ACCESS, _ONLY_FILES
+    from rmqcore.spark.options import _READ
+
+    page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text("utf-8")
+    section = re.search(r"^## A running cluster\n(.*?)^## ", page, re.DOTALL | re.MULTILINE)[1]
+    rows = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert {*_ACCESS, "groupId", "sendTimeout"} <= named
+    (refused,) = re.findall(r"Refused are (.*?)\.", section, re.DOTALL)
+    assert set(re.findall(r"`(\w+)`", refused)) == _ONLY_FILES.keys() - {"paths"}
+    assert _READ.keys() >= named - {*_ACCESS, "groupId", "sendTimeout", "topic", "jobId"}

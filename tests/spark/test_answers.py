@@ -211,7 +211,12 @@ def test_a_deleted_topic_has_no_rows_however_it_is_asked_for(store_path):
         assert bodies_of(rows) == [b"new"], options
 
 
-SERVICES = ["SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_wheel_timer"]
+SERVICES = [
+    "SCHEDULE_TOPIC_XXXX",
+    "RMQ_SYS_TRANS_HALF_TOPIC",
+    "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
+    "rmq_sys_wheel_timer",
+]
 
 
 @pytest.mark.parametrize("topic", SERVICES)
