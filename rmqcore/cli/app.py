@@ -32,6 +32,8 @@ _COMMANDS = {
     "dump": "check:dump",
     "export": "transfer:export",
     "import": "transfer:import_",
+    "archive": "archive:archive",
+    "restore": "archive:restore_",
     "rebuild": "rebuild:app",
     "doctor": "doctor:app",
     "selftest": "selftest:app",

@@ -149,6 +149,9 @@ class StoreConfig:
     clean_file_forcibly_enable: bool = setting(True, "cleanFileForciblyEnable", dynamic=True)
     #: bytes of log to keep at most; the oldest files above it are deleted at any hour.
     retention_bytes: int | None = setting(None, kind=int, least=1, dynamic=True)
+    #: delete only log files that an archive's manifest names (`rmqcore archive`), however full
+    #: the disk is; one that was never archived keeps all of them.
+    keep_unarchived: bool = setting(False, dynamic=True)
     #: the address written into records as the store's own.
     store_host: str = setting("127.0.0.1:10911")
     #: queue type ("SimpleCQ" or "BatchCQ") of topics that are not simple: pairs (topic, type).

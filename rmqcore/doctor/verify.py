@@ -206,7 +206,7 @@ class Verification:
             self._report.add(
                 Severity.ERROR,
                 "log",
-                damage.path,
+                Path(damage.path),
                 damage.phy_offset,
                 f"{damage.reason}; good records go on at {damage.next_offset}",
                 _MEND_LOG,

@@ -35,13 +35,13 @@ class View(NamedTuple):
         buffer: the bytes; a slice of it keeps the mapping alive.
         base_offset: physical offset of its first byte.
         end: readable bytes in the buffer.
-        path: the file.
+        path: the file; of an archive its URL.
     """
 
     buffer: ReadableBuffer
     base_offset: int
     end: int
-    path: Path
+    path: Path | str
 
 
 class CommitLog:
@@ -204,7 +204,7 @@ class CommitLog:
             size = found
 
     @staticmethod
-    def _check_crc(message: MessageExt, path: Path) -> None:
+    def _check_crc(message: MessageExt, path: Path | str) -> None:
         try:
             check_record(message.record, verify_crc_property=True)
         except CorruptRecordError as error:

@@ -16,7 +16,7 @@ chance.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 from rmqcore.files.commit_log import View
 from rmqcore.native.format._message import status_text
@@ -30,6 +30,7 @@ from rmqcore.native.format._next_record import (
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
+    from rmqcore.files.log_file import LogFile
     from rmqcore.files.mapped_file import MappedFile
 
 #: bytes read at once; a larger record is read whole all the same
@@ -129,20 +130,21 @@ def walk_file(
             return
 
 
-def view_of(file: MappedFile) -> LogView:
+def view_of(file: LogFile) -> LogView:
     """The bytes of a log file: mapped whole where the file is ours, else read piece by piece.
 
     What was read of another process's file is good until the next piece.
     """
     if file.writable:
-        return lambda _offset, _size: View(file.region, file.file_from_offset, file.size, file.path)
+        mine = cast("MappedFile", file)
+        return lambda _offset, _size: View(mine.region, mine.file_from_offset, mine.size, mine.path)
     return _Pieces(file)
 
 
 class _Pieces:
     """Reads pieces of a file into a buffer that is used again."""
 
-    def __init__(self, file: MappedFile) -> None:
+    def __init__(self, file: LogFile) -> None:
         self._file = file
         self._buffer = bytearray()
 
@@ -170,7 +172,7 @@ class GoodRecord(NamedTuple):
         return self.end_offset - self.phy_offset
 
 
-def good_record_at(file: MappedFile, at: int, stop: int | None = None) -> GoodRecord | None:
+def good_record_at(file: LogFile, at: int, stop: int | None = None) -> GoodRecord | None:
     """The record at byte ``at`` of a log file, or None.
 
     Args:
@@ -196,13 +198,13 @@ def good_record_at(file: MappedFile, at: int, stop: int | None = None) -> GoodRe
     return GoodRecord(offset, offset + size, stored) if status is ScanStatus.OK else None
 
 
-def first_record(file: MappedFile) -> GoodRecord | None:
+def first_record(file: LogFile) -> GoodRecord | None:
     """The record that a log file begins with, or None."""
     return good_record_at(file, 0)
 
 
 def find_good_record(
-    files: Sequence[MappedFile], at: int = 0, stop: int | None = None
+    files: Sequence[LogFile], at: int = 0, stop: int | None = None
 ) -> GoodRecord | None:
     """The first good record from byte ``at`` of the first file on.
 
@@ -220,7 +222,7 @@ def find_good_record(
     return None
 
 
-def record_heads(file: MappedFile, at: int) -> Iterator[int]:
+def record_heads(file: LogFile, at: int) -> Iterator[int]:
     """Positions from ``at`` on where a record's magic code and its own offset stand, in order.
 
     Stretches that were never written, which is what most of a log's last file is, are not read.

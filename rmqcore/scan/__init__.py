@@ -1,4 +1,4 @@
-"""Reading whole stores, cut into splits: plan, read, audit. Never opens a store, never writes.
+"""Reading whole stores and archives, cut into splits: plan, read, audit. Never opens or writes one.
 
 Needs numpy only; pyarrow only where Arrow leaves the process.
 
@@ -8,7 +8,10 @@ Floor: F6.
 from rmqcore.errors import RecordsGoneError
 from rmqcore.native.columns._arrow import ColumnBatch, ColumnBatches
 from rmqcore.native.columns._columns import COLUMNS
+from rmqcore.scan.any_log import AnyLog, AnySelected, is_archive, open_any_log, select
+from rmqcore.scan.archive_log import ArchiveLog
 from rmqcore.scan.audit import AuditReport, QueueProblem, audit
+from rmqcore.scan.joined_log import JoinedLog
 from rmqcore.scan.log_walk import Damage, LogWalk
 from rmqcore.scan.plan import LogPlan, open_log, plan
 from rmqcore.scan.read import DEFAULT_COLUMNS, FULL_COLUMNS, LIGHT_COLUMNS, read, read_store
@@ -24,10 +27,14 @@ __all__ = [
     "FULL_COLUMNS",
     "HIDDEN",
     "LIGHT_COLUMNS",
+    "AnyLog",
+    "AnySelected",
+    "ArchiveLog",
     "AuditReport",
     "ColumnBatch",
     "ColumnBatches",
     "Damage",
+    "JoinedLog",
     "LogPlan",
     "LogWalk",
     "QueueProblem",
@@ -38,10 +45,13 @@ __all__ = [
     "ShownTopics",
     "Split",
     "audit",
+    "is_archive",
+    "open_any_log",
     "open_log",
     "plan",
     "read",
     "read_store",
     "run",
+    "select",
     "shown",
 ]

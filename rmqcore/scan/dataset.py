@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import html
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self, cast
@@ -18,10 +18,10 @@ import pyarrow.dataset as ds
 
 from rmqcore.config import StoreConfig
 from rmqcore.native.columns._columns import ColumnDecoder
-from rmqcore.scan.plan import SPLIT_SIZE, LogPlan, open_log
+from rmqcore.scan.any_log import open_any_log, select
+from rmqcore.scan.plan import SPLIT_SIZE
 from rmqcore.scan.predicates import columns_in, pushed_down
 from rmqcore.scan.read import DEFAULT_COLUMNS, read
-from rmqcore.scan.selected import SelectedLog
 from rmqcore.scan.selection import Selection, reusable
 from rmqcore.scan.shown_topics import shown
 from rmqcore.scan.split import Split
@@ -166,12 +166,14 @@ class StoreDataset(Scanned, ds.Dataset):  # type: ignore[misc]
     """The messages of a store as they were when this was made; read anew by each scan.
 
     Args:
-        store_path: the store's directory.
+        store_path: the store's directory; or an archive, by its URL or its directory.
         columns: names out of `rmqcore.scan.COLUMNS`; None for the usual ones.
         config: settings of the store, as for `open_store`.
         plain_bodies: decompress bodies that are stored compressed.
         split_size: bytes of log that a fragment reads.
         selection: which messages; see `rmqcore.scan.Selection`.
+        archive: of the store, as for `rmqcore.scan.open_any_log`.
+        storage_options: of the archive, as for `rmqcore.scan.open_any_log`; ``repr`` has none.
     """
 
     def __init__(
@@ -183,22 +185,27 @@ class StoreDataset(Scanned, ds.Dataset):  # type: ignore[misc]
         plain_bodies: bool = False,
         split_size: int = SPLIT_SIZE,
         selection: Selection | None = None,
+        archive: str | None = None,
+        storage_options: Mapping[str, str] | None = None,
     ) -> None:
-        self._path = Path(store_path)
+        self._path = os.fspath(store_path)
+        self._above = archive, dict(storage_options or {})
         self._columns = DEFAULT_COLUMNS if columns is None else tuple(columns)
         self._config = config
         self._plain_bodies = plain_bodies
         self._split_size = split_size
         self._selection = reusable(selection or {})
         self._filter = None
-        self._log: LogPlan = open_log(store_path, config=config)
+        self._log = open_any_log(
+            store_path, config=config, archive=archive, storage_options=storage_options
+        )
         self._end = self._log.end
         # raises now what is wrong with the columns
         self.schema  # noqa: B018
 
     def __reduce__(self) -> tuple[Any, ...]:
         given = (self._path, self._columns, self._config, self._plain_bodies, self._split_size)
-        return _again, (*given, self._selection, self._end, self._filter)
+        return _again, (*given, self._selection, self._above, self._end, self._filter)
 
     def _selection_with(self, pushed: Selection) -> Selection:
         """What was chosen from the beginning, and what a filter narrows it to."""
@@ -216,7 +223,7 @@ class StoreDataset(Scanned, ds.Dataset):  # type: ignore[misc]
 
     def _parts(self, selection: Selection) -> Iterator[tuple[Split, Selection]]:
         wanted = self._selection_with(selection)
-        log = SelectedLog(self._log, wanted, end=self._end)
+        log = select(self._log, wanted, end=self._end)
         for split in log.splits(self._split_size):
             yield split, wanted
 
@@ -263,7 +270,7 @@ class StoreDataset(Scanned, ds.Dataset):  # type: ignore[misc]
 
     def __repr__(self) -> str:
         size = self._end - self._log.start
-        return f"StoreDataset({str(self._path)!r}, {size} bytes of log: {', '.join(self._columns)})"
+        return f"StoreDataset({self._path!r}, {size} bytes of log: {', '.join(self._columns)})"
 
     def _repr_html_(self) -> str:
         rows = "".join(
@@ -271,7 +278,7 @@ class StoreDataset(Scanned, ds.Dataset):  # type: ignore[misc]
             for one in self.schema
         )
         return (
-            f"<p><b>StoreDataset</b> {html.escape(str(self._path))}: "
+            f"<p><b>StoreDataset</b> {html.escape(self._path)}: "
             f"{self._end - self._log.start:,} bytes of log</p>"
             "<table><thead><tr><th>column</th><th>type</th></tr></thead>"
             f"<tbody>{rows}</tbody></table>"
@@ -279,12 +286,13 @@ class StoreDataset(Scanned, ds.Dataset):  # type: ignore[misc]
 
 
 def _again(
-    path: Path,
+    path: str,
     columns: tuple[str, ...],
     config: StoreConfig | str | Path | None,
     plain_bodies: bool,
     split_size: int,
     selection: Selection,
+    above: tuple[str | None, dict[str, str]],
     end: int,
     filter: pc.Expression | None,
 ) -> StoreDataset:
@@ -296,6 +304,8 @@ def _again(
         plain_bodies=plain_bodies,
         split_size=split_size,
         selection=selection,
+        archive=above[0],
+        storage_options=above[1],
     )
     found._end = min(end, found._end)
     found._filter = filter

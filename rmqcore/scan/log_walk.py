@@ -1,7 +1,7 @@
 """The walk over one split: feeds its records to a kernel, and reports damaged places.
 
-Files are read with ``pread``: one that is deleted or cut short meanwhile is an error with path and
-offset, never a signal.
+Files of a directory are read with ``pread``: one that is deleted or cut short meanwhile is an error
+with path and offset, never a signal. Those of an archive are read in windows, ahead of the walk.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rmqcore.errors import CorruptRecordError, CorruptStoreError, RecordsGoneError
+from rmqcore.files.log_file import LogFile
 from rmqcore.files.log_walker import (
     PIECE_SIZE,
     Kernel,
@@ -19,7 +20,7 @@ from rmqcore.files.log_walker import (
     view_of,
     walk_file,
 )
-from rmqcore.files.mapped_file import MappedFile, OpenFiles
+from rmqcore.files.mapped_file import OpenFiles
 from rmqcore.native.format._next_record import ScanStatus
 from rmqcore.scan.split import Split
 
@@ -31,13 +32,13 @@ class Damage:
     """A place where no good record is.
 
     Attributes:
-        path: the log file.
+        path: the log file; of an archive its URL.
         phy_offset: where it begins.
         next_offset: where good records go on, or the split ends.
         reason: what is there.
     """
 
-    path: Path
+    path: Path | str
     phy_offset: int
     next_offset: int
     reason: str
@@ -78,14 +79,13 @@ class LogWalk:
             CorruptRecordError: a damaged place, without ``on_damage``.
             CorruptStoreError: a file is shorter than it should be.
             RecordsGoneError: a file is gone.
+            ObjectStoreError: an archive's file cannot be read, or is another one.
         """
         split = self._split
         at = split.start
         while at < split.end:
             start = split.file_start(at)
-            file = MappedFile(
-                split.path_at(start), split.file_size, start, self._open_files, writable=False
-            )
+            file = split.file_at(start, self._open_files)
             stop = min(start + split.file_size, split.end)
             try:
                 yield from self._run_file(kernel, file, at, stop)
@@ -93,9 +93,7 @@ class LogWalk:
                 file.close()
             at = stop
 
-    def _run_file(
-        self, kernel: Kernel, file: MappedFile, at: int, stop: int
-    ) -> Iterator[ScanStatus]:
+    def _run_file(self, kernel: Kernel, file: LogFile, at: int, stop: int) -> Iterator[ScanStatus]:
         view, file_end = view_of(file), file.file_from_offset + file.size
         while at < stop:
             try:
@@ -123,12 +121,12 @@ class LogWalk:
         if self._on_progress is not None and size:
             self._on_progress(size)
 
-    def _gone(self, path: Path, at: int, stop: int) -> None:
+    def _gone(self, path: Path | str, at: int, stop: int) -> None:
         if self._on_damage is None:
             raise RecordsGoneError(path, at)
         self._on_damage(Damage(path, at, stop, "the file is gone"))
 
-    def _damaged(self, file: MappedFile, step: LogStep, stop: int) -> int:
+    def _damaged(self, file: LogFile, step: LogStep, stop: int) -> int:
         """Tell a damaged place; where good records go on, or the split ends."""
         if self._on_damage is None:
             raise CorruptRecordError(file.path, step.phy_offset, step.reason)

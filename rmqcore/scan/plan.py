@@ -24,6 +24,7 @@ from rmqcore.native.derive._dispatch import DispatchBatch
 from rmqcore.native.format._next_record import RECORD_HEAD_SIZE, ScanStatus
 from rmqcore.recovery.geometry import fitted_config
 from rmqcore.scan.log_walk import CHUNK_SIZE, LogWalk
+from rmqcore.scan.shown_topics import ShownTopics
 from rmqcore.scan.split import Split
 from rmqcore.scan.unit_ranges import UnitRange
 
@@ -132,6 +133,10 @@ class LogPlan:
         self.trusted_end = self._trusted_end()
         self._seen = self._seen_now()
 
+    def shown_topics(self, named: Iterable[str], *, services: bool) -> ShownTopics:
+        """What is shown of each topic; arguments as those of `ShownTopics`."""
+        return ShownTopics(self.directory, named, services=services)
+
     def is_current(self) -> bool:
         """True when the log still begins and ends where it did when this was made."""
         return self._seen == self._seen_now()
@@ -149,6 +154,18 @@ class LogPlan:
         except OSError:
             return ()
         return tuple(seen)
+
+    def queues(self) -> dict[str, set[int]]:
+        """Topics that have consume queues, and the queues of each."""
+        root = self.directory.consume_queue
+        return {
+            topic: {
+                int(name)
+                for name in subdirectories(root / topic)
+                if name.isascii() and name.isdigit()
+            }
+            for topic in subdirectories(root)
+        }
 
     @property
     def cut_keys(self) -> list[tuple[str, int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Unpack, cast
 
 from rmqcore.config import StoreConfig
@@ -11,10 +11,9 @@ from rmqcore.errors import CorruptStoreError
 from rmqcore.native.columns._arrow import ColumnBatch, ColumnBatches
 from rmqcore.native.columns._columns import COLUMNS, ColumnDecoder
 from rmqcore.native.format._next_record import ScanStatus
+from rmqcore.scan.any_log import open_any_log, select
 from rmqcore.scan.log_walk import Damage, LogWalk
-from rmqcore.scan.plan import open_log
 from rmqcore.scan.queue_walk import QueueWalk
-from rmqcore.scan.selected import SelectedLog
 from rmqcore.scan.selection import SELECTION_NAMES, RowFilter, Selection, reusable
 from rmqcore.scan.shown_topics import shown
 from rmqcore.scan.split import Split
@@ -58,7 +57,7 @@ def read(
     """The messages of a split as a stream of record batches, in log order.
 
     Args:
-        split: from `plan`, or from a `SelectedLog` of the same selection.
+        split: from `plan`, or from what `select` gives for the same selection.
         columns: names out of `rmqcore.scan.COLUMNS`; only these are decoded.
         verify_crc: refuse a body that contradicts its CRC; the column ``crc_ok`` only says so.
         plain_bodies: decompress bodies that are stored compressed.
@@ -127,28 +126,32 @@ def read_store(
     columns: Iterable[str] = DEFAULT_COLUMNS,
     *,
     config: StoreConfig | str | None = None,
+    archive: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
     **settings: Any,
 ) -> ColumnBatches:
-    """The messages of a whole store, cold or live, as one stream of record batches.
+    """The messages of a whole store, cold or live, or of an archive, as one stream of batches.
 
     Of what was deleted with its topic, and of a broker's own topics that are not named, there are
     none.
 
     Args:
-        store_path: the store's directory.
+        store_path: the store's directory; or an archive, by its URL or its directory.
         columns: as for `read`.
         config: settings of the store, as for `open_store`.
+        archive: of the store, as for `open_any_log`.
+        storage_options: of the archive, as for `open_any_log`.
         **settings: further arguments of `read`, the selection among them.
 
     Returns:
         as `read`; each reading has the messages that the store had when this was called.
     """
     names = tuple(columns)
-    log = open_log(store_path, config=config)
+    log = open_any_log(store_path, config=config, archive=archive, storage_options=storage_options)
     wanted = {name: value for name, value in settings.items() if name in SELECTION_NAMES}
     others = {name: value for name, value in settings.items() if name not in SELECTION_NAMES}
     selection = shown(log, reusable(cast("Selection", wanted)))
-    splits = SelectedLog(log, selection).splits()
+    splits = select(log, selection).splits()
     empty = ColumnDecoder(names, row_max=1).take()
     return ColumnBatches(
         empty,

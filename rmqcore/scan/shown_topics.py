@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, Self
 
 from rmqcore.files.deleted_topics import DELETED_TOPICS_NAME, DeletedTopics
 from rmqcore.files.service_topics import is_service_topic
@@ -15,7 +15,13 @@ from rmqcore.scan.selection import HIDDEN, Selection
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from rmqcore.scan.plan import LogPlan
+
+class Log(Protocol):
+    """What knows the topics of a log."""
+
+    def shown_topics(self, named: Iterable[str], *, services: bool) -> ShownTopics:
+        """What is shown of each topic; arguments as those of `ShownTopics`."""
+
 
 #: These files say which topics there are, and which were deleted.
 _TABLES = ("topics.json", DELETED_TOPICS_NAME)
@@ -37,11 +43,33 @@ class ShownTopics:
     def __init__(
         self, directory: StoreDir, named: Iterable[str] = (), *, services: bool = False
     ) -> None:
+        deleted = _deleted_topics(directory.path, directory.commit_log, _signature(directory))
+        # of a store that is written, a topic may be newer than the list of them
+        self._set(deleted, named, services, directory.is_locked())
+
+    @classmethod
+    def of(
+        cls, deleted: DeletedTopics, named: Iterable[str], *, services: bool, is_written: bool
+    ) -> Self:
+        """What is shown where no directory is.
+
+        Args:
+            deleted: topics that were deleted.
+            named: as for the class.
+            services: as for the class.
+            is_written: a topic may be newer than the list of them.
+        """
+        found = cls.__new__(cls)
+        found._set(deleted, named, services, is_written)
+        return found
+
+    def _set(
+        self, deleted: DeletedTopics, named: Iterable[str], services: bool, is_written: bool
+    ) -> None:
         self._named = frozenset(named)
         self._services = services
-        self._deleted = _deleted_topics(directory.path, directory.commit_log, _signature(directory))
-        # beside a writer, a topic may be newer than the table
-        self._is_written = directory.is_locked()
+        self._deleted = deleted
+        self._is_written = is_written
 
     def rule(self, topic: str) -> tuple[int, dict[int, int]]:
         """The `TopicRule` of the store."""
@@ -55,12 +83,12 @@ class ShownTopics:
         return first, {queue_id: max(first, begin) for queue_id, begin in begins.items()}
 
 
-def shown(log: LogPlan, selection: Selection) -> Selection:
+def shown(log: Log, selection: Selection) -> Selection:
     """A selection that leaves out what is not shown, where it has no rule of its own."""
     if "topic_rule" in selection:
         return selection
     services = selection.get("uncommitted", False)
-    topics = ShownTopics(log.directory, selection.get("topics") or (), services=services)
+    topics = log.shown_topics(selection.get("topics") or (), services=services)
     return {**selection, "topic_rule": topics.rule}
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from rmqcore.files.log_file import LogFile
+from rmqcore.files.mapped_file import MappedFile, OpenFiles
+from rmqcore.scan.object_file import ObjectFile
 from rmqcore.scan.unit_ranges import UnitRange
 
 
@@ -13,13 +16,16 @@ class Split:
     """The records that start in ``[start, end)``; small, and good to be sent to another process.
 
     Attributes:
-        store: the store's directory.
-        commit_log: the directory of its log files.
+        store: the store's directory, or the URL of an archive.
+        commit_log: the directory of its log files; of an archive their URL.
         start, end: physical offsets; both are where a record begins or the log ends.
         first_file: physical offset at which the file that holds ``start`` begins.
         file_size: bytes of every log file.
         units: only the records of these units are wanted, and only they are read; None for all.
         unit_file_size: bytes of every consume-queue file.
+        is_archived: it lies in one file of an archive.
+        tag: of that file, as the archive's manifest knows it; empty where there is none.
+        storage_options: with which an archive is opened; in no ``repr``.
     """
 
     store: str
@@ -30,6 +36,9 @@ class Split:
     file_size: int
     units: tuple[UnitRange, ...] | None = None
     unit_file_size: int = 0
+    is_archived: bool = False
+    tag: str = ""
+    storage_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     @property
     def size(self) -> int:
@@ -41,5 +50,24 @@ class Split:
         return phy_offset - (phy_offset - self.first_file) % self.file_size
 
     def path_at(self, file_start: int) -> Path:
-        """The file that begins at a physical offset."""
+        """The file that begins at a physical offset, of a store in a directory."""
         return Path(self.commit_log) / f"{file_start:020d}"
+
+    def file_at(self, file_start: int, open_files: OpenFiles) -> LogFile:
+        """The file that begins at a physical offset, to be read.
+
+        Args:
+            file_start: the offset.
+            open_files: the bound that files of a directory count against.
+        """
+        if not self.is_archived:
+            path = self.path_at(file_start)
+            return MappedFile(path, self.file_size, file_start, open_files, writable=False)
+        return ObjectFile(
+            self.store,
+            dict(self.storage_options),
+            file_start,
+            self.file_size,
+            tag=self.tag,
+            wanted=(self.start - file_start, self.end - file_start),
+        )

@@ -197,6 +197,7 @@ class CleanCommitLogService:
         clock: Callable[[], int],
         usage: Callable[[], DiskUsage],
         keep_from: Callable[[], int | None] = lambda: None,
+        archived_end: Callable[[], int | None] = lambda: None,
         hour: Callable[[int], int] = local_hour,
         sleep: Callable[[float], object] = sleep,
     ) -> None:
@@ -211,6 +212,8 @@ class CleanCommitLogService:
             keep_from: physical offset from which on age and quota delete nothing (what a consumer
                 or a delay level has still to read), or None. A disk above the forcible ratio
                 deletes it all the same, unless ``clean_file_forcibly_enable`` is off.
+            archived_end: physical offset up to which an archive has the log, where nothing else may
+                be deleted at all; None where that is no matter.
             hour: hour of the day of a time in milliseconds.
             sleep: waits so many seconds, between two deletions.
         """
@@ -220,6 +223,7 @@ class CleanCommitLogService:
         self._clock = clock
         self._usage = usage
         self._keep_from = keep_from
+        self._archived_end = archived_end
         self._hour = hour
         self._sleep = sleep
         self._manual_rounds = 0
@@ -291,7 +295,10 @@ class CleanCommitLogService:
             now_ms, usage, sum(file.size for file in files), self._why_age_counts(now_ms, usage)
         )
         planned: list[PlannedDeletion] = []
+        archived = self._archived_end()
         for file, following in itertools.pairwise(files):
+            if archived is not None and following.file_from_offset > archived:
+                break
             kept = keep_from is not None and following.file_from_offset > keep_from
             reason = self._why(file, state, kept=kept)
             if reason is None:
@@ -316,10 +323,11 @@ class CleanCommitLogService:
             if deletion.file.name == name:
                 return deletion.reason
         hours = ";".join(f"{hour:02}" for hour in sorted(self.config.delete_hours))
-        keep_from = self._keep_from()
+        keep_from, archived = self._keep_from(), self._archived_end()
         files = list(self._log.log_files())
         for log_file, following in itertools.pairwise(files):
             kept = keep_from is not None and following.file_from_offset > keep_from
+            kept = kept or (archived is not None and following.file_from_offset > archived)
             if kept or not self._expired(log_file, now_ms):
                 break
             if log_file.name == name:

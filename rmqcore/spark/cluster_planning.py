@@ -18,7 +18,7 @@ from rmqcore.scan.selection import Selection
 from rmqcore.spark.cluster_options import ClusterOptions, of_queues
 from rmqcore.spark.options import EARLIEST, LATEST, ReadOptions, unknown
 from rmqcore.spark.reading import HOLDS_BODY, arranged
-from rmqcore.spark.runner import settle_worker
+from rmqcore.spark.runner import freeze_worker
 from rmqcore.spark.schema import BROKER
 from rmqcore.spark.topic_choice import TopicChoice
 
@@ -66,7 +66,7 @@ def read_cluster_partition(
     """
     if not isinstance(partition, ClusterPartition):
         return
-    settle_worker()
+    freeze_worker()
     read = options.read
     names = [name for name in schema.names if name != BROKER] or ["phy_offset"]
     selection: Selection = {"begin_ms": partition.begin_ms, "end_ms": partition.end_ms}

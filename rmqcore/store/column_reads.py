@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Unpack
 
 from rmqcore.store.closed_by_with import ClosedByWith
@@ -45,6 +45,8 @@ class ColumnReads(ClosedByWith):
         columns: Iterable[str] | None = None,
         *,
         plain_bodies: bool = False,
+        archive: str | None = None,
+        storage_options: Mapping[str, str] | None = None,
         **selection: Unpack[Selection],
     ) -> StoreDataset:
         """The messages there are now as a ``pyarrow.dataset.Dataset``; needs pyarrow.
@@ -55,11 +57,15 @@ class ColumnReads(ClosedByWith):
         Args:
             columns: names out of `rmqcore.scan.COLUMNS`; None for the usual ones.
             plain_bodies: decompress bodies that are stored compressed.
+            archive: of this store: what retention has deleted is read from there.
+            storage_options: of the archive; see `rmqcore.scan.open_any_log`.
             **selection: only these messages; see `rmqcore.scan.Selection`.
 
         Raises:
             ValueError: an unknown column.
             StoreClosedError: the store is closed.
+            ArchiveError: no archive is there, or it does not reach up to the store.
+            ObjectStoreError: the archive cannot be read.
         """
         from rmqcore.scan.dataset import StoreDataset  # noqa: PLC0415 - needs pyarrow
 
@@ -71,6 +77,8 @@ class ColumnReads(ClosedByWith):
             config=self.config,
             plain_bodies=plain_bodies,
             selection=selection,
+            archive=archive,
+            storage_options=storage_options,
         )
 
     def scan_polars(
@@ -78,6 +86,8 @@ class ColumnReads(ClosedByWith):
         columns: Iterable[str] | None = None,
         *,
         plain_bodies: bool = False,
+        archive: str | None = None,
+        storage_options: Mapping[str, str] | None = None,
         **selection: Unpack[Selection],
     ) -> polars.LazyFrame:
         """The messages there are now as a lazy frame of Polars; needs polars and pyarrow.
@@ -86,7 +96,14 @@ class ColumnReads(ClosedByWith):
         """
         from rmqcore.scan.polars_source import lazy_frame  # noqa: PLC0415 - needs polars
 
-        return lazy_frame(self.arrow_dataset(columns, plain_bodies=plain_bodies, **selection))
+        dataset = self.arrow_dataset(
+            columns,
+            plain_bodies=plain_bodies,
+            archive=archive,
+            storage_options=storage_options,
+            **selection,
+        )
+        return lazy_frame(dataset)
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the topics, with their queues and messages."""

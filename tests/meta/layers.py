@@ -27,6 +27,7 @@ ROWS = (
     ("F1", "java/"),
     ("F2", "config/"),
     ("F3", "files/"),
+    ("F3", "files.objects/"),
     ("F4", "derived/"),
     ("F4", "services/"),
     ("F5", "recovery/"),
@@ -39,6 +40,7 @@ ROWS = (
     ("F7", "__init__"),
     ("F7", "rebuild/"),
     ("F7", "transfer/"),
+    ("F7", "transfer.archive/"),
     ("F8", "doctor/"),
     ("F8", "doctor.selftest/"),
     ("F8", "ha/"),
@@ -88,10 +90,13 @@ BESIDE = {
 }
 #: What may be imported inside a function: packages that only an extra brings.
 OPTIONAL = {
+    "boto3",
+    "botocore",
     "coilmq",
     "cronsim",
     "cryptography",
     "deltalake",
+    "fsspec",
     "huey",
     "kazoo",
     "kombu",
@@ -121,6 +126,7 @@ HEAVY = {
     "rmqcore.cli.cluster",
     "rmqcore.client.table_batches",
     "rmqcore.scan.cluster.dataset",
+    "rmqcore.files.archive_note",
     "rmqcore.scan.dataset",
     "rmqcore.scan.polars_source",
     "rmqcore.proxy",

@@ -125,7 +125,7 @@ class Together:
         self.offset = offset
         self.told = []
 
-    def settle(self, failure):
+    def complete(self, failure):
         self.told.append(failure)
 
 

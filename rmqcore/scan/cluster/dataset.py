@@ -18,7 +18,7 @@ from rmqcore.scan.cluster.read import read_range
 from rmqcore.scan.dataset import Scanned
 from rmqcore.scan.predicates import pushed_down
 from rmqcore.scan.read import DEFAULT_COLUMNS
-from rmqcore.scan.selection import Selection, settled
+from rmqcore.scan.selection import Selection, reusable
 
 #: messages of a fragment
 _PIECE_COUNT = 1_000_000
@@ -48,7 +48,7 @@ class ClusterDataset(Scanned, ds.Dataset):  # type: ignore[misc]
         self._ranges = tuple(ranges)
         self._columns = DEFAULT_COLUMNS if columns is None else tuple(columns)
         self._plain_bodies = plain_bodies
-        self._selection = settled(selection or {})
+        self._selection = reusable(selection or {})
         self._filter: pc.Expression | None = None
         # what is wrong with the columns is said now
         self.schema  # noqa: B018

@@ -18,7 +18,7 @@ from rmqcore.scan.cluster.access import Access
 from rmqcore.scan.cluster.pulls import TOOLS_GROUP, Pulled, RangePull
 from rmqcore.scan.cluster.ranges import QueueRange
 from rmqcore.scan.cluster.topology import Cluster
-from rmqcore.scan.selection import RowFilter, Selection, settled
+from rmqcore.scan.selection import RowFilter, Selection, reusable
 
 _log = logging.getLogger(__name__)
 
@@ -159,7 +159,7 @@ def read_range(
     topic, _, queue_id = range.queue
     offsets = {topic: {queue_id: (range.first, range.stop)}}
     wanted: Selection = {"uncommitted": True, "queue_offsets": offsets}
-    wanted.update(settled(selection))
+    wanted.update(reusable(selection))
     rows = RowFilter(**wanted)
     decoder = ColumnDecoder(
         tuple(columns),

@@ -102,8 +102,19 @@ class Upkeep:
         queue, config = files.log.queue, self._settings.config
         reput, writer = self._log_services.reput, files.writer
 
+        directory = files.directory
+
+        def archived() -> int | None:
+            """Up to where files may be deleted; None where that is no matter."""
+            if not self.retention.clean_log.config.keep_unarchived:
+                return None
+            from rmqcore.files.archive_note import archived_end  # noqa: PLC0415 - few need it
+
+            return archived_end(directory)
+
         def needed_from() -> int:
-            return min(reput.offset, writer.flushed_offset)
+            offsets = (reput.offset, writer.flushed_offset, archived())
+            return min(offset for offset in offsets if offset is not None)
 
         derived = (
             [*files.derived] if files.log.mapped is None else [files.log.mapped, *files.derived]
@@ -116,6 +127,7 @@ class Upkeep:
                 clock=world.clock_ms,
                 usage=lambda: disk_usage(queue.directory),
                 keep_from=self.oldest_parked,
+                archived_end=archived,
                 sleep=world.sleep,
             ),
             CleanConsumeQueueService(lambda: files.log.min_offset, *derived),

@@ -1,0 +1,120 @@
+"""``rmqcore archive`` and ``rmqcore restore``: sealed log files to object storage, and back."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from rmqcore.cli.options import (
+    AsJson,
+    ConfigFile,
+    Settings,
+    StorePath,
+    configured,
+    parse_duration,
+    parse_settings,
+)
+from rmqcore.cli.output import print_json, size_text
+from rmqcore.cli.progress import Bars
+from rmqcore.files.objects.errors import ObjectAccessError, ObjectStoreError
+from rmqcore.transfer.archive import Archiver, ArchiveReport, restore
+from rmqcore.world import sleep
+
+ArchiveUrl = Annotated[
+    str, typer.Argument(metavar="URL", help="s3://bucket/prefix, file:///path, or a directory")
+]
+StorageOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--storage-option",
+        metavar="NAME=VALUE",
+        help="credentials or endpoint, where the environment does not tell them; repeatable",
+    ),
+]
+
+
+def storage_options(pairs: list[str] | None) -> dict[str, str]:
+    """The options of ``--storage-option``."""
+    return {name: str(value) for name, value in parse_settings(pairs).items()}
+
+
+def archive(
+    store: StorePath,
+    url: ArchiveUrl,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="go on with each file that is sealed, until Ctrl-C")
+    ] = False,
+    every: Annotated[
+        str, typer.Option(metavar="TIME", help="with --follow, how often to look")
+    ] = "10s",
+    options: StorageOptions = None,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Bring the sealed log files of a store, cold or live, to object storage; changes none.
+
+    A file counts when the manifest that names it is written; killed anywhere, run it again.
+    """
+    pause_s = parse_duration(every) or 10.0
+    archiver = Archiver(
+        store, url, config=configured(config, settings), storage_options=storage_options(options)
+    )
+    while True:
+        try:
+            with Bars() as bars:
+                report = archiver.run_once(lambda done, total: bars.show("archive", done, total))
+            if report.files or not follow:
+                _print(report, as_json)
+        except ObjectAccessError:
+            raise
+        except ObjectStoreError as error:
+            if not follow:
+                raise
+            typer.echo(f"rmqcore: {error}; tries again in {every}", err=True)
+        if not follow:
+            return
+        sleep(pause_s)
+
+
+def _print(report: ArchiveReport, as_json: bool) -> None:
+    if as_json:
+        print_json(asdict(report))
+        return
+    typer.echo(
+        f"{len(report.files)} files, {size_text(report.bytes)} archived; {report.url} has the "
+        f"physical offsets {report.start} to {report.end}, the log ends at {report.log_end}"
+    )
+
+
+def restore_(
+    url: ArchiveUrl,
+    store: StorePath,
+    jobs: Annotated[int, typer.Option(min=1, help="processes that derive queues and index")] = 1,
+    options: StorageOptions = None,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the store that an archive has: its log byte for byte, queues and index from it.
+
+    STORE has to be empty, or not there; killed anywhere, run it again.
+    """
+    with Bars() as bars:
+        report = restore(
+            url,
+            store,
+            config=configured(config, settings),
+            storage_options=storage_options(options),
+            jobs=jobs,
+            progress=lambda done, total: bars.show("restore", done, total),
+        )
+    if as_json:
+        print_json(asdict(report))
+        return
+    typer.echo(
+        f"{report.records:,} messages, {size_text(report.bytes)} in {report.files} files: {store} "
+        f"has the physical offsets {report.start} to {report.end}"
+    )

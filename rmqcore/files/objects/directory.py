@@ -1,0 +1,118 @@
+"""Objects in a directory of this machine, or of a mount."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from pathlib import Path
+
+from rmqcore.files.objects.errors import ObjectExistsError, ObjectMissingError
+from rmqcore.files.objects.protocol import ObjectInfo
+from rmqcore.files.store_dir import make_directory, room_at
+from rmqcore.world import sync_directory, sync_fd
+
+
+class DirectoryObjects:
+    """Files below a directory; one that begins with a dot is being written, and no object.
+
+    Args:
+        path: the directory; made with the first object.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.url = str(path)
+
+    def list(self, prefix: str) -> list[ObjectInfo]:
+        """The objects below a name, sorted."""
+        found = []
+        for folder, _, names in os.walk(self.path / prefix):
+            for name in names:
+                if not name.startswith("."):
+                    path = Path(folder) / name
+                    found.append(
+                        ObjectInfo(path.relative_to(self.path).as_posix(), path.stat().st_size)
+                    )
+        return sorted(found, key=lambda one: one.name)
+
+    def open(self, name: str) -> FileReader:
+        """Open an object for reading."""
+        return FileReader(self.path / name)
+
+    def create(self, name: str, content: bytes | Path, sha256: str) -> str:
+        """Make an object, on the disk when it returns.
+
+        Of two who make it at once one gets an error. What a kill has left is written anew.
+        """
+        path = self.path / name
+        make_directory(path.parent)
+        fresh = path.with_name(f".{path.name}.tmp")
+        fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        with os.fdopen(fd, "r+b") as stream:
+            self._own(stream.fileno(), fresh, path)
+            with room_at(fresh):
+                stream.truncate(0)
+                if isinstance(content, bytes):
+                    stream.write(content)
+                else:
+                    with content.open("rb") as source:
+                        shutil.copyfileobj(source, stream, 1 << 20)
+                stream.flush()
+                sync_fd(stream.fileno())
+            try:
+                os.link(fresh, path)
+            except FileExistsError:
+                raise ObjectExistsError(str(path), "there is a file of that name") from None
+            finally:
+                fresh.unlink()
+            sync_directory(path.parent)
+        return ""
+
+    @staticmethod
+    def _own(fd: int, fresh: Path, path: Path) -> None:
+        """Take the file that is to become an object, or say that another has it."""
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            mine = os.path.samestat(fresh.stat(), os.fstat(fd))
+        except (BlockingIOError, FileNotFoundError):
+            mine = False
+        if not mine:
+            raise ObjectExistsError(str(path), "another process is writing it")
+        if os.fstat(fd).st_nlink > 1:
+            # it got its name, and then came a kill
+            fresh.unlink()
+            raise ObjectExistsError(str(path), "there is a file of that name")
+
+    def delete(self, name: str) -> None:
+        """Delete an object."""
+        (self.path / name).unlink(missing_ok=True)
+
+
+class FileReader:
+    """A file that is open for reading.
+
+    Args:
+        path: the file.
+    """
+
+    tag = ""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._stream = path.open("rb", buffering=0)
+        except (FileNotFoundError, NotADirectoryError):
+            raise ObjectMissingError(str(path), "no such file") from None
+        self.size = os.fstat(self._stream.fileno()).st_size
+
+    def read_at(self, position: int, size: int) -> bytes:
+        """So many bytes from a position on, fewer where the file ends."""
+        fd = self._stream.fileno()
+        data = os.pread(fd, size, position)
+        while len(data) < size and (more := os.pread(fd, size - len(data), position + len(data))):
+            data += more
+        return data
+
+    def close(self) -> None:
+        """Close it."""
+        self._stream.close()

@@ -1,0 +1,97 @@
+"""Credentials and endpoint of an object store: by name, or as AWS's own tools find them.
+
+Their values are in no error text and in no ``repr``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from rmqcore.errors import ConfigError
+
+StorageOptions = Mapping[str, str]
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+#: as other readers of S3 name them; without ``aws_``, too
+S3_NAMES = (
+    "access_key_id",
+    "secret_access_key",
+    "session_token",
+    "region",
+    "endpoint_url",
+    "anonymous",
+    "connect_timeout_s",
+    "request_timeout_s",
+)
+#: where AWS's own tools look for an endpoint and a region
+_FROM_ENVIRONMENT = {
+    "endpoint_url": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+    "region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
+}
+_SECRETS = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+)
+#: names of options whose values are no secrets
+_OPEN_NAMES = ("region", "endpoint_url", "anonymous", "connect_timeout_s", "request_timeout_s")
+
+
+def is_url(place: str | os.PathLike[str]) -> bool:
+    """True for ``scheme://...``, False for a directory."""
+    return _URL.match(os.fspath(place)) is not None
+
+
+def scheme_of(url: str) -> str:
+    """The scheme of a URL, in small letters.
+
+    Raises:
+        ConfigError: it holds credentials, which belong elsewhere; or a query.
+    """
+    parts = urlsplit(url)
+    if "@" in parts.netloc and parts.scheme.lower() in ("s3", "s3a", "http", "https"):
+        rule = "no credentials in a URL: give them by storage_options or the environment"
+        raise ConfigError("url", f"{parts.scheme}://...", rule)
+    if parts.query or parts.fragment:
+        raise ConfigError("url", url.partition("?")[0], "a URL without ? and #")
+    return parts.scheme.lower()
+
+
+def s3_options(given: StorageOptions) -> dict[str, str]:
+    """Options of S3 by their short names, with what the environment adds.
+
+    Raises:
+        ConfigError: an unknown name, or half a pair of keys.
+    """
+    found: dict[str, str] = {}
+    for name, value in given.items():
+        short = name.lower().removeprefix("aws_")
+        if short not in S3_NAMES:
+            known = ", ".join(f"aws_{one}" for one in S3_NAMES)
+            raise ConfigError("storage_options", name, f"one of {known}")
+        found[short] = str(value)
+    if ("access_key_id" in found) != ("secret_access_key" in found):
+        rule = "aws_access_key_id and aws_secret_access_key, both or neither"
+        raise ConfigError("storage_options", "one key", rule)
+    for short, names in _FROM_ENVIRONMENT.items():
+        told = next((os.environ[name] for name in names if os.environ.get(name)), None)
+        if told is not None:
+            found.setdefault(short, told)
+    return found
+
+
+def scrubbed(text: object, given: StorageOptions) -> str:
+    """A text of somebody else's in one line, without any secret."""
+    line = " ".join(str(text).split())
+    secrets = [str(value) for name, value in given.items() if _is_secret(name)]
+    secrets += [os.environ.get(name, "") for name in _SECRETS]
+    for secret in sorted(secrets, key=len, reverse=True):
+        if secret:
+            line = line.replace(secret, "***")
+    return line
+
+
+def _is_secret(name: str) -> bool:
+    return name.lower().removeprefix("aws_") not in _OPEN_NAMES

@@ -1,0 +1,309 @@
+"""Sealed log files in an archive, and one log out of archive and store."""
+
+import json
+import pickle
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import rmqcore
+from rmqcore.errors import ConfigError, CorruptRecordError, RecordsGoneError, StoreError
+from rmqcore.files.objects import open_objects
+from rmqcore.files.objects.errors import (
+    ArchiveConflictError,
+    ArchiveError,
+    ObjectChangedError,
+    ObjectExistsError,
+    ObjectMissingError,
+)
+from rmqcore.scan import ArchiveLog, open_any_log, read_store, select
+from rmqcore.scan.dataset import StoreDataset
+from rmqcore.scan.manifest import Manifest, commit, load_manifest
+from rmqcore.transfer.archive import Archiver, restore, verify_archive
+
+pytestmark = pytest.mark.engine
+
+FILE_SIZE = 1 << 18
+SMALL = {"mapped_file_size_commit_log": FILE_SIZE}
+
+
+def put(path, count, topic=None, first=0):
+    """Append messages: a topic of the first hundreds only, and three that are everywhere."""
+    with rmqcore.open_store(path, **SMALL) as store:
+        for number in range(first, first + count):
+            name = topic or f"T{number % 3}"
+            store.put(name, b"x" * 300 + b"%d" % number, queue_id=number % 2, keys=f"k{number}")
+
+
+def rows(place, **selection):
+    return pa.table(read_store(place, ("topic", "queue_offset", "phy_offset", "body"), **selection))
+
+
+@pytest.fixture(scope="module")
+def archived(tmp_path_factory):
+    """A store of some files, and its archive in a directory."""
+    root = tmp_path_factory.mktemp("archived")
+    put(root / "store", 300, "Early")
+    put(root / "store", 3000)
+    report = Archiver(root / "store", str(root / "archive")).run_once()
+    return root / "store", root / "archive", report
+
+
+class Killed(BaseException):
+    """Ends the archiver where it is."""
+
+
+def kill_at(name):
+    def failpoint(reached):
+        if reached == name:
+            raise Killed
+
+    return failpoint
+
+
+def test_sealed_files_are_archived_byte_for_byte_and_read_as_the_store_is(archived):
+    store, archive, report = archived
+    assert len(report.files) == 5
+    assert (report.start, report.end) == (0, 5 * FILE_SIZE)
+    for name in report.files:
+        path = archive / "commitlog" / name
+        assert path.read_bytes() == (store / "commitlog" / name).read_bytes()
+        index = json.loads(path.with_name(f"{name}.idx").read_text())
+        inside = (pc.field("phy_offset") >= int(name)) & (
+            pc.field("phy_offset") < int(name) + FILE_SIZE
+        )
+        assert index["rows"] == rows(archive).filter(inside).num_rows
+    of_store = rows(store)
+    assert rows(archive) == of_store.filter(pc.field("phy_offset") < report.end)
+    assert rows(str(archive), topics=["T1"]).num_rows > 100
+    assert verify_archive(str(archive)).clean
+    assert Archiver(store, str(archive)).run_once().files == []
+
+
+def test_topics_queues_and_times_choose_files_by_the_manifest_alone(archived):
+    store, archive, _ = archived
+    log = ArchiveLog(str(archive))
+
+    def starts(**selection):
+        return [split.start for split in select(log, selection).splits()]
+
+    every = [number * FILE_SIZE for number in range(5)]
+    assert starts() == starts(topics=["T0"]) == starts(queue_ids=[1]) == every
+    assert starts(topics=["Early"]) == starts(topics=["Early", "None"]) == every[:1]
+    assert starts(topics=["None"]) == starts(queue_ids=[7]) == []
+    assert starts(topics=["None"], uncommitted=True) == every
+    last = max(log.files(), key=lambda file: file.start).last_ms
+    assert starts(begin_ms=last + 1) == starts(end_ms=1) == []
+    assert starts(begin_ms=last)[-1] == every[-1]
+    assert starts(begin_phy_offset=FILE_SIZE + 5, end_phy_offset=2 * FILE_SIZE + 5) == every[1:3]
+    wanted = {"topics": ["T1"], "queue_offsets": {"T1": {0: (0, 3), 1: (0, 0)}}}
+    assert starts(**wanted) == every[:1]
+    assert rows(str(archive), **wanted).num_rows == 3
+    counts = select(log, {"topics": ["Early"]}).queue_counts()
+    assert counts == {("Early", 0): 150, ("Early", 1): 150}
+
+
+@pytest.mark.parametrize("step", ["walked", "file written", "page written", "manifest written"])
+def test_an_archiver_that_is_killed_goes_on_and_loses_nothing(archived, tmp_path, step):
+    store, _, report = archived
+    url = str(tmp_path / "archive")
+    with pytest.raises(Killed):
+        Archiver(store, url, failpoint=kill_at(f"archive: {step}")).run_once()
+    again = Archiver(store, url).run_once()
+    assert len(again.files) == (4 if step == "manifest written" else 5)
+    assert again.end == report.end
+    assert verify_archive(url).clean
+    assert rows(url) == rows(archived[1])
+
+
+def test_two_archivers_collide_and_overwrite_nothing(archived, tmp_path):
+    store, _, _ = archived
+    url = str(tmp_path / "archive")
+    second = Archiver(store, url)
+
+    def first_is_faster(reached):
+        if reached == "archive: page written":
+            first.run_once()
+
+    first = Archiver(store, url)
+    slow = Archiver(store, url, failpoint=first_is_faster)
+    with pytest.raises(ArchiveConflictError, match="another archiver"):
+        slow.run_once()
+    assert verify_archive(url).files == 5
+    assert second.run_once().files == []
+
+
+def test_another_store_is_not_archived_over_one(archived, tmp_path):
+    store, archive, report = archived
+    before = {path: path.read_bytes() for path in archive.rglob("*") if path.is_file()}
+    put(tmp_path / "other", 3500, "Other")
+    with pytest.raises(ArchiveConflictError, match="another store"):
+        Archiver(tmp_path / "other", str(archive)).run_once()
+    (tmp_path / "fresh" / "commitlog").mkdir(parents=True)
+    (tmp_path / "fresh" / "commitlog" / report.files[0]).write_bytes(b"not ours")
+    with pytest.raises(ArchiveConflictError, match="is kept"):
+        Archiver(store, str(tmp_path / "fresh")).run_once()
+    assert before == {path: path.read_bytes() for path in archive.rglob("*") if path.is_file()}
+
+
+def test_a_manifest_in_the_place_of_a_deleted_one_is_a_conflict(tmp_path):
+    objects = open_objects(tmp_path)
+    sleeper = manifest = commit(objects, Manifest(writer="one"))
+    for _ in range(12):
+        manifest = commit(objects, manifest)
+    assert len(objects.list("manifest")) == 8
+    with pytest.raises(ArchiveConflictError):
+        commit(objects, sleeper)
+    assert load_manifest(objects).generation == 13
+
+
+def test_what_was_restored_is_the_store(archived, tmp_path):
+    store, archive, report = archived
+    restored = tmp_path / "restored"
+    told = restore(str(archive), restored)
+    assert (told.files, told.end) == (5, report.end)
+    for name in report.files:
+        assert (restored / "commitlog" / name).read_bytes() == (
+            store / "commitlog" / name
+        ).read_bytes()
+    with rmqcore.open_store(restored, **SMALL) as opened:
+        assert opened.get_message("Early", 1, 0).messages[0].body == b"x" * 300 + b"1"
+        assert opened.query_message("T1", "k100").messages[0].keys == ("k100",)
+    assert rows(restored) == rows(archive)
+    with pytest.raises(StoreError, match="not empty"):
+        restore(str(archive), restored)
+
+
+def test_an_object_that_changed_underneath_is_told(archived, tmp_path):
+    store, _, report = archived
+    archive = tmp_path / "archive"
+    Archiver(store, str(archive)).run_once()
+    path = archive / "commitlog" / report.files[1]
+    data = bytearray(path.read_bytes())
+    data[FILE_SIZE - 1] ^= 1
+    path.write_bytes(data)
+    (finding,) = verify_archive(str(archive)).findings
+    assert "SHA-256" in finding
+    with pytest.raises(ObjectChangedError, match="SHA-256"):
+        restore(str(archive), tmp_path / "restored")
+    path.write_bytes(data[:-10])
+    with pytest.raises(ObjectChangedError, match="bytes"):
+        list(read_store(archive))
+    path.unlink()
+    with pytest.raises(RecordsGoneError, match="deleted"):
+        list(read_store(archive))
+    assert verify_archive(str(archive)).findings
+
+
+def test_a_damaged_record_keeps_its_file_out(tmp_path):
+    put(tmp_path / "store", 1500)
+    path = tmp_path / "store" / "commitlog" / f"{FILE_SIZE:020d}"
+    data = bytearray(path.read_bytes())
+    data[200] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptRecordError):
+        Archiver(tmp_path / "store", str(tmp_path / "archive")).run_once()
+    assert ArchiveLog(str(tmp_path / "archive")).end == FILE_SIZE
+
+
+class TestOneLog:
+    """Archive and store together."""
+
+    @pytest.fixture
+    def cut(self, archived, tmp_path):
+        """A store whose first files retention has deleted, its archive, and all of its rows."""
+        put(tmp_path / "store", 3000)
+        every = rows(tmp_path / "store")
+        Archiver(tmp_path / "store", str(tmp_path / "archive")).run_once()
+        for number in range(3):
+            (tmp_path / "store" / "commitlog" / f"{number * FILE_SIZE:020d}").unlink()
+        return tmp_path / "store", str(tmp_path / "archive"), every
+
+    def test_what_was_deleted_below_is_answered_from_above(self, cut):
+        store, archive, every = cut
+        assert rows(store).num_rows < every.num_rows
+        assert rows(store, archive=archive) == every
+        one = rows(store, archive=archive, topics=["T2"], queue_ids=[1])
+        assert one["queue_offset"].to_pylist() == list(range(500))
+        dataset = pickle.loads(pickle.dumps(StoreDataset(store, archive=archive)))
+        assert dataset.count_rows() == every.num_rows
+        assert dataset.count_rows(filter=pc.field("topic") == "T0") == 1000
+        with rmqcore.open_store(store, mode="r") as opened:
+            assert opened.arrow_dataset(archive=archive).count_rows() == every.num_rows
+
+    def test_a_gap_between_the_two_is_an_error(self, cut):
+        store, archive, _ = cut
+        put(store, 3000)
+        for number in range(3, 5):
+            (store / "commitlog" / f"{number * FILE_SIZE:020d}").unlink()
+        with pytest.raises(ArchiveError, match="neither"):
+            open_any_log(store, archive=archive)
+        with pytest.raises(ArchiveError, match="keep_unarchived"):
+            Archiver(store, archive).run_once()
+
+    def test_a_deleted_topic_stays_deleted_when_the_store_has_forgotten_it(self, tmp_path):
+        store, archive = tmp_path / "store", str(tmp_path / "archive")
+        put(store, 900, "Gone")
+        with rmqcore.open_store(store, **SMALL) as opened:
+            opened.delete_topic("Gone")
+        put(store, 2500)
+        Archiver(store, archive).run_once()
+        assert rows(archive, topics=["Gone"]).num_rows == 0
+        (store / "config" / "deletedTopics.json").unlink()
+        put(store, 1000)
+        Archiver(store, archive).run_once()
+        assert rows(archive, topics=["Gone"]).num_rows == 0
+        assert rows(store, archive=archive, topics=["Gone"]).num_rows == 0
+
+
+class TestRetention:
+    """Only what the manifest names may go."""
+
+    def test_nothing_goes_before_it_is_archived(self, tmp_path):
+        store, archive = tmp_path / "store", str(tmp_path / "archive")
+        put(store, 3000)
+        settings = {**SMALL, "retention_bytes": FILE_SIZE}
+        with rmqcore.open_store(store, **settings, keep_unarchived=True) as opened:
+            opened.delete_expired_files()
+            assert opened.min_phy_offset == 0
+            assert opened.why_will_be_deleted(f"{0:020d}") is None
+            Archiver(store, archive).run_once()
+            assert "retention_bytes" in opened.why_will_be_deleted(f"{0:020d}")
+            opened.delete_expired_files()
+            assert 0 < opened.min_phy_offset <= ArchiveLog(archive).end
+        assert rows(store, archive=archive).num_rows == 3000
+
+
+def test_objects_are_created_once_in_every_place(tmp_path):
+    for url in (str(tmp_path / "place"), (tmp_path / "url").as_uri(), "memory://test-objects"):
+        objects = open_objects(url)
+        objects.create("a/b", b"one", "")
+        with pytest.raises(ObjectExistsError):
+            objects.create("a/b", b"two", "")
+        reader = objects.open("a/b")
+        assert (reader.size, reader.read_at(1, 5)) == (3, b"ne")
+        reader.close()
+        assert [(one.name, one.size) for one in objects.list("a")] == [("a/b", 3)]
+        assert objects.list("none") == []
+        objects.delete("a/b")
+        with pytest.raises(ObjectMissingError):
+            objects.open("a/b")
+
+
+def test_an_archive_behind_fsspec_is_one_too(archived):
+    url = "memory://archives/one"
+    assert len(Archiver(archived[0], url).run_once().files) == 5
+    assert rows(url) == rows(archived[1])
+    assert verify_archive(url).clean
+
+
+def test_places_that_are_no_archive_are_told(tmp_path):
+    with pytest.raises(ArchiveError, match="no archive is here"):
+        read_store("memory://nothing")
+    with pytest.raises(ConfigError, match="no credentials in a URL") as error:
+        read_store("s3://KEY:SECRET@bucket/p")
+    assert "SECRET" not in str(error.value)
+    with pytest.raises(ConfigError, match="aws_endpoint_url") as error:
+        read_store("s3://bucket/p", storage_options={"aws_secret": "SECRET"})
+    assert "SECRET" not in str(error.value)
