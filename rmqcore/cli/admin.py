@@ -9,8 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from rmqcore.cli.failures import EXIT_CODES, ExitCode, StoreCommand
-from rmqcore.cli.options import AsJson, Long, parse_time
-from rmqcore.cli.output import NOTES, print_facts, print_json, print_message, print_table, time_text
+from rmqcore.cli.named import broker_address, broker_name, expect_group, expect_topic
+from rmqcore.cli.notes import note
+from rmqcore.cli.options import AsJson, Long
+from rmqcore.cli.output import print_facts, print_json, print_message, print_table, time_text
 from rmqcore.cli.remote import (
     DEFAULT_NAME_SERVER,
     AccessKey,
@@ -19,6 +21,7 @@ from rmqcore.cli.remote import (
     Tls,
     access,
 )
+from rmqcore.cli.times import parse_time
 from rmqcore.client.blocking import Admin
 from rmqcore.client.results import MessageQueue
 
@@ -30,12 +33,13 @@ app = typer.Typer(
 
 Topic = Annotated[str, typer.Option("--topic", "-t", help="the topic")]
 Group = Annotated[str, typer.Option("--group", "-g", help="the group")]
-Broker = Annotated[str, typer.Option("--broker", "-b", help="address of the broker, host:port")]
+Broker = Annotated[str, typer.Option("--broker", "-b", help="the broker: host:port, or its name")]
 Brokers = Annotated[
     list[str] | None,
-    typer.Option("--broker", "-b", help="address of a broker; repeatable; without: all masters"),
+    typer.Option(
+        "--broker", "-b", help="a broker, host:port or its name; repeatable; all masters without it"
+    ),
 ]
-BrokerName = Annotated[str, typer.Option("--broker", "-b", help="name of the broker")]
 
 
 def _remote(
@@ -102,6 +106,10 @@ def _queue(queue: MessageQueue) -> dict[str, object]:
 _QUEUE = ("topic", "broker_name", "queue_id")
 
 
+def _addresses(admin: Admin, brokers: list[str] | None) -> list[str] | None:
+    return [broker_address(admin, each) for each in brokers] if brokers else None
+
+
 # ---- clusters and brokers
 
 
@@ -139,14 +147,14 @@ def _rate(rates: str) -> str:
 @_command("brokerStatus")
 def broker_status(admin: Admin, broker: Broker, as_json: AsJson = False) -> None:
     """A broker's figures."""
-    figures = admin.runtime_info(broker)
+    figures = admin.runtime_info(broker_address(admin, broker))
     _facts(figures, as_json)
 
 
 @_command("getBrokerConfig")
 def get_broker_config(admin: Admin, broker: Broker, as_json: AsJson = False) -> None:
     """A broker's settings."""
-    settings = admin.broker_config(broker)
+    settings = admin.broker_config(broker_address(admin, broker))
     _facts(settings, as_json)
 
 
@@ -159,22 +167,24 @@ def update_broker_config(
     as_json: AsJson = False,
 ) -> None:
     """Change a setting of a broker while it runs."""
-    admin.update_broker_config(broker, {key: value})
+    admin.update_broker_config(broker_address(admin, broker), {key: value})
     _done({"broker": broker, key: value}, as_json)
 
 
 @_command("wipeWritePerm")
-def wipe_write_perm(admin: Admin, broker: BrokerName, as_json: AsJson = False) -> None:
+def wipe_write_perm(admin: Admin, broker: Broker, as_json: AsJson = False) -> None:
     """Let clients send nothing to a broker any more."""
-    topics = admin.set_write_permission(broker, allowed=False)
-    _done({"broker_name": broker, "topics": topics}, as_json)
+    name = broker_name(admin, broker)
+    topics = admin.set_write_permission(name, allowed=False)
+    _done({"broker_name": name, "topics": topics}, as_json)
 
 
 @_command("addWritePerm")
-def add_write_perm(admin: Admin, broker: BrokerName, as_json: AsJson = False) -> None:
+def add_write_perm(admin: Admin, broker: Broker, as_json: AsJson = False) -> None:
     """Let clients send to a broker again."""
-    topics = admin.set_write_permission(broker, allowed=True)
-    _done({"broker_name": broker, "topics": topics}, as_json)
+    name = broker_name(admin, broker)
+    topics = admin.set_write_permission(name, allowed=True)
+    _done({"broker_name": name, "topics": topics}, as_json)
 
 
 # ---- topics
@@ -236,7 +246,12 @@ def update_topic(
 ) -> None:
     """Create a topic, or change it."""
     admin.create_topic(
-        topic, queues=queues, perm=perm, order=order, attributes=attributes, brokers=brokers
+        topic,
+        queues=queues,
+        perm=perm,
+        order=order,
+        attributes=attributes,
+        brokers=_addresses(admin, brokers),
     )
     _done({"topic": topic, "queues": queues, "perm": perm}, as_json)
 
@@ -244,6 +259,7 @@ def update_topic(
 @_command("deleteTopic")
 def delete_topic(admin: Admin, topic: Topic, as_json: AsJson = False) -> None:
     """Delete a topic everywhere."""
+    expect_topic(admin, topic)
     admin.delete_topic(topic)
     _done({"topic": topic}, as_json)
 
@@ -261,13 +277,19 @@ def update_sub_group(
     as_json: AsJson = False,
 ) -> None:
     """Create a consumer group, or change it."""
-    admin.create_group(group, retry_max_times=retry_max, retry_queues=retry_queues, brokers=brokers)
+    admin.create_group(
+        group,
+        retry_max_times=retry_max,
+        retry_queues=retry_queues,
+        brokers=_addresses(admin, brokers),
+    )
     _done({"group": group, "retry_max_times": retry_max}, as_json)
 
 
 @_command("deleteSubGroup")
 def delete_sub_group(admin: Admin, group: Group, as_json: AsJson = False) -> None:
     """Delete a consumer group, and what it has consumed."""
+    expect_group(admin, group)
     admin.delete_group(group)
     _done({"group": group}, as_json)
 
@@ -313,11 +335,15 @@ def reset_offset_by_time(
     group: Group,
     topic: Topic,
     when: Annotated[
-        str, typer.Option("--timestamp", "-s", help="a time; 'now' for the end, 0 for the begin")
+        str,
+        typer.Option(
+            "--timestamp", "-s", metavar="TIME", help="'now' is the end of the queues, 0 the begin"
+        ),
     ],
     as_json: AsJson = False,
 ) -> None:
     """Let a group go on at the messages of a time."""
+    expect_topic(admin, topic)
     timestamp_ms = -1 if when == "now" else parse_time(when)
     offsets = admin.reset_offsets(group, topic, 0 if timestamp_ms is None else timestamp_ms)
     rows = [_queue(queue) | {"offset": offset} for queue, offset in offsets.items()]
@@ -367,7 +393,7 @@ def _query(admin: Admin, topic: str, key: str, *, unique: bool, long: bool, as_j
     for message in found:
         print_message(message.stored, as_json=as_json, long=long)
     if not found:
-        NOTES.print(f"{topic} has no message with {key}", markup=False)
+        note(f"{topic} has no message with {key}")
         raise typer.Exit(ExitCode.FINDINGS)
 
 

@@ -11,9 +11,10 @@ from typing import Annotated
 import typer
 
 from rmqcore.cli.failures import ExitCode
-from rmqcore.cli.options import AsJson, ConfigFile, Settings, StorePath, configured, parse_duration
+from rmqcore.cli.options import AsJson, ConfigFile, Settings, StorePath, configured
 from rmqcore.cli.output import CONSOLE, print_facts, print_json, print_table
 from rmqcore.cli.progress import Bars
+from rmqcore.cli.times import parse_duration
 from rmqcore.doctor import DumpField, DumpItem, Severity, VerifyReport
 from rmqcore.doctor import dump as dump_file
 from rmqcore.doctor import verify as verify_store
@@ -33,7 +34,7 @@ def verify(
         bool, typer.Option(help="also each record's time, and unpack compressed bodies")
     ] = False,
     max_duration: Annotated[
-        str | None, typer.Option(metavar="TIME", help="end after this long, such as 30s or 10m")
+        str | None, typer.Option(metavar="DURATION", help="end after this long, such as 30s or 10m")
     ] = None,
     start: Annotated[
         int, typer.Option(min=0, metavar="OFFSET", help="begin at this physical offset")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
 import threading
@@ -17,6 +16,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from rmqcore.cli.notes import forget, note
 from rmqcore.errors import (
     ConfigWarning,
     CorruptRecordError,
@@ -120,7 +120,7 @@ def report(error: BaseException, *, as_json: bool, code: IntEnum | None = None) 
     """Write an error to standard error, as a line or as a JSON object; its exit code."""
     code = exit_code_of(error) if code is None else code
     if not as_json:
-        sys.stderr.write(f"rmqcore: error: {describe(error)}\n")
+        note(f"rmqcore: error: {describe(error)}")
         return code
     facts: dict[str, Any] = {
         "error": type(error).__name__,
@@ -130,7 +130,7 @@ def report(error: BaseException, *, as_json: bool, code: IntEnum | None = None) 
     for name in ("path", "phy_offset", "reason", "source", "line"):
         if hasattr(error, name):
             facts[name] = getattr(error, name)
-    sys.stderr.write(json.dumps(facts, default=str) + "\n")
+    note(json.dumps(facts, default=str))
     return code
 
 
@@ -157,7 +157,7 @@ class Application(TyperGroup):
                     words, prog_name, complete_var, False, windows_expand_args, **extra
                 )
         except typer.Abort:
-            sys.stderr.write("rmqcore: interrupted\n")
+            note("rmqcore: interrupted")
             code = ExitCode.INTERRUPTED
         except _CLICK_ERROR as error:
             code = _report_usage(error, as_json="--json" in words)
@@ -165,7 +165,7 @@ class Application(TyperGroup):
             # click ends so for a closed pipe, and also behind a help page
             if not isinstance(ended.__context__, BrokenPipeError):
                 raise
-            _forget_output()
+            forget(sys.stdout)
             code = ExitCode.PIPE_CLOSED
         if not standalone_mode:
             return code
@@ -199,9 +199,9 @@ def _report_usage(error: Any, *, as_json: bool) -> int:
     said = " ".join(error.format_message().split())
     if as_json:
         facts = {"error": type(error).__name__, "message": said, "exit_code": int(code)}
-        sys.stderr.write(json.dumps(facts) + "\n")
+        note(json.dumps(facts))
     else:
-        sys.stderr.write(f"rmqcore: error: {said} (see {path} --help)\n")
+        note(f"rmqcore: error: {said} (see {path} --help)")
     return int(code)
 
 
@@ -219,7 +219,7 @@ class StoreCommand(TyperCommand):
                 answer = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
-            _forget_output()
+            forget(sys.stdout)
             ctx.exit(ExitCode.PIPE_CLOSED)
         except (RmqCoreError, OSError) as error:
             if isinstance(error, CorruptRecordError) and "skip_damaged" in ctx.params:
@@ -227,7 +227,7 @@ class StoreCommand(TyperCommand):
             as_json = bool(ctx.params.get("as_json"))
             ctx.exit(report(error, as_json=as_json, code=self.code_of(error)))
         except KeyboardInterrupt:
-            sys.stderr.write("rmqcore: interrupted\n")
+            note("rmqcore: interrupted")
             ctx.exit(ExitCode.INTERRUPTED)
         return answer
 
@@ -242,11 +242,4 @@ class DoctorCommand(StoreCommand):
 def warn(message: object, *_: object, as_json: bool, **__: object) -> None:
     """Write a warning to standard error, as a line or as a JSON object."""
     line = json.dumps({"warning": str(message)}) if as_json else f"rmqcore: warning: {message}"
-    sys.stderr.write(line + "\n")
-
-
-def _forget_output() -> None:
-    """Let the interpreter's last flush of a closed pipe go nowhere."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+    note(line)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import typer
 
+from rmqcore.cli.output import print_message
 from rmqcore.message import MessageExt
 
 _TOKEN: Final = re.compile(r"%(.)|\\(n|r|t|\\|x[0-9a-fA-F]{2})|([%\\])", re.DOTALL)
@@ -77,3 +79,16 @@ def parse_format(text: str) -> Callable[[MessageExt], None]:
         )
 
     return write
+
+
+def printer(
+    message_format: str | None, *, as_json: bool, long: bool
+) -> Callable[[MessageExt], None]:
+    """What prints a message as the options say.
+
+    Raises:
+        typer.BadParameter: the format is none.
+    """
+    if message_format is not None:
+        return parse_format(message_format)
+    return partial(print_message, as_json=as_json, long=long)

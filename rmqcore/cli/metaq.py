@@ -221,7 +221,9 @@ def config(ini: Annotated[Path, typer.Argument(help="server.ini")], as_json: Jso
 def serve(
     ini: Annotated[Path, typer.Argument(help="server.ini")],
     host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
-    port: Annotated[int | None, typer.Option(help="instead of serverPort")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="instead of serverPort")
+    ] = None,
     admin: Annotated[Path | None, typer.Option(help="Unix socket for operators")] = None,
     fast_boot: Annotated[bool, typer.Option(help="do not read what is known to be whole")] = False,
     max_message_size: Annotated[

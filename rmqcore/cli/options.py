@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import re
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -51,11 +49,9 @@ SkipDamaged = Annotated[
     typer.Option("--skip-damaged", help="pass over damaged records, count them, and end with 1"),
 ]
 
-_AGO = re.compile(r"(\d+)(ms|s|m|h|d)")
 _NAMES_SHOWN = 8
 #: A command names this many damaged places one by one, and counts the others.
 _DAMAGE_NAMED = 20
-_UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def is_cluster(store: Path, **of_files: object) -> bool:
@@ -201,43 +197,3 @@ class DamageCount:
         if self.places:
             warn(f"damaged places that were passed over: {self.places}", as_json=self._as_json)
             raise typer.Exit(ExitCode.FINDINGS)
-
-
-def parse_duration(text: str | None) -> float | None:
-    """Seconds of a text like ``30s`` or ``10m``; None for None.
-
-    Raises:
-        typer.BadParameter: it is none.
-    """
-    if text is None:
-        return None
-    found = _AGO.fullmatch(text)
-    if found is None:
-        raise typer.BadParameter(f"{text!r} is no duration; write 30s, 10m or 2h")
-    return int(found[1]) * _UNIT_MS[found[2]] / 1000
-
-
-def parse_time(text: str | None) -> int | None:
-    """A time as Unix milliseconds.
-
-    Args:
-        text: ``2024-05-01``, ``2024-05-01T10:00:00+02:00`` (local without an offset), Unix
-            milliseconds, or ``15m``: so long ago, in ms, s, m, h or d.
-
-    Raises:
-        typer.BadParameter: none of these.
-    """
-    if text is None:
-        return None
-    ago = _AGO.fullmatch(text)
-    if ago:
-        return wall_clock_ms() - int(ago[1]) * _UNIT_MS[ago[2]]
-    if text.isascii() and text.isdigit() and len(text) != len("20240501"):
-        return int(text)
-    try:
-        return int(datetime.fromisoformat(text).astimezone().timestamp() * 1000)
-    except (ValueError, OverflowError):
-        raise typer.BadParameter(
-            f"{text!r} is no time; write 2024-05-01T10:00:00, Unix milliseconds, or 15m for 15 "
-            "minutes ago"
-        ) from None

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from enum import StrEnum
+from itertools import islice
 from typing import Annotated, cast
 
 import typer
 
-from rmqcore.cli.failures import ExitCode
-from rmqcore.cli.options import AsJson, Long, parse_settings, parse_time
-from rmqcore.cli.output import NOTES, print_json, print_message
+from rmqcore.cli.failures import ExitCode, warn
+from rmqcore.cli.formats import FORMAT_HELP, printer
+from rmqcore.cli.named import near
+from rmqcore.cli.notes import note
+from rmqcore.cli.options import AsJson, Long, parse_settings
+from rmqcore.cli.output import print_json
 from rmqcore.cli.remote import (
     DEFAULT_NAME_SERVER,
     AccessKey,
@@ -21,9 +25,13 @@ from rmqcore.cli.remote import (
     Tls,
     access,
 )
-from rmqcore.client import Sql
+from rmqcore.cli.times import parse_time, parse_time_to_come
+from rmqcore.client import NoRouteError, Sql
 from rmqcore.client.assignment import Start
-from rmqcore.client.blocking import Consumer, Producer
+from rmqcore.client.blocking import Admin, Consumer, Producer
+from rmqcore.message import ReceivedMessage
+from rmqcore.remoting import RequestRefusedError
+from rmqcore.world import wall_clock_ms
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="the topic")]
 #: The attributes of a `SendResult` that are printed.
@@ -35,6 +43,8 @@ _SHOWN = (
     "queue_id",
     "queue_offset",
 )
+#: seconds between two looks whether the end is reached
+_LOOK_S = 0.1
 
 
 class Mode(StrEnum):
@@ -60,7 +70,7 @@ def produce(
     queue_id: Annotated[int | None, typer.Option(min=0, help="one queue, instead of all")] = None,
     delay_level: Annotated[int, typer.Option(min=0, help="level of messageDelayLevel")] = 0,
     deliver_at: Annotated[
-        str | None, typer.Option(metavar="TIME", help="when to deliver it (timer wheel)")
+        str | None, typer.Option(metavar="TIME", help="deliver them then: 15m is in 15 minutes")
     ] = None,
     access_key: AccessKey = None,
     secret_key: SecretKey = None,
@@ -70,7 +80,9 @@ def produce(
     """Send messages through a broker; prints where each is."""
     allowed = access(access_key, secret_key, tls)
     named = {name: str(value) for name, value in parse_settings(properties).items()}
-    deliver_at_ms = parse_time(deliver_at)
+    deliver_at_ms = parse_time_to_come(deliver_at)
+    if deliver_at_ms is not None and deliver_at_ms <= wall_clock_ms():
+        warn(f"{deliver_at} is over: the messages are delivered at once", as_json=as_json)
     count = 0
     with Producer(namesrv, group=group, acl=allowed.acl, tls=allowed.tls) as producer:
         for body in [text.encode() for text in bodies] if bodies else _lines():
@@ -92,7 +104,7 @@ def produce(
                 where = f"{result.broker_name} {topic}/{result.queue_id}@{result.queue_offset}"
                 typer.echo(f"{result.message_id}  {where}")
     if not as_json:
-        NOTES.print(f"{count} messages sent")
+        note(f"{count} messages sent")
 
 
 def _lines() -> Iterator[bytes]:
@@ -107,11 +119,15 @@ def consume(
     tags: Annotated[str, typer.Option(help="'*', or tags: 'a || b'")] = "*",
     sql: Annotated[str | None, typer.Option(help="an SQL92 condition, instead of tags")] = None,
     start: Annotated[
-        str, typer.Option(help="where a new group begins: first, last or a time")
+        str,
+        typer.Option(metavar="first|last|TIME", help="where a group begins that has read nothing"),
     ] = "last",
     mode: Annotated[Mode, typer.Option(help="who gets a message")] = Mode.CLUSTERING,
     orderly: Annotated[bool, typer.Option("--orderly", help="each queue in order")] = False,
     count: Annotated[int | None, typer.Option("--count", min=1, help="end after so many")] = None,
+    at_end: Annotated[
+        bool, typer.Option("--exit", "-e", help="end when all is read that was there at the start")
+    ] = False,
     idle: Annotated[
         float | None,
         typer.Option(metavar="SECONDS", min=0, help="end when nothing came for so long"),
@@ -120,14 +136,17 @@ def consume(
     secret_key: SecretKey = None,
     tls: Tls = False,
     long: Long = False,
+    message_format: Annotated[str | None, typer.Option("--format", "-f", help=FORMAT_HELP)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print a topic's messages as they come, and settle each; until Ctrl-C.
 
-    Exits with 1 when no message came.
+    A new group begins behind the last message: --start first shows what is there. Exits with 1 when
+    no message came.
     """
     allowed = access(access_key, secret_key, tls)
     begin = cast("Start", start if start in ("first", "last") else parse_time(start))
+    show = printer(message_format, as_json=as_json, long=long)
     consumer = Consumer(
         namesrv,
         group,
@@ -138,14 +157,59 @@ def consume(
         acl=allowed.acl,
         tls=allowed.tls,
     )
+    with Admin(namesrv, acl=allowed.acl, tls=allowed.tls) as admin:
+        _warn_of_unknown(admin, topic, as_json=as_json)
     consumer.start()
     taken = 0
     with closing(consumer):
-        while taken != count and (message := consumer.receive(idle)) is not None:
-            print_message(message.stored, as_json=as_json, long=long)
+        if not as_json:
+            note(f"rmqcore: {_waiting_for(topic, group, start, broadcasting=mode != 'clustering')}")
+        for message in islice(_received(consumer, idle, at_end=at_end), count):
+            show(message.stored)
             sys.stdout.flush()
             consumer.ack(message)
             taken += 1
     if not taken:
-        NOTES.print(f"no message of {topic} came", markup=False)
+        note(f"no message of {topic} came")
         raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _received(consumer: Consumer, idle: float | None, *, at_end: bool) -> Iterator[ReceivedMessage]:
+    """The messages that come, up to where the queues end now, or until none comes for a while."""
+    ends = consumer.queue_ends() if at_end else {}
+    waited = 0.0
+    while True:
+        message = consumer.receive(_LOOK_S if at_end else idle)
+        if message is not None:
+            waited = 0.0
+            yield message
+        elif not at_end or (idle is not None and waited >= idle):
+            return
+        else:
+            waited += _LOOK_S
+        # a group that has just been joined may have no queue yet
+        ends = ends or (consumer.queue_ends() if at_end else {})
+        if ends and consumer.has_reached(ends):
+            return
+
+
+def _warn_of_unknown(admin: Admin, topic: str, *, as_json: bool) -> None:
+    """Say that a topic is not there yet; who may not list topics hears no other name."""
+    try:
+        admin.route(topic)
+    except NoRouteError:
+        names: list[str] = []
+        with suppress(RequestRefusedError):
+            names = admin.topics()
+        warn(
+            f"no broker has the topic {topic}, waiting for it{near(topic, names)}", as_json=as_json
+        )
+
+
+def _waiting_for(topic: str, group: str, start: str, *, broadcasting: bool) -> str:
+    begins = {
+        "first": "the first message",
+        "last": "what comes from now on (--start first shows what is there)",
+    }.get(start, f"the messages of {start}")
+    goes_on = "" if broadcasting else "where it was, or "
+    return f"waiting for {topic} as group {group}; it begins {goes_on}with {begins}; Ctrl-C ends it"

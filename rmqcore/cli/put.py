@@ -17,8 +17,9 @@ import typer
 
 from rmqcore import Durability, Message, MessageStore, PutMessageResult
 from rmqcore.cli.failures import InputError
+from rmqcore.cli.notes import note
 from rmqcore.cli.options import AsJson, ConfigFile, Settings, StorePath, open_with_others
-from rmqcore.cli.output import NOTES, print_json, size_text
+from rmqcore.cli.output import print_json, size_text
 from rmqcore.cli.progress import Bars
 from rmqcore.errors import MessageIllegalError, PutMessageError
 from rmqcore.world import monotonic_s
@@ -224,7 +225,7 @@ def _put_all(
     except MessageIllegalError as error:
         raise MessageIllegalError(f"{source.place}: {error.reason}; {count} put before") from None
     except BaseException:
-        NOTES.print(f"rmqcore: {count:,} messages were put before")
+        note(f"rmqcore: {count:,} messages were put before")
         raise
     return {
         "messages": count,

@@ -8,6 +8,7 @@ import typer
 
 from rmqcore import MessageExt, QueryExplanation, ReadOnlyMessageStore
 from rmqcore.cli.failures import ExitCode
+from rmqcore.cli.notes import note
 from rmqcore.cli.options import (
     AsJson,
     ConfigFile,
@@ -16,11 +17,9 @@ from rmqcore.cli.options import (
     check_queue,
     check_queues_are_there,
     open_for_reading,
-    parse_time,
 )
 from rmqcore.cli.output import (
     CONSOLE,
-    NOTES,
     for_json,
     print_facts,
     print_json,
@@ -28,6 +27,7 @@ from rmqcore.cli.output import (
     printable,
     time_text,
 )
+from rmqcore.cli.times import parse_time
 from rmqcore.message import decode_message_id
 from rmqcore.status import BoundaryType
 
@@ -37,7 +37,7 @@ def query(
     key: Annotated[str | None, typer.Option(help="a key, or a UNIQ_KEY")] = None,
     time: Annotated[
         str | None,
-        typer.Option(help="queue offsets of a time: 2024-05-01T10:00:00, Unix ms, or 15m ago"),
+        typer.Option(metavar="TIME", help="the queue offsets of a time"),
     ] = None,
     message_id: Annotated[
         str | None, typer.Option("--id", help="an offset message id, or a UNIQ_KEY")
@@ -48,8 +48,12 @@ def query(
     boundary: Annotated[
         BoundaryType, typer.Option(help="with --time: first at or after, last at or before")
     ] = BoundaryType.LOWER,
-    since: Annotated[str | None, typer.Option(help="with --key: stored at or after")] = None,
-    until: Annotated[str | None, typer.Option(help="with --key: stored at or before")] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="with --key: stored at or after")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="TIME", help="with --key: stored at or before")
+    ] = None,
     count: Annotated[int, typer.Option("-n", min=1, help="with --key: the newest so many")] = 64,
     explain: Annotated[bool, typer.Option(help="say what was looked at")] = False,
     config: ConfigFile = None,
@@ -164,13 +168,13 @@ class _Finder:
             return
         if explain:
             lines = [*self.steps, *(str(item) for item in self.explanations)]
-            NOTES.print("\n".join(lines), style="dim", markup=False)
+            note("\n".join(lines))
         for message in self.messages:
             _print_found(message)
         if not self.messages:
-            NOTES.print("nothing found" + ("" if explain else "; --explain says why"))
+            note("nothing found" + ("" if explain else "; --explain says why"))
         if self.more:
-            NOTES.print(f"older messages have it too: -n above {self._count} shows them")
+            note(f"older messages have it too: -n above {self._count} shows them")
 
 
 def _as_dict(explanation: QueryExplanation) -> dict[str, Any]:
@@ -236,7 +240,7 @@ def _print_offsets(rows: list[dict[str, Any]], as_json: bool) -> None:
         print_json(rows)
         return
     if not rows:
-        NOTES.print("nothing found: no such queue")
+        note("nothing found: no such queue")
         return
     print_table(
         ["topic", "queue", "offset", "stored", "physical"],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from heapq import merge
 from itertools import islice
 from typing import Annotated
@@ -13,7 +12,7 @@ from typing import Annotated
 import typer
 
 from rmqcore import MessageExt, ReadOnlyMessageStore
-from rmqcore.cli.formats import FORMAT_HELP, parse_format
+from rmqcore.cli.formats import FORMAT_HELP, printer
 from rmqcore.cli.options import (
     AsJson,
     ConfigFile,
@@ -26,9 +25,8 @@ from rmqcore.cli.options import (
     check_queues_are_there,
     is_cluster,
     open_for_reading,
-    parse_time,
 )
-from rmqcore.cli.output import print_message
+from rmqcore.cli.times import parse_time
 from rmqcore.files.log_walker import first_record
 from rmqcore.store.parts.iteration import OnDamage
 from rmqcore.world import sleep
@@ -51,9 +49,9 @@ def cat(
     stop: Annotated[int | None, typer.Option(help="end before this offset")] = None,
     since: Annotated[
         str | None,
-        typer.Option(help="stored at or after: 2024-05-01T10:00:00, Unix ms, or 15m ago"),
+        typer.Option(metavar="TIME", help="stored at or after"),
     ] = None,
-    until: Annotated[str | None, typer.Option(help="stored before or at, as --since")] = None,
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="stored at or before")] = None,
     tags: Tags = None,
     count: Annotated[int | None, typer.Option("-n", min=0, help="at most so many")] = None,
     long: Long = False,
@@ -70,7 +68,7 @@ def cat(
     begin_ms, end_ms = parse_time(since), parse_time(until)
     damage = DamageCount(as_json=as_json)
     passed = damage if skip_damaged else None
-    show = _printer(message_format, as_json=as_json, long=long)
+    show = printer(message_format, as_json=as_json, long=long)
     if is_cluster(store, TOPIC=topic, skip_damaged=skip_damaged, config=config, settings=settings):
         from rmqcore.cli.cluster import cluster_messages  # noqa: PLC0415 - needs asyncio
 
@@ -108,7 +106,7 @@ def tail(
 ) -> None:
     """Print the last messages; with -f go on with what a writer, also a broker, adds."""
     damage = DamageCount(as_json=as_json)
-    show = _printer(message_format, as_json=as_json, long=long)
+    show = printer(message_format, as_json=as_json, long=long)
     with open_for_reading(store, config, settings) as opened:
         check_queue(opened, topic, queue, may_come=follow)
         check_queues_are_there(opened)
@@ -123,15 +121,6 @@ def tail(
             sleep(interval_ms / 1000)
             _print_all(_selected(reader.new(), tags, None, None), show)
     damage.finish()
-
-
-def _printer(
-    message_format: str | None, *, as_json: bool, long: bool
-) -> Callable[[MessageExt], None]:
-    """What prints a message as the options say."""
-    if message_format is not None:
-        return parse_format(message_format)
-    return partial(print_message, as_json=as_json, long=long)
 
 
 def _print_all(messages: Iterable[MessageExt], show: Callable[[MessageExt], None]) -> None:

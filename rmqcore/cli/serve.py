@@ -23,7 +23,16 @@ from rmqcore.cli.options import AsJson, ConfigFile, Settings, StorePath, parse_s
 from rmqcore.config import parse_broker_conf
 from rmqcore.errors import ConfigError
 from rmqcore.namesrv import NameServer, NamesrvConfig
-from rmqcore.remoting import AccessGate, Account, TlsMode, admin_of, load_accounts, load_tls, run
+from rmqcore.remoting import (
+    AccessGate,
+    Account,
+    TlsMode,
+    admin_of,
+    load_accounts,
+    load_tls,
+    run,
+    split_address,
+)
 from rmqcore.remoting.descriptors import raise_limit
 from rmqcore.world import monotonic_s
 
@@ -217,6 +226,7 @@ def proxy(
 ) -> None:
     """Serve brokers elsewhere to RocketMQ 5's own clients, over gRPC; needs the extra [grpc]."""
     began = monotonic_s()
+    _check_name_servers(namesrv, "namesrv")
     accounts = _accounts(auth, host, insecure=insecure, registers=False)
     tls = load_tls(tls_config) if tls_config else None
 
@@ -273,7 +283,22 @@ async def _start_broker(
 
 
 def _properties(config: Path | None, settings: list[str] | None) -> dict[str, object]:
-    return {**(parse_broker_conf(config) if config else {}), **parse_settings(settings)}
+    properties = {**(parse_broker_conf(config) if config else {}), **parse_settings(settings)}
+    _check_name_servers(str(properties.get("namesrvAddr") or ""), "namesrvAddr")
+    return properties
+
+
+def _check_name_servers(addresses: str, name: str) -> None:
+    """Refuse, before anything is started, an address that could never be reached.
+
+    Raises:
+        ConfigError: one is not host:port.
+    """
+    for address in filter(None, map(str.strip, addresses.split(";"))):
+        try:
+            split_address(address)
+        except ValueError as error:
+            raise ConfigError(name, addresses, str(error)) from error
 
 
 def _listens_on(properties: dict[str, object], *, to_others: bool) -> str:

@@ -16,8 +16,9 @@ import typer
 
 from rmqcore.cli import check, rebuild
 from rmqcore.cli.failures import EXIT_CODES, ExitCode, StoreCommand
-from rmqcore.cli.options import AsJson, StorePath, parse_time
+from rmqcore.cli.options import AsJson, StorePath
 from rmqcore.cli.output import CONSOLE, print_json, print_table
+from rmqcore.cli.times import parse_time
 from rmqcore.scan import DEFAULT_COLUMNS
 from rmqcore.spark.log_owner import finish_appends
 from rmqcore.spark.plot import check_picture
@@ -39,8 +40,8 @@ Config = Annotated[
     str | None, typer.Option("--config", metavar="FILE", help="settings from a broker.conf")
 ]
 Topics = Annotated[list[str] | None, typer.Option("--topic", help="only this topic; repeatable")]
-Since = Annotated[str | None, typer.Option("--since", help="stored at this time or later")]
-Until = Annotated[str | None, typer.Option("--until", help="stored at this time or earlier")]
+Since = Annotated[str | None, typer.Option("--since", metavar="TIME", help="stored at or after")]
+Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="stored at or before")]
 Out = Annotated[Path, typer.Argument(metavar="DIR", help="directory of the files to be written")]
 SkipDamage = Annotated[bool, typer.Option("--skip-damage", help="pass over damaged records")]
 

@@ -281,6 +281,8 @@ class Consumer(_Blocking[consumer.Consumer]):
     receive = _waiting(consumer.Consumer.receive)
     ack = _waiting(consumer.Consumer.ack)
     nack = _waiting(consumer.Consumer.nack)
+    queue_ends = _waiting(consumer.Consumer.queue_ends)
+    has_reached = _waiting(consumer.Consumer.has_reached)
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
         while (message := self.receive()) is not None:

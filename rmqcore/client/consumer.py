@@ -18,6 +18,7 @@ from rmqcore.client.errors import ClientClosedError
 from rmqcore.client.group_requests import GroupRequests
 from rmqcore.client.instance import DEFAULT_TIMEOUT_MS, ClientInstance
 from rmqcore.client.names import GROUP_MAX, TOPIC_MAX, check_name, check_time
+from rmqcore.client.results import MessageQueue
 from rmqcore.client.subscription import Subscription
 from rmqcore.errors import ArgumentError
 from rmqcore.message import RETRY_PREFIX, ReceivedMessage
@@ -178,6 +179,32 @@ class Consumer:
     def assigned(self) -> list[AssignedQueue]:
         """The queues that this consumer has now."""
         return list(self._assignment.queues.values())
+
+    async def queue_ends(self) -> dict[MessageQueue, int]:
+        """Where the queues that this consumer has end now, those of its retry topic left out.
+
+        Raises:
+            ClientClosedError: the consumer is not open.
+            RemotingError: a broker does not say.
+        """
+        self._expect_open()
+        queues = [
+            queue for queue in self._assignment.queues if not queue.topic.startswith(RETRY_PREFIX)
+        ]
+        ends = await asyncio.gather(*map(self._requests.max_offset, queues))
+        return dict(zip(queues, ends, strict=True))
+
+    async def has_reached(self, offsets: Mapping[MessageQueue, int]) -> bool:
+        """Whether all that lies in front of these offsets was handed out, or is not wanted.
+
+        A queue that has gone to another consumer of the group is left to that one.
+        """
+        assigned = self._assignment.queues
+        return all(
+            assigned[queue].next_offset >= offset and not assigned[queue].has_messages
+            for queue, offset in offsets.items()
+            if queue in assigned
+        )
 
     # ---- handing out ------------------------------------------------------------------------
 

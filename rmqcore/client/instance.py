@@ -97,7 +97,11 @@ class ClientInstance:
         except (ValueError, TypeError, AttributeError):
             hosts = []
         if not hosts:
-            raise ArgumentError("namesrv_addr", namesrv_addr, "host:port, with ; between several")
+            raise ArgumentError(
+                "namesrv_addr",
+                namesrv_addr,
+                "host:port, with ; between several, and ports up to 65535",
+            )
         self._host = local_address(*split_address(self.name_servers[0]))
         self._choose_name()
         self.timeout_ms = check_time("timeout_ms", timeout_ms)

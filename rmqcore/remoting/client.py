@@ -214,9 +214,11 @@ def split_address(address: str) -> tuple[str, int]:
     """Split `host:port` or `[host]:port`.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: it is neither, or the port is above 65535.
     """
     host, colon, port = address.rpartition(":")
-    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > _PORT_MAX:
+    if not colon or not host or not (port.isascii() and port.isdigit()):
         raise ValueError(f"{address!r} is not host:port")
+    if int(port) > _PORT_MAX:
+        raise ValueError(f"{address!r} is not host:port: ports end at {_PORT_MAX}")
     return host.removeprefix("[").removesuffix("]"), int(port)

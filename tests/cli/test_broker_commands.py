@@ -9,6 +9,7 @@ from patience import TIMEOUT_S, until
 from rmqcore.cli.failures import ExitCode
 from rmqcore.client.blocking import Consumer
 from rmqcore.testing import rocketmq_broker, rocketmq_topic  # noqa: F401 - fixtures
+from rmqcore.world import wall_clock_ms
 
 pytestmark = pytest.mark.engine
 
@@ -49,10 +50,78 @@ def test_what_was_produced_is_consumed(remote, topic, monkeypatch):
     assert last["body"] == "c"
     assert last["properties"]["p"] == "1"
     nothing = remote(*words, "--idle", 0.2)
-    assert nothing.stderr == f"no message of {topic} came\n"
+    waiting, none = nothing.stderr.splitlines()
+    assert none == f"no message of {topic} came"
+    assert waiting.startswith(f"rmqcore: waiting for {topic} as group {group}; it begins where")
     assert (nothing.exit_code, nothing.stdout) == (ExitCode.FINDINGS, "")
     tagged = remote("consume", topic, "-g", group + "t", "--tags", "x", "--start", 0, "--count", 2)
     assert tagged.stdout == "a\nb\n"
+
+
+def test_consume_ends_at_the_end_and_prints_as_a_format_says(remote, topic):
+    words = ("consume", topic, "-g", "G3-" + topic[-12:], "--start", "first", "-e")
+    outcome = remote(*words, "--format", r"%t/%p@%o %g %s\n")
+    assert outcome.stdout == f"{topic}/0@0 x a\n{topic}/0@1 x b\n{topic}/0@2  c\n"
+    again = remote(*words)
+    assert (again.exit_code, again.stdout) == (ExitCode.FINDINGS, "")
+    filtered = remote(
+        "consume", topic, "-g", "G4-" + topic[-12:], "-e", "--start", 0, "--tags", "x"
+    )
+    assert filtered.stdout == "a\nb\n"
+
+
+def test_a_consumer_says_where_it_begins_and_that_a_topic_is_not_there(remote, topic):
+    asked = ("consume", topic + "s", "-g", "G5-" + topic[-12:], "--idle", 0)
+    outcome = remote(*asked)
+    missing, waiting, _ = outcome.stderr.splitlines()
+    assert missing == (
+        f"rmqcore: warning: no broker has the topic {topic}s, waiting for it; did you mean {topic}?"
+    )
+    assert "what comes from now on (--start first shows what is there)" in waiting
+    assert "waiting" not in remote(*asked, "--json").stderr.splitlines()[-1]
+
+
+def test_15m_is_in_15_minutes_where_a_time_to_come_is_asked_for(remote, topic, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        "rmqcore.client.blocking.Producer.send",
+        lambda *_, deliver_at_ms, **__: asked.append(deliver_at_ms) or 1 / 0,
+    )
+    before = wall_clock_ms()
+    for when in ("15m", "+15m", "2100-01-01"):
+        with pytest.raises(ZeroDivisionError):
+            remote("produce", topic, "x", "--deliver-at", when)
+    assert before + 900_000 <= asked[0] <= asked[1] <= wall_clock_ms() + 900_000
+    assert asked[2] > asked[1]
+    assert remote("produce", topic, "x", "--deliver-at", "-15m").exit_code == ExitCode.USAGE
+    monkeypatch.undo()
+    late = remote("produce", topic, "x", "--deliver-at", "2020-01-01")
+    assert late.stderr.startswith("rmqcore: warning: 2020-01-01 is over: the messages are deliv")
+
+
+def test_what_is_not_there_is_not_said_to_be_done(remote, topic):
+    for words, named, nearest in (
+        (("deleteTopic", "-t", topic + "x"), topic + "x", topic),
+        (("deleteSubGroup", "-g", "nobodys-group"), "nobodys-group", ""),
+        (("wipeWritePerm", "-b", "broker-b"), "broker-b", "broker-a"),
+        (("wipeWritePerm", "-b", "127.0.0.1:1"), "127.0.0.1:1", ""),
+        (("brokerStatus", "-b", "broker-b"), "broker-b", "broker-a"),
+        (("resetOffsetByTime", "-g", "g", "-t", topic + "x", "-s", "0"), topic + "x", topic),
+    ):
+        outcome = remote("admin", *words)
+        assert (outcome.exit_code, outcome.stdout) == (ExitCode.STORE, ""), words
+        assert named in outcome.stderr
+        assert (f"did you mean {nearest}?" in outcome.stderr) is bool(nearest), words
+
+
+def test_a_broker_goes_by_its_name_and_its_address(remote):
+    (row,) = remote("admin", "clusterList", "--json").json
+    status = remote("admin", "brokerStatus", "-b", "broker-a", "--json").json
+    assert status["brokerVersionDesc"] == row["version"]
+    for named in (row["address"], "broker-a"):
+        wiped = remote("admin", "wipeWritePerm", "-b", named, "--json").json
+        assert (wiped["broker_name"], wiped["topics"] > 0) == ("broker-a", True)
+        assert remote("admin", "addWritePerm", "-b", named).exit_code == 0
 
 
 def test_topics_are_listed_and_measured(remote, topic):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rmqcore.cli.demo.steps import Step
 from rmqcore.cli.failures import ExitCode
-from rmqcore.cli.output import NOTES
+from rmqcore.cli.notes import note
 
 _MISSING = (ExitCode.USAGE, ExitCode.STORE)
 
@@ -34,7 +34,7 @@ def pipeline(store: Path, target: Path, html: Path | None) -> list[Step]:
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - ours
     if done.returncode in _MISSING:
         reason = done.stderr.strip().splitlines()[-1].removeprefix("rmqcore: ")
-        NOTES.print(f"the part on Spark was left out: {reason}", markup=False)
+        note(f"the part on Spark was left out: {reason}")
         return []
     try:
         report = json.loads(done.stdout)
