@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from rmqcore.cli.failures import EXIT_CODES, ExitCode, StoreCommand
+from rmqcore.cli.exit_codes import EXIT_CODES, ExitCode
+from rmqcore.cli.failures import StoreCommand
 from rmqcore.cli.named import broker_address, broker_name, expect_group, expect_topic
 from rmqcore.cli.notes import note
 from rmqcore.cli.options import AsJson, Long

@@ -10,7 +10,9 @@ from typing import Annotated, Any
 import typer
 from typer.main import get_group
 
-from rmqcore.cli.failures import EXIT_CODES, Application, ExitCode, StoreCommand
+from rmqcore.cli.exit_codes import EXIT_CODES, ExitCode
+from rmqcore.cli.failures import Application, StoreCommand
+from rmqcore.cli.notes import note
 from rmqcore.version import __version__
 
 #: every command: its module below this room, and its function or its application there
@@ -117,7 +119,7 @@ if "metaq" not in _COMMANDS:
         context_settings=_ANYTHING,
     )
     def _metaq() -> None:
-        typer.echo("rmqcore: metaq needs pip install 'rmqcore[metaq]'", err=True)
+        note("rmqcore: metaq needs pip install 'rmqcore[metaq]'")
         raise typer.Exit(ExitCode.USAGE)
 
 
@@ -129,7 +131,7 @@ if "spark" not in _COMMANDS:
         context_settings=_ANYTHING,
     )
     def _spark() -> None:
-        typer.echo("rmqcore: spark needs pip install 'rmqcore[spark]'", err=True)
+        note("rmqcore: spark needs pip install 'rmqcore[spark]'")
         raise typer.Exit(ExitCode.USAGE)
 
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from rmqcore.cli.failures import ExitCode
+from rmqcore.cli.exit_codes import ExitCode
+from rmqcore.cli.failures import HELP, as_followed
 from rmqcore.cli.options import AsJson, ConfigFile, Settings, StorePath, configured
 from rmqcore.cli.output import CONSOLE, print_facts, print_json, print_table
 from rmqcore.cli.progress import Bars
 from rmqcore.cli.times import parse_duration
-from rmqcore.doctor import DumpField, DumpItem, Severity, VerifyReport
+from rmqcore.doctor import DumpField, DumpItem, Finding, Severity, VerifyReport
 from rmqcore.doctor import dump as dump_file
 from rmqcore.doctor import verify as verify_store
 from rmqcore.doctor.dump import KINDS, kind_of
@@ -60,7 +62,12 @@ def verify(
             progress=lambda phase, done, total: bars.show(f"check {phase}", done, total),
         )
     if as_json:
-        print_json(report.as_dict())
+        told = report.as_dict()
+        told["findings"] = [
+            asdict(each) | {"severity": each.severity.value, "path": str(each.path)}
+            for each in _followed(report)
+        ]
+        print_json(told)
     else:
         print_report(report)
     raise typer.Exit(ExitCode.DONE if report.clean else ExitCode.FINDINGS)
@@ -68,7 +75,7 @@ def verify(
 
 def print_report(report: VerifyReport) -> None:
     """Print what a verification found."""
-    for finding in report.findings:
+    for finding in _followed(report):
         colour = _COLOURS[finding.severity]
         CONSOLE.print(str(finding), style=colour, markup=False, soft_wrap=True)
     if report.finding_count > len(report.findings):
@@ -88,6 +95,13 @@ def print_report(report: VerifyReport) -> None:
     verdict = "[bold green]clean[/]" if report.clean else "[bold red]NOT clean[/]"
     so_far = "" if report.complete else f" up to physical offset {report.verified_to}"
     CONSOLE.print(f"verdict: {verdict}{so_far}, {report.finding_count:,} findings")
+    if not report.clean:
+        CONSOLE.print(f"what helps: {as_followed(HELP, report.path)}", markup=False, soft_wrap=True)
+
+
+def _followed(report: VerifyReport) -> list[Finding]:
+    """The findings, whose advice names this store."""
+    return [replace(each, how=as_followed(each.how, report.path)) for each in report.findings]
 
 
 def dump(

@@ -10,11 +10,12 @@ from typing import Annotated
 
 import typer
 
-from rmqcore.cli.failures import FSCK_CODES, DoctorCommand, FsckCode
+from rmqcore.cli.exit_codes import FSCK_CODES, FsckCode
+from rmqcore.cli.failures import DoctorCommand, DoctorGroup, as_followed
 from rmqcore.cli.options import AsJson, ConfigFile, Settings, StorePath, configured
 from rmqcore.cli.output import print_json
 from rmqcore.cli.progress import Bars
-from rmqcore.doctor import Difference, RepairPlan, Step
+from rmqcore.doctor import Difference, Explanation, RepairPlan, Step
 from rmqcore.doctor import diff as diff_stores
 from rmqcore.doctor import explain as explain_store
 from rmqcore.doctor import plan as plan_repair
@@ -26,6 +27,7 @@ app = typer.Typer(
     help="Say what is wrong with a store, and repair it; every repair can be undone.",
     epilog=FSCK_CODES,
     no_args_is_help=True,
+    cls=DoctorGroup,
 )
 
 Jobs = Annotated[int, typer.Option(min=1, help="processes that work side by side")]
@@ -170,11 +172,48 @@ def explain(
     if as_json:
         print_json(answer.to_dict())
     else:
-        lines = [f"{answer.question}: {answer.reason}"]
-        lines += [f"  {what}: {there}" for what, there in answer.facts]
-        lines += [f"what helps: {answer.advice}"] if answer.advice else []
-        _write(lines)
+        _write(_told(answer, store))
     raise typer.Exit(FsckCode.CLEAN if answer.found else FsckCode.UNCORRECTED)
+
+
+def _told(answer: Explanation, store: Path) -> list[str]:
+    lines = [f"{answer.question}: {answer.reason}"]
+    lines += [f"  {what}: {there}" for what, there in answer.facts if there != answer.reason]
+    lines += [f"what helps: {answer.advice}"] if answer.advice else []
+    return [as_followed(line, store) for line in lines]
+
+
+@app.command("look", cls=DoctorCommand, epilog=FSCK_CODES)
+def look(
+    store: StorePath,
+    jobs: Jobs = 1,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what is against using a store, whether it is damaged, and what helps; changes nothing.
+
+    `rmqcore doctor STORE` is short for it. Exit code 4 when something is wrong.
+    """
+    loaded = configured(config, settings)
+    answer = explain_store(store, config=loaded)
+    with Bars() as bars:
+        made = plan_repair(store, config=loaded, jobs=jobs, progress=_shown_by(bars))
+    if as_json:
+        print_json({"store": answer.to_dict(), "plan": made.to_dict()})
+    else:
+        lines = _told(answer, store)
+        if made.clean:
+            lines.append("damage: none")
+        else:
+            lost = f", {_counted(len(made.lost), 'message')} lost" if made.lost else ""
+            lines.append(f"damage: {_counted(len(made.steps), 'step')} of a repair{lost}")
+            lines += [f"  {step.kind.value} {step.path}: {step.what}" for step in made.steps]
+            lines += [f"cannot be repaired: {one}" for one in made.left]
+            lines.append("see it:  rmqcore doctor plan STORE")
+            lines.append("do it:   rmqcore doctor repair STORE, which undo takes back")
+        _write([as_followed(line, store) for line in lines])
+    raise typer.Exit(FsckCode.CLEAN if answer.found and made.clean else FsckCode.UNCORRECTED)
 
 
 @app.command("diff", cls=DoctorCommand, epilog=FSCK_CODES)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shlex
 import signal
 import sys
 import threading
@@ -16,6 +19,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from rmqcore.cli.exit_codes import ExitCode, FsckCode
 from rmqcore.cli.notes import forget, note
 from rmqcore.errors import (
     ConfigWarning,
@@ -28,46 +32,16 @@ from rmqcore.errors import (
 )
 from rmqcore.remoting.errors import RemotingError
 
-
-class ExitCode(IntEnum):
-    """What the exit code of every command says; docs/cli.md has the table."""
-
-    DONE = 0
-    FINDINGS = 1
-    USAGE = 2
-    STORE = 3
-    DAMAGED = 4
-    SYSTEM = 5
-    INTERRUPTED = 130
-    PIPE_CLOSED = 141
-
-
-class FsckCode(IntEnum):
-    """What the exit code of the doctor's commands says: fsck's, for those who script it."""
-
-    CLEAN = 0
-    CORRECTED = 1
-    UNCORRECTED = 4
-    OPERATIONAL = 8
-    USAGE = 16
-
-
 #: typer's own copy of click has another base class than click
 _CLICK_ERROR: Any = next(
     base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException"
 )
-EXIT_CODES = (
-    "Exit codes: 0 done; 1 done, and there are findings (or nothing was found); 2 wrong usage or "
-    "input; 3 the store, or a broker, refuses (missing, locked, read-only); 4 damaged data; 5 the "
-    "system refuses (disk, permission, network); 130 interrupted; 141 the reader closed the pipe."
-)
 
 
-FSCK_CODES = (
-    "Exit codes are those of fsck: 0 nothing is wrong; 1 what was wrong is corrected; 4 errors are "
-    "left as they are (explain: not found; diff: not the same); 8 it could not be done (missing, "
-    "locked, disk, permission); 16 wrong usage; 130 interrupted."
-)
+#: what helps where damage is met
+HELP = "rmqcore doctor plan STORE says what is wrong, and what a repair saves"
+_STORE = re.compile(r"\bSTORE\b")
+_SETTING = re.compile(r'\b(on_corruption)="(\w+)"')
 
 
 class InputError(RmqCoreError, ValueError):
@@ -116,15 +90,35 @@ def describe(error: BaseException) -> str:
     return f"{error.filename}: {what}" if error.filename else what
 
 
-def report(error: BaseException, *, as_json: bool, code: IntEnum | None = None) -> IntEnum:
-    """Write an error to standard error, as a line or as a JSON object; its exit code."""
+def as_followed(text: str, store: object) -> str:
+    """What the library advises, in words that can be typed: commands on this store, options."""
+    text = text.replace('mode="r"', "rmqcore cat STORE --skip-damaged")
+    text = _SETTING.sub(r"-c \1=\2", text)
+    return _STORE.sub(shlex.quote(str(store)).replace("\\", r"\\"), text)
+
+
+def report(
+    error: BaseException, *, as_json: bool, code: IntEnum | None = None, store: object = "STORE"
+) -> IntEnum:
+    """Write an error to standard error, as a line or as a JSON object; its exit code.
+
+    Args:
+        error: what ended the command.
+        as_json: which of both.
+        code: its exit code, where it is not that of `exit_code_of`.
+        store: the store that the command was about.
+    """
     code = exit_code_of(error) if code is None else code
+    said = describe(error)
+    if isinstance(error, CorruptStoreError) and "rmqcore " not in said:
+        said += f"; {HELP}"
+    said = as_followed(said, store)
     if not as_json:
-        note(f"rmqcore: error: {describe(error)}")
+        note(f"rmqcore: error: {said}")
         return code
     facts: dict[str, Any] = {
         "error": type(error).__name__,
-        "message": describe(error),
+        "message": said,
         "exit_code": int(code),
     }
     for name in ("path", "phy_offset", "reason", "source", "line"):
@@ -190,12 +184,12 @@ def _sigterm_as_interrupt() -> Iterator[None]:
 
 def _report_usage(error: Any, *, as_json: bool) -> int:
     """Write what is wrong with the arguments to standard error; the exit code."""
-    if type(error).__name__ == "NoArgsIsHelpError":
-        error.show()
-        return int(error.exit_code)
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "rmqcore"
     code = getattr(context and context.command, "usage_code", error.exit_code)
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+        return int(code)
     said = " ".join(error.format_message().split())
     if as_json:
         facts = {"error": type(error).__name__, "message": said, "exit_code": int(code)}
@@ -225,7 +219,8 @@ class StoreCommand(TyperCommand):
             if isinstance(error, CorruptRecordError) and "skip_damaged" in ctx.params:
                 error.add_note("--skip-damaged goes on behind it")
             as_json = bool(ctx.params.get("as_json"))
-            ctx.exit(report(error, as_json=as_json, code=self.code_of(error)))
+            store = ctx.params.get("store") or "STORE"
+            ctx.exit(report(error, as_json=as_json, code=self.code_of(error), store=store))
         except KeyboardInterrupt:
             note("rmqcore: interrupted")
             ctx.exit(ExitCode.INTERRUPTED)
@@ -237,6 +232,19 @@ class DoctorCommand(StoreCommand):
 
     usage_code = FsckCode.USAGE
     code_of = staticmethod(fsck_code_of)
+
+
+class DoctorGroup(TyperGroup):
+    """The doctor's commands; the directory of a store in a command's place is looked at."""
+
+    usage_code = FsckCode.USAGE
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command of the arguments: `look` where the first one is a path."""
+        first = args[0]
+        if first not in self.commands and (os.sep in first or os.path.lexists(first)):
+            args = ["look", *args]
+        return super().resolve_command(ctx, args)
 
 
 def warn(message: object, *_: object, as_json: bool, **__: object) -> None:

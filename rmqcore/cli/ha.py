@@ -10,7 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
-from rmqcore.cli.failures import EXIT_CODES, ExitCode, StoreCommand
+from rmqcore.cli.exit_codes import EXIT_CODES, ExitCode
+from rmqcore.cli.failures import StoreCommand
+from rmqcore.cli.notes import note
 from rmqcore.cli.options import AsJson, ConfigFile, Settings, StorePath, configured
 from rmqcore.cli.output import print_json, print_table
 from rmqcore.cli.progress import Bars
@@ -231,7 +233,7 @@ def _found(
             error.add_note("--yes ends the log there, and keeps what follows in a folder")
             raise
     kept = cut(directory, damage)
-    typer.echo(f"damaged at {damage.common_end}; what follows is kept in {kept}", err=True)
+    note(f"damaged at {damage.common_end}; what follows is kept in {kept}")
     return compared(_cut_short(config)), kept
 
 

@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import traceback
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 
-_USAGE_ERROR = 2
-_INTERRUPTED = 130
+from rmqcore.cli.exit_codes import ExitCode
+from rmqcore.cli.notes import note
 
 
 def run() -> None:
     """Run the command line; ends the process with its exit code."""
     missing = [name for name in ("typer", "rich") if find_spec(name) is None]
     if missing:
-        sys.stderr.write(
-            f"rmqcore: the command line needs {' and '.join(missing)}: pip install 'rmqcore[cli]'\n"
-        )
-        sys.exit(_USAGE_ERROR)
+        note(f"rmqcore: the command line needs {' and '.join(missing)}: pip install 'rmqcore[cli]'")
+        sys.exit(ExitCode.USAGE)
     try:
         import_module("rmqcore.cli.app").main()
     except KeyboardInterrupt:
         # Ctrl-C came before a command began; a command handles its own
-        sys.stderr.write("rmqcore: interrupted\n")
-        sys.exit(_INTERRUPTED)
+        note("rmqcore: interrupted")
+        sys.exit(ExitCode.INTERRUPTED)
+    except Exception as error:  # noqa: BLE001 - one line, and no code that means something else
+        _report_defect(error)
+        sys.exit(ExitCode.DEFECT)
+
+
+def _report_defect(error: Exception) -> None:
+    """Say what nobody expected, and where, in one line; all of it where that was asked for."""
+    if os.environ.get("RMQCORE_TRACEBACK"):
+        note("".join(traceback.format_exception(error)).rstrip())
+        return
+    *_, at = traceback.extract_tb(error.__traceback__)
+    said = " ".join(f"{type(error).__name__}: {error}".split())
+    note(
+        f"rmqcore: error: a defect of rmqcore: {said} ({Path(at.filename).name}:{at.lineno}); "
+        "please report it, with what RMQCORE_TRACEBACK=1 shows"
+    )

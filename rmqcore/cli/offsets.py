@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from rmqcore import ReadOnlyMessageStore
-from rmqcore.cli.failures import ExitCode
+from rmqcore.cli.exit_codes import ExitCode
 from rmqcore.cli.options import AsJson, ConfigFile, Settings, StorePath, open_for_reading
 from rmqcore.cli.output import CONSOLE, print_json, print_table
 from rmqcore.files.config_tables import ConsumerOffsetTable

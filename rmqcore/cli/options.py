@@ -16,7 +16,8 @@ from rmqcore import (
     open_shared,
     open_store,
 )
-from rmqcore.cli.failures import ExitCode, warn
+from rmqcore.cli.exit_codes import ExitCode
+from rmqcore.cli.failures import warn
 from rmqcore.config import load_config
 from rmqcore.errors import ArgumentError, CorruptStoreError
 from rmqcore.files.config_tables import TopicConfigTable

@@ -11,7 +11,8 @@ from typing import Annotated, cast
 
 import typer
 
-from rmqcore.cli.failures import ExitCode, warn
+from rmqcore.cli.exit_codes import ExitCode
+from rmqcore.cli.failures import warn
 from rmqcore.cli.formats import FORMAT_HELP, printer
 from rmqcore.cli.named import near
 from rmqcore.cli.notes import note

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from rmqcore import MessageExt, QueryExplanation, ReadOnlyMessageStore
-from rmqcore.cli.failures import ExitCode
+from rmqcore.cli.exit_codes import ExitCode
 from rmqcore.cli.notes import note
 from rmqcore.cli.options import (
     AsJson,

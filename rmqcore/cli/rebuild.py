@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from rmqcore.cli.failures import EXIT_CODES, StoreCommand
+from rmqcore.cli.exit_codes import EXIT_CODES
+from rmqcore.cli.failures import StoreCommand
 from rmqcore.cli.options import AsJson, ConfigFile, Settings, StorePath, configured
 from rmqcore.cli.output import print_facts, print_json
 from rmqcore.cli.progress import Bars

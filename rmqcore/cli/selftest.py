@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from rmqcore.cli.failures import EXIT_CODES, ExitCode, StoreCommand
+from rmqcore.cli.exit_codes import EXIT_CODES, ExitCode
+from rmqcore.cli.failures import StoreCommand
 from rmqcore.cli.options import AsJson
 from rmqcore.cli.output import CONSOLE, print_json, print_table
 from rmqcore.cli.progress import Bars

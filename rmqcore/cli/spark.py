@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rmqcore.cli import check, rebuild
-from rmqcore.cli.failures import EXIT_CODES, ExitCode, StoreCommand
+from rmqcore.cli.exit_codes import EXIT_CODES, ExitCode
+from rmqcore.cli.failures import StoreCommand
 from rmqcore.cli.options import AsJson, StorePath
 from rmqcore.cli.output import CONSOLE, print_json, print_table
 from rmqcore.cli.times import parse_time

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from rmqcore import MessageExt, ReadOnlyMessageStore
-from rmqcore.cli.failures import ExitCode, warn
+from rmqcore.cli.exit_codes import ExitCode
+from rmqcore.cli.failures import as_followed, warn
 from rmqcore.cli.options import (
     AsJson,
     ConfigFile,
@@ -68,7 +69,7 @@ def stat(
             CONSOLE.print("[bold]broker.conf[/] lines with which RocketMQ opens this store")
             CONSOLE.print(broker_conf, style="dim", end="", markup=False, soft_wrap=True)
     if lost is not None:
-        warn(lost, as_json=as_json)
+        warn(as_followed(str(lost), store), as_json=as_json)
         raise typer.Exit(ExitCode.FINDINGS)
 
 

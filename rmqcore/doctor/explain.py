@@ -325,7 +325,8 @@ class _Question:
             self.note(f"log file {name}", why)
         if against:
             return self._because(against[0][1], against[0][2])
-        return self._because("nothing is against opening it for writing", found=True)
+        advice = "rmqcore verify STORE says whether every record of it is whole"
+        return self._because("nothing is against opening it for writing", advice, found=True)
 
     def _against_puts(self) -> Iterator[tuple[str, str, str]]:
         """(what was looked at, what is against puts, what helps)."""

@@ -101,9 +101,9 @@ class VerifyReport:
         what: str,
         how: str = "",
     ) -> None:
-        """Note a finding; what a damaged log would stop has to pass over the damage."""
+        """Note a finding; what is derived from a damaged log comes right when that does."""
         if part != "log" and "rmqcore rebuild" in how and self.log_is_damaged:
-            how += " --skip-damaged"
+            how = "rmqcore doctor repair STORE derives it again, from the repaired log"
         self.finding_count += 1
         if len(self.findings) < FINDINGS_MAX:
             self.findings.append(Finding(severity, part, path, phy_offset, what, how))

@@ -34,10 +34,10 @@ _BLOCK = 1 << 20
 _ZEROS = bytes(_BLOCK)
 _RECOVER = "open the store for writing: recovery cuts the torn tail off"
 _REMOVED = "open the store for writing: that removes it"
-_COVER = "rmqcore doctor repair covers it"
+_COVER = "rmqcore doctor repair STORE covers it"
 _MEND_LOG = (
-    "rmqcore cat, tail and export read the rest with --skip-damaged; opened with "
-    'on_corruption="skip", the store goes on without what is damaged'
+    "rmqcore doctor repair STORE saves what follows; rmqcore cat, tail and export read it with "
+    '--skip-damaged; opened with on_corruption="skip", the store goes on without what is damaged'
 )
 
 VerifyProgress = Callable[[str, int, int], None]
@@ -155,7 +155,7 @@ class Verification:
                     self._directory.commit_log,
                     log.files[number - 1][0] + log.file_size,
                     f"a file is missing before {path.name}",
-                    "put it back from a copy; without it the log cannot be opened for writing",
+                    "put it back from a copy, or rmqcore doctor repair STORE goes on without it",
                 )
             if size == log.file_size or (self._report.live and number == len(log.files) - 1):
                 continue
@@ -165,7 +165,8 @@ class Verification:
                 path,
                 start + min(size, log.file_size),
                 f"the file has {size} bytes, files here have {log.file_size}",
-                'open with on_corruption="truncate" to go on with what is there',
+                "rmqcore doctor repair STORE makes it whole; opened with "
+                'on_corruption="truncate" the log ends there',
             )
         self._check_empty_files(log.files[-1][0] if log.files else -1)
 

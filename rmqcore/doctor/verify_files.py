@@ -37,7 +37,7 @@ _KNOWN = re.compile(
 )
 #: files with a checksum
 _SEALED = (MARK_NAME, DELETED_TOPICS_NAME)
-_SET_BACK = "rmqcore doctor repair sets it to the end"
+_SET_BACK = "rmqcore doctor repair STORE sets it to the end"
 _CONFIG_SUFFIXES = (".json", ".json.bak")
 _NUMBERED = re.compile(r"\d{20}")
 _INDEX_NAME = re.compile(r"\d{1,19}")
@@ -108,7 +108,7 @@ def _check_config(log: LogPlan, report: VerifyReport) -> None:
             _check_offsets(log, path, value, report)
     _check_timer(log, report)
     if problem := leases_problem(log.directory):
-        how = "rmqcore doctor repair takes it out"
+        how = "rmqcore doctor repair STORE takes it out"
         report.add(Severity.ERROR, "config", log.directory.consumer_leases, -1, problem, how)
 
 

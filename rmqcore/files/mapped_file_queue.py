@@ -92,8 +92,9 @@ def cut_short(file: MappedFile, size: int) -> CorruptStoreError:
         file.path,
         file.file_from_offset + size,
         f"the file was cut short: it has {size} bytes, files here have {file.size}. "
-        'Nothing was changed. Read the store with mode="r", or open it with '
-        'on_corruption="truncate" to go on with what is there',
+        "Nothing was changed. rmqcore doctor plan STORE says what a repair saves. Read the store "
+        'as it is with mode="r", or open it with on_corruption="truncate" to go on with what is '
+        "there",
     )
 
 

@@ -35,7 +35,7 @@ from rmqcore.scan.split import Split
 from rmqcore.scan.unit_files import UNITS
 
 _COPY_UNITS = 1 << 16
-_MORE = "rmqcore doctor plan says whether their headers are damaged"
+_MORE = "rmqcore doctor plan STORE says whether their headers are damaged"
 
 
 def rebuild(

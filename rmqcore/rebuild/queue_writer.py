@@ -162,7 +162,7 @@ class QueueWriter:
         phy_offset, _ = UNIT_HEAD.unpack_from(units)
         reason = (
             f"the record names offset {first} of {key[0]}/{key[1]}, where {behind} comes next; "
-            "rmqcore doctor plan says what can be saved"
+            "rmqcore doctor plan STORE says what can be saved"
         )
         self.written.too_far.append((phy_offset, reason))
 

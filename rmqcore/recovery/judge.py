@@ -149,9 +149,10 @@ class Judge:
     @staticmethod
     def _damage(file: MappedFile, at: int, status: ScanStatus, goes_on: str) -> CorruptRecordError:
         reason = (
-            f"{status_text(status)}; {goes_on}. Nothing was changed. Read the store with "
-            'mode="r", or open it with on_corruption="skip" to go on without what is damaged, or '
-            '"truncate" to end the log here'
+            f"{status_text(status)}; {goes_on}. Nothing was changed. rmqcore doctor plan STORE "
+            'says what a repair saves. Read the store as it is with mode="r", or open it with '
+            'on_corruption="skip" to go on without what is damaged, or on_corruption="truncate" to '
+            "end the log here, and lose what follows"
         )
         return CorruptRecordError(file.path, file.file_from_offset + at, reason)
 

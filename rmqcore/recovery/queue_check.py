@@ -216,7 +216,7 @@ class QueueCheck:
                     -1,
                     f"the record at {phy_offset} says that its queue offset is {first}; the queue "
                     f"has it at {number}, beside records that agree with that; rmqcore doctor "
-                    "plan says what a repair does",
+                    "plan STORE says what a repair does",
                 )
 
     def _agrees(self, queue: ConsumeQueue, number: int) -> bool | None:

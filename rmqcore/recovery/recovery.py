@@ -349,8 +349,9 @@ class Recovery:
             raise CorruptStoreError(
                 self._log.queue.directory,
                 end,
-                f"the log ends here, but consume queues know records up to {known}; open with "
-                'on_corruption="truncate" to go on without them, or mode="r" to read what is there',
+                f"the log ends here, but consume queues know records up to {known}; rmqcore doctor "
+                "plan STORE says what a repair saves. Read the store as it is with "
+                'mode="r", or open it with on_corruption="truncate" to go on without them',
             )
         self._cut(walk, end)
 

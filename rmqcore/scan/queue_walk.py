@@ -171,7 +171,8 @@ class QueueWalk:
             directory.consume_queue,
             int(places[0, 0]),
             f"the queues that are read have {len(places)} messages from here to "
-            f"{int(places[-1, 0])}, the log has {found} of theirs; rebuild them (rmqcore rebuild)",
+            f"{int(places[-1, 0])}, the log has {found} of theirs; rmqcore rebuild cq "
+            "STORE derives them again",
         )
         if self._on_damage is None:
             raise error

@@ -6,7 +6,7 @@ import pytest
 from client.conftest import patient  # noqa: F401 - a fixture: waits for answers
 from patience import TIMEOUT_S, until
 
-from rmqcore.cli.failures import ExitCode
+from rmqcore.cli.exit_codes import ExitCode
 from rmqcore.client.blocking import Consumer
 from rmqcore.testing import rocketmq_broker, rocketmq_topic  # noqa: F401 - fixtures
 from rmqcore.world import wall_clock_ms

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rmqcore.cli.failures import ExitCode
+from rmqcore.cli.exit_codes import ExitCode
 
 pytestmark = pytest.mark.engine
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import shutil
 
 import pytest
 
 from rmqcore import CorruptStoreError, open_store
-from rmqcore.cli.failures import ExitCode
+from rmqcore.cli.exit_codes import ExitCode
 from rmqcore.doctor import verify
 from rmqcore.transfer import export_store
 
@@ -137,29 +136,69 @@ def test_a_whole_store_is_not_said_to_be_damaged(rmqcore, store):
         assert rmqcore(*words, "--skip-damaged").exit_code == 0
 
 
-def test_what_verify_advises_works(rmqcore, damaged):
+def test_what_verify_advises_works(damaged):
     path, _ = damaged
     findings = verify(path).findings
     (log,) = [finding for finding in findings if finding.part == "log"]
-    assert rmqcore("cat", path, "--skip-damaged").exit_code == ExitCode.FINDINGS
-    assert "--skip-damaged" in log.how
-    assert 'on_corruption="skip"' in log.how
-    advised = {
-        command
-        for finding in findings
-        for command in re.findall(r"rmqcore (rebuild \w+ STORE.*)", finding.how)
+    for words in ("--skip-damaged", 'on_corruption="skip"', "rmqcore doctor repair STORE"):
+        assert words in log.how
+    derived = [finding for finding in findings if finding.part != "log"]
+    assert derived
+    assert {finding.how.split(",")[0] for finding in derived} == {
+        "rmqcore doctor repair STORE derives it again"
     }
-    assert advised
-    for command in advised:
-        words = [path if word == "STORE" else word for word in shlex.split(command)]
-        assert rmqcore(*words).exit_code == 0, command
-    assert [finding.part for finding in verify(path).findings] == ["log"]
-    with open_store(path, on_corruption="skip") as store:
-        found = store.messages("T", 1, on_damage=lambda _: None)
-        assert numbers(message.body for message in found) == [
-            number for number in GOOD if number % 2
-        ]
-        assert store.put("T", b"more").ok
+
+
+def printed_commands(outcome, path):
+    """The commands on this store that a command's output names, as words."""
+    text = outcome.stdout + outcome.stderr
+    verbs = "doctor plan|doctor repair|doctor undo|rebuild cq|rebuild index|cat"
+    found = re.findall(rf"rmqcore ({verbs}) {re.escape(str(path))}( --skip-damaged)?", text)
+    return {(*verb.split(), *option.split()) for verb, option in found}
+
+
+@pytest.mark.parametrize(
+    ("damaged", "words"),
+    [
+        ("size", ("put", "{}", "T")),
+        ("magic", ("doctor", "explain", "{}")),
+        ("body", ("verify", "{}")),
+        ("size", ("verify", "{}")),
+        ("body", ("doctor", "{}")),
+    ],
+    indirect=["damaged"],
+)
+def test_where_damage_is_met_the_doctor_is_named_and_what_is_printed_works(
+    rmqcore, damaged, tmp_path, words
+):
+    path, _ = damaged
+    met = rmqcore(*(word.format(path) for word in words), stdin="x\n")
+    assert "STORE" not in met.stdout + met.stderr
+    assert "mode=" not in met.stdout + met.stderr
+    named = printed_commands(met, path)
+    assert ("doctor", "plan") in named
+    assert met.exit_code == {"put": 4, "verify": 1, "doctor": 4}[words[0]]
+    codes = {"plan": 4, "repair": 1, "cat": 1}
+    for verb in named:
+        copy = tmp_path / "-".join(verb)
+        shutil.copytree(path, copy)
+        name, *options = verb[1:] if verb[0] == "doctor" else verb
+        answers = ["--yes"] if name == "repair" else []
+        group = ["doctor"] if verb[0] == "doctor" else []
+        assert rmqcore(*group, name, copy, *options, *answers).exit_code == codes[name], verb
+        if name == "repair":
+            assert verify(copy).clean
+            assert rmqcore("put", copy, "T", stdin="x\n").exit_code == 0
+
+
+@pytest.mark.parametrize("damaged", ["size"], indirect=True)
+def test_the_settings_that_an_error_names_work(rmqcore, damaged):
+    path, _ = damaged
+    refused = rmqcore("put", path, "T", stdin="x\n")
+    settings = re.findall(r"-c (\w+=\w+)", refused.stderr)
+    assert settings == ["on_corruption=skip", "on_corruption=truncate"]
+    for setting in settings:
+        assert rmqcore("put", path, "T", "-c", setting, stdin="x\n").exit_code == 0
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/messages", "hdfs:///messages", "file:///tmp/x"])

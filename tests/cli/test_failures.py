@@ -10,7 +10,7 @@ import pytest
 from cli.conftest import Outcome
 
 from rmqcore import open_store
-from rmqcore.cli.failures import ExitCode
+from rmqcore.cli.exit_codes import ExitCode
 from rmqcore.cli.main import run
 
 pytestmark = pytest.mark.process

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from rmqcore import open_store
-from rmqcore.cli.failures import ExitCode
+from rmqcore.cli.exit_codes import ExitCode
 
 pytestmark = pytest.mark.engine
 

@@ -14,7 +14,7 @@ from cli.test_failures import run_without
 from patience import TIMEOUT_S, until
 
 from rmqcore import open_store
-from rmqcore.cli.failures import ExitCode
+from rmqcore.cli.exit_codes import ExitCode
 
 pytestmark = pytest.mark.process
 
@@ -126,10 +126,10 @@ def test_lost_queues_are_no_empty_store(rmqcore, store):
     for words in (["cat", store, "Letters"], ["tail", store], ["query", store, "--key", "a"]):
         outcome = rmqcore(*words)
         assert outcome.exit_code == ExitCode.DAMAGED
-        assert "rmqcore rebuild cq STORE" in outcome.stderr
+        assert f"rmqcore rebuild cq {store}" in outcome.stderr
     stat = rmqcore("stat", store)
     assert stat.exit_code == ExitCode.FINDINGS
-    assert "rmqcore rebuild cq STORE" in stat.stderr
+    assert f"rmqcore rebuild cq {store}" in stat.stderr
     assert len(rmqcore("cat", store).stdout.splitlines()) == 11
     assert rmqcore("rebuild", "cq", store).exit_code == 0
     assert len(rmqcore("cat", store, "Letters").stdout.splitlines()) == 10

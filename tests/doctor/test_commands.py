@@ -70,6 +70,30 @@ def test_codes_of_a_damaged_store(damaged, tmp_path):
     assert digest_tree(damaged) == before
 
 
+def test_a_store_in_a_commands_place_is_looked_at(store, tmp_path, monkeypatch):
+    told = run("doctor", store)
+    assert (told.code, told.err) == (0, "")
+    assert told.out.splitlines() == [
+        "the store: nothing is against opening it for writing",
+        f"what helps: rmqcore verify {store} says whether every record of it is whole",
+        "damage: none",
+    ]
+    overwrite(log_files(store)[0], 1000, bytes(200))
+    before = digest_tree(store)
+    monkeypatch.chdir(store.parent)
+    told = run("doctor", store.name)
+    assert told.code == 4
+    assert f"what helps: rmqcore doctor plan {store.name}" in told.out
+    assert f"rmqcore doctor repair {store.name}, which undo takes back" in told.out
+    facts = json.loads(run("doctor", store, "--json").out)
+    assert (facts["store"]["found"], facts["plan"]["clean"]) == (False, False)
+    assert digest_tree(store) == before
+    assert run("doctor", tmp_path / "none").code == 8
+    for words in ("nonsense", "--nonsense"):
+        assert run("doctor", words).code == 16
+    assert run("doctor").code == 16
+
+
 def test_codes_of_what_cannot_be_done(damaged, tmp_path):
     assert run("doctor", "plan", tmp_path / "nothing").code == 8
     assert run("doctor", "undo", tmp_path / "nothing", "--yes").code == 8

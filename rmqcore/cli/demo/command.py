@@ -11,7 +11,7 @@ import typer
 from rmqcore.cli.demo.corpus import Corpus
 from rmqcore.cli.demo.pipeline import pipeline
 from rmqcore.cli.demo.steps import STEPS, Demo, Step
-from rmqcore.cli.failures import ExitCode
+from rmqcore.cli.exit_codes import ExitCode
 from rmqcore.cli.options import AsJson, ConfigFile, Settings, configured
 from rmqcore.cli.output import CONSOLE, print_facts, print_json, print_table
 from rmqcore.cli.progress import Bars

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from rmqcore.cli.demo.steps import Step
-from rmqcore.cli.failures import ExitCode
+from rmqcore.cli.exit_codes import ExitCode
 from rmqcore.cli.notes import note
 
 _MISSING = (ExitCode.USAGE, ExitCode.STORE)
