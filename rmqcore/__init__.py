@@ -1,8 +1,9 @@
 """The RocketMQ storage engine for Python: embed it, serve it, or open it in Spark."""
 
 import logging
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-from rmqcore.config import BrokerRole, FlushDiskType, OnCorruption, StoreConfig
 from rmqcore.errors import (
     ArgumentError,
     ConfigError,
@@ -29,37 +30,58 @@ from rmqcore.errors import (
     StoreNotFoundError,
     StoreNotWritableError,
 )
-from rmqcore.files.store_trace import TraceRow
-from rmqcore.message import (
-    EXPIRES_MS,
-    GetMessageResult,
-    Lease,
-    Message,
-    MessageExt,
-    PutMessageResult,
-    QueryMessageResult,
-    QueueLag,
-    ReceivedMessage,
-    Sql,
-)
-from rmqcore.recovery.report import RecoveryProgress, RecoveryReport
 from rmqcore.status import (
     BoundaryType,
     Durability,
     GetMessageStatus,
     PutMessageStatus,
 )
-from rmqcore.store.consumer import Consumer
-from rmqcore.store.message_store import DefaultMessageStore
-from rmqcore.store.opening import open_store
-from rmqcore.store.parts.general_reads import QueryExplanation
-from rmqcore.store.parts.put_columns_result import PutColumnsResult
-from rmqcore.store.protocol import MessageStore
-from rmqcore.store.read_only_store import ReadOnlyMessageStore
-from rmqcore.store.sharing import open_shared
 from rmqcore.version import __version__
 
+if TYPE_CHECKING:
+    from rmqcore.config import BrokerRole, FlushDiskType, OnCorruption, StoreConfig
+    from rmqcore.files.store_trace import TraceRow
+    from rmqcore.message import (
+        EXPIRES_MS,
+        GetMessageResult,
+        Lease,
+        Message,
+        MessageExt,
+        PutMessageResult,
+        QueryMessageResult,
+        QueueLag,
+        ReceivedMessage,
+        Sql,
+    )
+    from rmqcore.recovery.report import RecoveryProgress, RecoveryReport
+    from rmqcore.store.consumer import Consumer
+    from rmqcore.store.message_store import DefaultMessageStore
+    from rmqcore.store.opening import open_store
+    from rmqcore.store.parts.general_reads import QueryExplanation
+    from rmqcore.store.parts.put_columns_result import PutColumnsResult
+    from rmqcore.store.protocol import MessageStore
+    from rmqcore.store.read_only_store import ReadOnlyMessageStore
+    from rmqcore.store.sharing import open_shared
+
 logging.getLogger("rmqcore").addHandler(logging.NullHandler())
+
+#: modules, and the names that are theirs: imported when the first of them is asked for
+_NAMES = {
+    "config": "BrokerRole FlushDiskType OnCorruption StoreConfig",
+    "files.store_trace": "TraceRow",
+    "message": "EXPIRES_MS GetMessageResult Lease Message MessageExt PutMessageResult "
+    "QueryMessageResult QueueLag ReceivedMessage Sql",
+    "recovery.report": "RecoveryProgress RecoveryReport",
+    "store.consumer": "Consumer",
+    "store.message_store": "DefaultMessageStore",
+    "store.opening": "open_store",
+    "store.parts.general_reads": "QueryExplanation",
+    "store.parts.put_columns_result": "PutColumnsResult",
+    "store.protocol": "MessageStore",
+    "store.read_only_store": "ReadOnlyMessageStore",
+    "store.sharing": "open_shared",
+}
+_PLACES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
     "EXPIRES_MS",
@@ -117,3 +139,17 @@ __all__ = [
     "open_shared",
     "open_store",
 ]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """A name of `__all__` that nobody has asked for yet."""
+        if name not in _PLACES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+        globals()[name] = value
+        return value
+
+    def __dir__() -> list[str]:
+        """Every name, imported yet or not."""
+        return sorted({*globals(), *__all__})

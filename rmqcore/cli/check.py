@@ -14,7 +14,7 @@ import typer
 from rmqcore.cli.exit_codes import ExitCode
 from rmqcore.cli.failures import HELP, as_followed
 from rmqcore.cli.options import AsJson, ConfigFile, Settings, StorePath, configured
-from rmqcore.cli.output import CONSOLE, print_facts, print_json, print_table
+from rmqcore.cli.output import print_facts, print_json, print_table, show, styled
 from rmqcore.cli.progress import Bars
 from rmqcore.cli.times import parse_duration
 from rmqcore.doctor import DumpField, DumpItem, Finding, Severity, VerifyReport
@@ -24,7 +24,7 @@ from rmqcore.doctor.dump import KINDS, kind_of
 from rmqcore.errors import ConfigError
 from rmqcore.files.store_dir import StoreDir
 
-_COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
+_STYLES = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "dim"}
 _HEX_SHOWN = 16
 
 
@@ -76,10 +76,9 @@ def verify(
 def print_report(report: VerifyReport) -> None:
     """Print what a verification found."""
     for finding in _followed(report):
-        colour = _COLOURS[finding.severity]
-        CONSOLE.print(str(finding), style=colour, markup=False, soft_wrap=True)
+        show(str(finding), style=_STYLES[finding.severity])
     if report.finding_count > len(report.findings):
-        CONSOLE.print(f"and {report.finding_count - len(report.findings):,} more")
+        show(f"and {report.finding_count - len(report.findings):,} more")
     print_facts(
         {
             "store": f"{report.path}{', a writer has it open' if report.live else ''}",
@@ -91,12 +90,12 @@ def print_report(report: VerifyReport) -> None:
         }
     )
     if not report.complete:
-        CONSOLE.print(f"the time was over: go on with --start {report.verified_to}")
-    verdict = "[bold green]clean[/]" if report.clean else "[bold red]NOT clean[/]"
+        show(f"the time was over: go on with --start {report.verified_to}")
+    verdict = styled("clean", "good") if report.clean else styled("NOT clean", "bad")
     so_far = "" if report.complete else f" up to physical offset {report.verified_to}"
-    CONSOLE.print(f"verdict: {verdict}{so_far}, {report.finding_count:,} findings")
+    show(f"verdict: {verdict}{so_far}, {report.finding_count:,} findings")
     if not report.clean:
-        CONSOLE.print(f"what helps: {as_followed(HELP, report.path)}", markup=False, soft_wrap=True)
+        show(f"what helps: {as_followed(HELP, report.path)}")
 
 
 def _followed(report: VerifyReport) -> list[Finding]:

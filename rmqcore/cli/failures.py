@@ -30,7 +30,6 @@ from rmqcore.errors import (
     StoreLockedError,
     StoreNotFoundError,
 )
-from rmqcore.remoting.errors import RemotingError
 
 #: typer's own copy of click has another base class than click
 _CLICK_ERROR: Any = next(
@@ -62,7 +61,9 @@ class InputError(RmqCoreError, ValueError):
 
 def exit_code_of(error: BaseException) -> ExitCode:
     """The exit code that an error ends a command with."""
-    if isinstance(error, RemotingError):
+    # a command that calls nobody does without what calls
+    remoting = sys.modules.get("rmqcore.remoting.errors")
+    if remoting is not None and isinstance(error, remoting.RemotingError):
         return ExitCode.SYSTEM if isinstance(error, OSError) else ExitCode.STORE
     if isinstance(error, RmqCoreError) and not isinstance(error, StoreError):
         return ExitCode.USAGE

@@ -11,10 +11,15 @@ from pathlib import Path
 
 from rmqcore.cli.exit_codes import ExitCode
 from rmqcore.cli.notes import note
+from rmqcore.version import __version__
 
 
 def run() -> None:
     """Run the command line; ends the process with its exit code."""
+    if sys.argv[1:] == ["--version"]:
+        # asked for by scripts, again and again
+        sys.stdout.write(f"{__version__}\n")
+        sys.exit(ExitCode.DONE)
     missing = [name for name in ("typer", "rich") if find_spec(name) is None]
     if missing:
         note(f"rmqcore: the command line needs {' and '.join(missing)}: pip install 'rmqcore[cli]'")

@@ -9,7 +9,7 @@ import typer
 from rmqcore import ReadOnlyMessageStore
 from rmqcore.cli.exit_codes import ExitCode
 from rmqcore.cli.options import AsJson, ConfigFile, Settings, StorePath, open_for_reading
-from rmqcore.cli.output import CONSOLE, print_json, print_table
+from rmqcore.cli.output import print_json, print_table, show
 from rmqcore.files.config_tables import ConsumerOffsetTable
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.world import wall_clock_ms
@@ -39,7 +39,7 @@ def offsets(
         columns = [name.replace("_", " ") for name in rows[0]]
         print_table(columns, [row.values() for row in rows], right=_NUMBERS)
     else:
-        CONSOLE.print("no consumer offsets")
+        show("no consumer offsets")
     raise typer.Exit(ExitCode.DONE if rows else ExitCode.FINDINGS)
 
 

@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rmqcore import (
-    DefaultMessageStore,
-    MessageStore,
-    ReadOnlyMessageStore,
-    StoreConfig,
-    open_shared,
-    open_store,
-)
+import rmqcore
 from rmqcore.cli.exit_codes import ExitCode
 from rmqcore.cli.failures import warn
 from rmqcore.config import load_config
@@ -25,6 +18,7 @@ from rmqcore.files.store_dir import StoreDir
 from rmqcore.world import wall_clock_ms
 
 if TYPE_CHECKING:
+    from rmqcore import DefaultMessageStore, MessageStore, ReadOnlyMessageStore, StoreConfig
     from rmqcore.cli.progress import Bars
 
 StorePath = Annotated[
@@ -97,14 +91,14 @@ def open_for_reading(
     store: Path, config: Path | None, settings: list[str] | None
 ) -> ReadOnlyMessageStore:
     """The store as its writer, if any, has it now; changes nothing."""
-    return open_store(store, mode="r", config=configured(config, settings))
+    return rmqcore.open_store(store, mode="r", config=configured(config, settings))
 
 
 def open_for_writing(
     store: Path, config: Path | None, settings: list[str] | None, bars: Bars
 ) -> DefaultMessageStore:
     """The store to write to, made when missing; shows how far its recovery is."""
-    opened = open_store(store, config=configured(config, settings), progress=bars.recovery)
+    opened = rmqcore.open_store(store, config=configured(config, settings), progress=bars.recovery)
     bars.hide_recovery()
     return opened
 
@@ -113,7 +107,7 @@ def open_with_others(
     store: Path, config: Path | None, settings: list[str] | None, bars: Bars
 ) -> MessageStore:
     """As `open_for_writing`, of a store that other processes may have open by `open_shared`."""
-    opened = open_shared(store, config=configured(config, settings), progress=bars.recovery)
+    opened = rmqcore.open_shared(store, config=configured(config, settings), progress=bars.recovery)
     bars.hide_recovery()
     return opened
 

@@ -10,30 +10,42 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from shutil import get_terminal_size
+from types import MappingProxyType
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
-
+from rmqcore.cli.tables import cell_text, facts_lines, table_lines
 from rmqcore.message import MessageExt
 from rmqcore.native.format._numbers import SysFlag
-from rmqcore.transfer.export import body_fields, message_fields
 
-
-class _Console(Console):
-    """Leaves it to the command what a closed pipe means."""
-
-    def on_broken_pipe(self) -> None:
-        """Called while a BrokenPipeError is handled; rich would end the process with code 1."""
-        raise BrokenPipeError
-
-
-CONSOLE = _Console(highlight=False)
-NOTES = _Console(stderr=True, highlight=False, soft_wrap=True)
-#: A table that is not for a terminal is this many columns wide, so that no cell is cut.
-_WIDE = 10_000
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_STYLES = {
+    "bold": "1",
+    "dim": "2",
+    "name": "36",
+    "good": "1;32",
+    "warning": "33",
+    "error": "31",
+    "bad": "1;31",
+}
+
+
+def show(line: str = "", *, style: str = "") -> None:
+    """Print one line; in a style where standard output is a terminal."""
+    sys.stdout.write(f"{styled(line, style)}\n")
+
+
+def styled(text: str, style: str) -> str:
+    """A text in one of the styles, where standard output shows colours."""
+    if not style or not text or not _has_colours():
+        return text
+    return f"\x1b[{_STYLES[style]}m{text}\x1b[0m"
+
+
+def _has_colours() -> bool:
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return False
+    return sys.stdout.isatty() or bool(os.environ.get("FORCE_COLOR"))
 
 
 def print_json(value: object) -> None:
@@ -45,43 +57,52 @@ def print_table(
     columns: Iterable[str],
     rows: Iterable[Iterable[object]],
     *,
-    title: str | None = None,
     right: Iterable[str] = (),
+    styles: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Print rows under column heads; columns named in ``right`` hold numbers."""
-    numbers = set(right)
-    table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", title_style="bold")
-    for name in columns:
-        table.add_column(name, justify="right" if name in numbers else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(_cell(value) for value in row))
-    _print_wide(table)
+    """Print rows under column heads.
 
-
-def print_facts(facts: Mapping[str, object], *, title: str | None = None) -> None:
-    """Print names and values, one pair a line."""
-    table = Table(
-        box=None, show_header=False, title=title, title_justify="left", title_style="bold"
+    Args:
+        columns: the heads.
+        rows: their cells.
+        right: heads of columns that hold numbers.
+        styles: style of a cell by its text.
+    """
+    lines = table_lines(
+        list(columns),
+        [[cell_text(value) for value in row] for row in rows],
+        right=right,
+        width=_width(),
+        rule=_rule(),
+        paint=lambda padded, text: styled(padded, styles.get(text, "")),
     )
-    table.add_column(style="cyan", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in facts.items():
-        table.add_row(name, _cell(value))
-    _print_wide(table)
+    sys.stdout.write("".join(f"{line}\n" for line in [*lines, ""]))
 
 
-def _print_wide(table: Table) -> None:
-    """Print a table; a file or a pipe gets each row in one line, which scripts can search."""
-    console = CONSOLE
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console = _Console(file=console.file, width=_WIDE, highlight=False)
-    console.print(table)
+def print_facts(facts: Mapping[str, object]) -> None:
+    """Print names and values, one pair a line."""
+    lines = facts_lines(
+        {name: cell_text(value) for name, value in facts.items()},
+        width=_width(),
+        paint=lambda padded, _: styled(padded, "name"),
+    )
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 
-def _cell(value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+def _width() -> int | None:
+    """Columns of the terminal; a file or a pipe has none: each row is a line, for scripts."""
+    if "COLUMNS" in os.environ or sys.stdout.isatty():
+        return get_terminal_size().columns
+    return None
+
+
+def _rule() -> str:
+    """What lines are made of, in the encoding of standard output."""
+    try:
+        "\u2500".encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return "-"
+    return "\u2500"
 
 
 def size_text(size: int) -> str:
@@ -125,6 +146,8 @@ def printable(body: bytes, kept: str = "") -> str:
 
 def for_json(message: MessageExt) -> dict[str, Any]:
     """A message as `export` writes it, with the plain body beside a compressed one."""
+    from rmqcore.transfer.export import body_fields, message_fields  # noqa: PLC0415
+
     fields = message_fields(message)
     if message.sys_flag & SysFlag.COMPRESSED:
         fields |= body_fields("decompressed_body", message.decompressed_body())

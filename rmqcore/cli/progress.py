@@ -2,44 +2,52 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TaskID,
-    TaskProgressColumn,
-    TextColumn,
-    TimeRemainingColumn,
-)
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
-from rmqcore.cli.output import NOTES
-from rmqcore.recovery.report import RecoveryProgress
+    from rmqcore.recovery.report import RecoveryProgress
 
 Item = TypeVar("Item")
 _EVERY = 512
 _PHASES = {"queues": "open queues", "log": "check log", "index": "index"}
 
 
+def _progress() -> Progress:
+    """What draws the bars; imported only where somebody sees them."""
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import (  # noqa: PLC0415
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeRemainingColumn(compact=True),
+        console=Console(stderr=True),
+        transient=True,
+    )
+
+
 class Bars:
     """Bars by name; each appears with its first progress and all vanish at the end."""
 
     def __init__(self) -> None:
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TaskProgressColumn(),
-            TimeRemainingColumn(compact=True),
-            console=NOTES,
-            transient=True,
-            disable=not NOTES.is_terminal,
-        )
+        self._progress = _progress() if sys.stderr.isatty() else None
         self._tasks: dict[str, TaskID] = {}
 
     def __enter__(self) -> Self:
-        self._progress.start()
+        if self._progress is not None:
+            self._progress.start()
         return self
 
     def __exit__(
@@ -48,16 +56,21 @@ class Bars:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._progress.stop()
+        if self._progress is not None:
+            self._progress.stop()
 
     def show(self, name: str, done: int, total: int | None) -> None:
         """Move one bar; without a total it only says that something happens."""
+        if self._progress is None:
+            return
         if name not in self._tasks:
             self._tasks[name] = self._progress.add_task(name, total=total)
         self._progress.update(self._tasks[name], completed=done, total=total)
 
     def hide(self, *names: str) -> None:
         """Take bars away."""
+        if self._progress is None:
+            return
         for name in self._tasks.keys() & set(names):
             self._progress.remove_task(self._tasks.pop(name))
 

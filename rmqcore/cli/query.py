@@ -19,12 +19,12 @@ from rmqcore.cli.options import (
     open_for_reading,
 )
 from rmqcore.cli.output import (
-    CONSOLE,
     for_json,
     print_facts,
     print_json,
     print_table,
     printable,
+    show,
     time_text,
 )
 from rmqcore.cli.times import parse_time
@@ -207,8 +207,7 @@ def _print_found(message: MessageExt) -> None:
     facts |= {f"  {name}": value for name, value in sorted(message.properties.items())}
     print_facts(facts)
     body = printable(message.decompressed_body(), "\n\t")
-    CONSOLE.print(body, markup=False, soft_wrap=True)
-    CONSOLE.print()
+    show(f"{body}\n")
 
 
 def _offsets_by_time(

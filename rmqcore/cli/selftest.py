@@ -10,7 +10,7 @@ import typer
 from rmqcore.cli.exit_codes import EXIT_CODES, ExitCode
 from rmqcore.cli.failures import StoreCommand
 from rmqcore.cli.options import AsJson
-from rmqcore.cli.output import CONSOLE, print_json, print_table
+from rmqcore.cli.output import print_json, print_table, show
 from rmqcore.cli.progress import Bars
 from rmqcore.doctor import selftest
 from rmqcore.doctor.selftest import SelfTestReport
@@ -108,7 +108,7 @@ def simulate(
         )
     if not as_json:
         hours = report.simulated_s / 3600
-        CONSOLE.print(f"{hours:.1f} simulated hours, {report.speed:.0f} in an hour of a processor")
+        show(f"{hours:.1f} simulated hours, {report.speed:.0f} in an hour of a processor")
     _print(report, as_json)
 
 
@@ -130,6 +130,6 @@ def _print(report: SelfTestReport, as_json: bool) -> None:
         )
         for row in report.rows:
             for line in row.why():
-                CONSOLE.print(line, markup=False, soft_wrap=True)
-        CONSOLE.print(f"{report.verdict}; --seed {report.seed} repeats it", markup=False)
+                show(line)
+        show(f"{report.verdict}; --seed {report.seed} repeats it")
     raise typer.Exit(ExitCode.DONE if report.clean else ExitCode.FINDINGS)

@@ -18,7 +18,7 @@ from rmqcore.cli import check, rebuild
 from rmqcore.cli.exit_codes import EXIT_CODES, ExitCode
 from rmqcore.cli.failures import StoreCommand
 from rmqcore.cli.options import AsJson, StorePath
-from rmqcore.cli.output import CONSOLE, print_json, print_table
+from rmqcore.cli.output import print_json, print_table, show
 from rmqcore.cli.times import parse_time
 from rmqcore.scan import DEFAULT_COLUMNS
 from rmqcore.spark.log_owner import finish_appends
@@ -115,7 +115,7 @@ def export(
         parts = jobs.export(
             spark, store, out, table_format=table_format, topics=topics, config=config
         )
-    CONSOLE.print(f"{sum(part.rows for part in parts):,} messages in {len(parts)} files in {out}")
+    show(f"{sum(part.rows for part in parts):,} messages in {len(parts)} files in {out}")
 
 
 @app.command("compact", cls=StoreCommand, epilog=EXIT_CODES)
@@ -130,7 +130,7 @@ def compact(
     with _session(cores, memory) as (jobs, spark):
         jobs.compact(spark, store, topics=topics).write.parquet(str(out.absolute()))
         count = spark.read.parquet(str(out.absolute())).count()
-    CONSOLE.print(f"{count:,} messages in {out}")
+    show(f"{count:,} messages in {out}")
 
 
 @app.command("trace", cls=StoreCommand, epilog=EXIT_CODES)
@@ -213,8 +213,8 @@ def finish(
         print_json(finished)
         return
     for name, count in finished.items():
-        CONSOLE.print(f"{name}: {count:,} messages were missing, now appended")
-    CONSOLE.print(f"{len(finished)} appends were to be finished")
+        show(f"{name}: {count:,} messages were missing, now appended")
+    show(f"{len(finished)} appends were to be finished")
 
 
 @app.command("pipeline", cls=StoreCommand, epilog=EXIT_CODES)

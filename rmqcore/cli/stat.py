@@ -19,7 +19,7 @@ from rmqcore.cli.options import (
     check_queues_are_there,
     open_for_reading,
 )
-from rmqcore.cli.output import CONSOLE, print_facts, print_json, print_table, size_text, time_text
+from rmqcore.cli.output import print_facts, print_json, print_table, show, size_text, time_text
 from rmqcore.errors import CorruptConsumeQueueError
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.native.format._numbers import SysFlag
@@ -62,12 +62,13 @@ def stat(
         )
     else:
         _print_facts(facts)
+        show()
         if trace:
             _print_trace(events)
         else:
             _print_rows(rows if queues else _topic_rows(rows))
-            CONSOLE.print("[bold]broker.conf[/] lines with which RocketMQ opens this store")
-            CONSOLE.print(broker_conf, style="dim", end="", markup=False, soft_wrap=True)
+            show("broker.conf lines with which RocketMQ opens this store", style="bold")
+            show(broker_conf.rstrip("\n"), style="dim")
     if lost is not None:
         warn(as_followed(str(lost), store), as_json=as_json)
         raise typer.Exit(ExitCode.FINDINGS)
@@ -166,7 +167,7 @@ def _trace_rows(store: ReadOnlyMessageStore) -> list[dict[str, Any]]:
 
 def _print_trace(rows: list[dict[str, Any]]) -> None:
     if not rows:
-        CONSOLE.print("no trace: nobody but RocketMQ has written here, or config/ takes no file\n")
+        show("no trace: nobody but RocketMQ has written here, or config/ takes no file\n")
         return
     numbers = ("log_end", "flushed", "dispatched", "count")
     columns = ("time", "thread", "event", *numbers, "words")
@@ -198,14 +199,12 @@ def _print_facts(facts: dict[str, Any]) -> None:
         }
     )
     if facts["ignored_settings"]:
-        CONSOLE.print(
-            f"without meaning for a store: {', '.join(facts['ignored_settings'])}", style="dim"
-        )
+        show(f"without meaning for a store: {', '.join(facts['ignored_settings'])}", style="dim")
 
 
 def _print_rows(rows: list[dict[str, Any]]) -> None:
     if not rows:
-        CONSOLE.print("no queues\n")
+        show("no queues\n")
         return
     columns = list(rows[0])
     print_table(

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from rmqcore.config import StoreConfig, load_config
 from rmqcore.errors import ConfigError
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.recovery.report import RecoveryProgress
-from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.store.read_only_store import ReadOnlyMessageStore
+
+if TYPE_CHECKING:
+    from rmqcore.store.message_store import DefaultMessageStore
 
 ConfigSource = StoreConfig | Mapping[str, object] | str | Path | None
 
@@ -85,6 +87,9 @@ def open_store(
         return ReadOnlyMessageStore(path, loaded)
     if not create:
         StoreDir(path, loaded.store_path_commit_log).require()
+    # who only reads does without what writes
+    from rmqcore.store.message_store import DefaultMessageStore  # noqa: PLC0415
+
     store = DefaultMessageStore(path, loaded, progress=progress)
     store.warn_without_slaves()
     return store

@@ -132,6 +132,8 @@ HEAVY = {
     "rmqcore.proxy",
     "rmqcore.proxy.certificate",
     "rmqcore.store.consume.lease_request",
+    "rmqcore.store.message_store",
+    "rmqcore.transfer.export",
     "rmqcore.store.consume.leases",
     "rmqcore.store.parts.column_puts",
     "rmqcore.store.sharing.column_calls",

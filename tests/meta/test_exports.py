@@ -23,8 +23,16 @@ CODE_BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 def names_bound_in(source: Path) -> set[str]:
     """Return the public names that a module binds at its top level, `as name` included."""
     bound = set()
-    for node in ast.parse(source.read_text("utf-8")).body:
-        if isinstance(node, ast.ImportFrom) and node.module != "__future__":
+    body = ast.parse(source.read_text("utf-8")).body
+    nodes = [
+        inner for node in body for inner in (node.body if isinstance(node, ast.If) else [node])
+    ]
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.module not in {
+            "__future__",
+            "importlib",
+            "typing",
+        }:
             bound |= {alias.asname or alias.name for alias in node.names}
         elif isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
             bound.add(node.name)
@@ -39,6 +47,28 @@ def test_all_names_exist_and_are_listed_once():
 def test_all_is_what_the_package_binds():
     public = {name for name in rmqcore.__all__ if not name.startswith("__")}
     assert names_bound_in(PACKAGE / "__init__.py") == public
+
+
+@pytest.mark.process
+def test_a_name_is_imported_when_it_is_asked_for():
+    program = """
+import sys, rmqcore
+early = [name for name in sys.modules if name.startswith(("rmqcore.store", "rmqcore.config"))]
+print(early, set(rmqcore.__all__) <= set(dir(rmqcore)))
+print(rmqcore.open_store.__module__, rmqcore.open_store is rmqcore.open_store)
+try:
+    rmqcore.nonsense
+except AttributeError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines() == [
+        "[] True",
+        "rmqcore.store.opening True",
+        "module 'rmqcore' has no attribute 'nonsense'",
+    ]
 
 
 def test_every_public_name_is_documented():

@@ -54,24 +54,58 @@ print(json.dumps([sorted(set(sys.modules) - loaded), (used - bare) / 1024]))
 
 @pytest.fixture(scope="module")
 def process(tmp_path_factory):
-    """(modules that it has loaded, MiB of anonymous memory above the bare interpreter)."""
+    """(modules that it has loaded, MiB of memory above the bare interpreter, its store)."""
     # the second time: so it compiles nothing, as an installed package does, and opens a store
     # whose queues and index are there
     here = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    command = [sys.executable, "-c", PROGRAM, str(tmp_path_factory.mktemp("store"))]
+    store = str(tmp_path_factory.mktemp("store"))
+    command = [sys.executable, "-c", PROGRAM, store]
     for _ in range(2):
         done = subprocess.run(command, env=here, capture_output=True, text=True, check=True)
-    return json.loads(done.stdout)
+    return [*json.loads(done.stdout), store]
 
 
 def test_the_core_loads_nothing_heavy(process):
-    modules, _ = process
+    modules, *_ = process
     assert HEAVY.isdisjoint(modules)
 
 
 def test_a_store_that_puts_takes_little_memory(process):
-    _, mib = process
+    _, mib, _ = process
     assert 1 < mib < ANONYMOUS_MIB_MAX
+
+
+#: what commands that only look into a store do without
+FOR_OTHERS = {"asyncio", "numpy", "rich", "rmqcore.remoting", "rmqcore.store.message_store"}
+
+
+@pytest.mark.parametrize("words", [["stat"], ["cat"], ["offsets"], ["query", "--offset", "0"]])
+def test_a_command_that_looks_starts_without_what_others_need(process, words):
+    store = process[2]
+    program = """
+import sys
+from rmqcore.cli.main import run
+sys.argv[0] = "rmqcore"
+try:
+    run()
+except SystemExit as ended:
+    code = ended.code
+print("loaded", code, *sys.modules)
+"""
+    command = [sys.executable, "-c", program, words[0], store, *words[1:]]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    _, code, *modules = done.stdout.splitlines()[-1].split()
+    assert int(code) == (words == ["offsets"])
+    assert FOR_OTHERS.isdisjoint(modules)
+
+
+def test_the_version_is_told_without_what_parses():
+    program = "import sys; sys.argv[1:] = ['--version']; from rmqcore.cli.main import run; run()"
+    traced = [sys.executable, "-X", "importtime", "-c", program]
+    done = subprocess.run(traced, capture_output=True, text=True, check=True)
+    assert done.stdout.strip()
+    loaded = {line.split()[-1] for line in done.stderr.splitlines()}
+    assert {"typer", "rich", "rmqcore.config", "rmqcore.cli.app"}.isdisjoint(loaded)
 
 
 def test_a_broker_starts_without_what_other_commands_need():

@@ -13,7 +13,7 @@ from rmqcore.cli.demo.pipeline import pipeline
 from rmqcore.cli.demo.steps import STEPS, Demo, Step
 from rmqcore.cli.exit_codes import ExitCode
 from rmqcore.cli.options import AsJson, ConfigFile, Settings, configured
-from rmqcore.cli.output import CONSOLE, print_facts, print_json, print_table
+from rmqcore.cli.output import print_facts, print_json, print_table, show, styled
 from rmqcore.cli.progress import Bars
 
 
@@ -86,13 +86,15 @@ def _print(steps: list[Step], ok: bool, keep: Path | None) -> None:
                 f"{step.seconds:.3f}",
                 f"{fields['messages_per_s']:,}" if step.messages else "",
                 f"{fields['mb_per_s']:,.1f}" if step.size else "",
-                "[green]ok[/]" if step.ok else "[bold red]FAILED[/]",
+                "ok" if step.ok else "FAILED",
             )
         )
     columns = ["step", "messages", "MB", "seconds", "messages/s", "MB/s", ""]
-    print_table(columns, rows, right=columns[1:6])
+    print_table(columns, rows, right=columns[1:6], styles={"ok": "good", "FAILED": "bad"})
     print_facts({step.name: step.note for step in steps})
-    verdict = "[bold green]OK[/]: everything is as it was put" if ok else "[bold red]FAILED[/]"
-    CONSOLE.print(f"\nverdict: {verdict}")
+    verdict = (
+        f"{styled('OK', 'good')}: everything is as it was put" if ok else styled("FAILED", "bad")
+    )
+    show(f"\nverdict: {verdict}")
     if keep:
-        CONSOLE.print(f"the store is in {keep}; look around: rmqcore stat {keep}")
+        show(f"the store is in {keep}; look around: rmqcore stat {keep}")
