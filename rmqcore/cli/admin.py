@@ -10,7 +10,14 @@ import typer
 
 from rmqcore.cli.exit_codes import EXIT_CODES, ExitCode
 from rmqcore.cli.failures import StoreCommand
-from rmqcore.cli.named import broker_address, broker_name, expect_group, expect_topic
+from rmqcore.cli.named import (
+    broker_address,
+    broker_name,
+    expect_group,
+    expect_topic,
+    remote_groups,
+    remote_topics,
+)
 from rmqcore.cli.notes import note
 from rmqcore.cli.options import AsJson, Long
 from rmqcore.cli.output import print_facts, print_json, print_message, print_table, time_text
@@ -32,8 +39,12 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-Topic = Annotated[str, typer.Option("--topic", "-t", help="the topic")]
-Group = Annotated[str, typer.Option("--group", "-g", help="the group")]
+Topic = Annotated[
+    str, typer.Option("--topic", "-t", help="the topic", autocompletion=remote_topics)
+]
+Group = Annotated[
+    str, typer.Option("--group", "-g", help="the group", autocompletion=remote_groups)
+]
 Broker = Annotated[str, typer.Option("--broker", "-b", help="the broker: host:port, or its name")]
 Brokers = Annotated[
     list[str] | None,

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections import UserDict
+from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 from typer.main import get_group
 
+from rmqcore.cli.contents import EXAMPLES, PANELS, SHORT
 from rmqcore.cli.exit_codes import EXIT_CODES, ExitCode
 from rmqcore.cli.failures import Application, StoreCommand
 from rmqcore.cli.notes import note
+from rmqcore.cli.times import TIMES
 from rmqcore.version import __version__
 
 #: every command: its module below this room, and its function or its application there
@@ -41,11 +45,18 @@ _COMMANDS = {
     "selftest": "selftest:app",
     "admin": "admin:app",
     "ha": "ha:app",
+    "man": "man:man",
 }
-if find_spec("cronsim"):
-    _COMMANDS["metaq"] = "metaq:app"
-if all(find_spec(name) for name in ("pyspark", "pyarrow", "pandas")):
-    _COMMANDS["spark"] = "spark:app"
+#: needed beyond [cli], and the extra that brings it
+_NEEDS = {
+    "metaq": ("metaq:app", ("cronsim",)),
+    "spark": ("spark:app", ("pyspark", "pyarrow", "pandas")),
+}
+_MISSING = {
+    name: name for name, (_, packages) in _NEEDS.items() if not all(map(find_spec, packages))
+}
+_COMMANDS |= {name: place for name, (place, _) in _NEEDS.items() if name not in _MISSING}
+_PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names}
 
 
 class _Commands(UserDict[str, Any]):
@@ -67,7 +78,33 @@ def _load(name: str, place: str) -> Any:
         holder.add_typer(target, name=name)
     else:
         holder.command(name, cls=StoreCommand, epilog=EXIT_CODES)(target)
-    return get_group(holder).commands[name]
+    command = get_group(holder).commands[name]
+    for words, each in _with_subcommands(name, command):
+        each.epilog = _epilog(words, each)
+    return command
+
+
+def _with_subcommands(words: str, command: Any) -> Iterator[tuple[str, Any]]:
+    yield words, command
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from _with_subcommands(f"{words} {name}", inner)
+
+
+def _epilog(words: str, command: Any) -> str:
+    """What stands below a command's options: examples, what a time is, the exit codes."""
+    examples = [_unmarked(line) for line in EXAMPLES.get(words, ())]
+    paragraphs = ["\n".join(["Examples:", *(f"  {line}" for line in examples)])] if examples else []
+    metavars = {str(param.metavar) for param in command.params}
+    if any("TIME" in metavar.split("|") for metavar in metavars):
+        paragraphs.append(TIMES)
+    if command.epilog:
+        paragraphs.append(command.epilog)
+    return "\n\n".join(paragraphs)
+
+
+def _unmarked(text: str) -> str:
+    """A text that the help prints as it is."""
+    return text.replace("[", r"\[")
 
 
 class _Rmqcore(Application):
@@ -76,6 +113,25 @@ class _Rmqcore(Application):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.commands = _Commands({**_COMMANDS, **self.commands})
+        self.epilog = _epilog("", self)
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The names, those of one panel side by side."""
+        known = [name for name in _PANEL_OF if name in self.commands]
+        return [*known, *(name for name in self.commands if name not in _PANEL_OF)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """What the list of commands shows of one."""
+        if cmd_name in _COMMANDS and cmd_name in SHORT:
+            panel = _PANEL_OF[cmd_name]
+            return TyperCommand(cmd_name, help=SHORT[cmd_name], rich_help_panel=panel)
+        return super().get_command(ctx, cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that is run."""
+        if args[0] in self.commands:
+            return args[0], self.commands[args[0]], args[1:]
+        return super().resolve_command(ctx, args)
 
 
 app = typer.Typer(
@@ -111,30 +167,22 @@ def _rmqcore(
     """Options of the command itself."""
 
 
-if "metaq" not in _COMMANDS:
-
+def _say_what_to_install(name: str, extra: str) -> None:
     @app.command(
-        "metaq",
-        help=r"Not installed: pip install 'rmqcore\[metaq]'.",
+        name,
+        help=rf"Not installed: pip install 'rmqcore\[{extra}]'.",
         context_settings=_ANYTHING,
+        rich_help_panel=_PANEL_OF[name],
     )
-    def _metaq() -> None:
-        note("rmqcore: metaq needs pip install 'rmqcore[metaq]'")
+    def _missing() -> None:
+        note(f"rmqcore: {name} needs pip install 'rmqcore[{extra}]'")
         raise typer.Exit(ExitCode.USAGE)
 
 
-if "spark" not in _COMMANDS:
-
-    @app.command(
-        "spark",
-        help=r"Not installed: pip install 'rmqcore\[spark]'.",
-        context_settings=_ANYTHING,
-    )
-    def _spark() -> None:
-        note("rmqcore: spark needs pip install 'rmqcore[spark]'")
-        raise typer.Exit(ExitCode.USAGE)
+for _name, _extra in _MISSING.items():
+    _say_what_to_install(_name, _extra)
 
 
 def main() -> None:
     """Run the application and end the process."""
-    app()
+    app(prog_name="rmqcore")

@@ -107,7 +107,7 @@ def dump(
     store: StorePath,
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="[FILE]", help="a file of the store; without it, they are listed"),
+        typer.Argument(metavar="FILE", help="a file of the store; without it, they are listed"),
     ] = None,
     kind: Annotated[
         str | None, typer.Option(help=f"where the place does not tell: {', '.join(KINDS)}")

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from rmqcore.cli import complete
 from rmqcore.cli.exit_codes import FSCK_CODES, FsckCode
 from rmqcore.cli.failures import DoctorCommand, DoctorGroup, as_followed
 from rmqcore.cli.options import AsJson, ConfigFile, Settings, StorePath, configured
@@ -144,7 +145,9 @@ def undo(
 @app.command("explain", cls=DoctorCommand, epilog=FSCK_CODES)
 def explain(
     store: StorePath,
-    topic: Annotated[str | None, typer.Option(help="with --offset or --key")] = None,
+    topic: Annotated[
+        str | None, typer.Option(help="with --offset or --key", autocompletion=complete.topics)
+    ] = None,
     queue: Annotated[int, typer.Option(min=0, help="queue of the topic")] = 0,
     offset: Annotated[int | None, typer.Option(min=0, help="number in the queue")] = None,
     key: Annotated[str | None, typer.Option(help="a key, or the unique key")] = None,
@@ -218,8 +221,16 @@ def look(
 
 @app.command("diff", cls=DoctorCommand, epilog=FSCK_CODES)
 def diff(
-    a: Annotated[Path, typer.Argument(metavar="A", help="directory of a store")],
-    b: Annotated[Path, typer.Argument(metavar="B", help="directory of another one")],
+    a: Annotated[
+        Path,
+        typer.Argument(metavar="A", help="directory of a store", autocompletion=complete.stores),
+    ],
+    b: Annotated[
+        Path,
+        typer.Argument(
+            metavar="B", help="directory of another one", autocompletion=complete.stores
+        ),
+    ],
     count: Annotated[int, typer.Option("-n", min=0, help="at most so many records")] = 20,
     jobs: Jobs = 1,
     config: ConfigFile = None,

@@ -59,9 +59,9 @@ TABLE: Final = (
     Row(130, _INTERRUPTED, f"{_INTERRUPTED}; the same command goes on where it was"),
     Row(141, _PIPE, _PIPE),
 )
-EXIT_CODES: Final = "Exit codes: " + ". ".join(
-    f"{row.code} {row.commands}" for row in TABLE if row.commands
+EXIT_CODES: Final = "\n".join(
+    ["Exit codes:", *(f"{row.code:>3}  {row.commands}" for row in TABLE if row.commands)]
 )
-FSCK_CODES: Final = "Exit codes are fsck's: " + ". ".join(
-    f"{row.code} {row.doctor}" for row in TABLE if row.doctor
+FSCK_CODES: Final = "\n".join(
+    ["Exit codes, as of fsck:", *(f"{row.code:>3}  {row.doctor}" for row in TABLE if row.doctor)]
 )

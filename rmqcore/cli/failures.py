@@ -17,8 +17,10 @@ from functools import partial
 from typing import Any
 
 import typer
+import typer.core
 from typer.core import TyperCommand, TyperGroup
 
+from rmqcore.cli.complete import stores
 from rmqcore.cli.exit_codes import ExitCode, FsckCode
 from rmqcore.cli.notes import forget, note
 from rmqcore.errors import (
@@ -246,6 +248,12 @@ class DoctorGroup(TyperGroup):
         if first not in self.commands and (os.sep in first or os.path.lexists(first)):
             args = ["look", *args]
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """Its commands, and stores."""
+        item = getattr(typer.core, "CompletionItem", None)
+        paths = stores(incomplete) if item and incomplete[:1] != "-" else []
+        return [*super().shell_complete(ctx, incomplete), *map(item or str, paths)]
 
 
 def warn(message: object, *_: object, as_json: bool, **__: object) -> None:

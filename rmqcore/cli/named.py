@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable
+from contextlib import suppress
+from itertools import pairwise
 
 import typer
 
+from rmqcore.cli.complete import starting, words
+from rmqcore.cli.remote import DEFAULT_NAME_SERVER, access
 from rmqcore.client import GroupNotFoundError, NoRouteError
 from rmqcore.client.blocking import Admin
+from rmqcore.errors import RmqCoreError
 from rmqcore.remoting import split_address
 from rmqcore.remoting.codes import MASTER_ID
+
+#: who presses a key does not wait longer
+_TYPED_MS = 500
 
 
 def near(wrong: str, names: Iterable[str]) -> str:
@@ -72,6 +81,30 @@ def broker_address(admin: Admin, named: str) -> str:
     if address is None:
         raise NoRouteError(named, f"no master is registered so{near(named, entries)}")
     return address
+
+
+def remote_topics(ctx: typer.Context, incomplete: str) -> list[str]:
+    """For the shell: the topics of the name servers of the command line, if they answer soon."""
+    with suppress(RmqCoreError, OSError), _asked(ctx) as admin:
+        return starting(admin.topics(), incomplete)
+    return []
+
+
+def remote_groups(ctx: typer.Context, incomplete: str) -> list[str]:
+    """For the shell: the groups of the brokers that these know, likewise."""
+    with suppress(RmqCoreError, OSError), _asked(ctx) as admin:
+        return starting(admin.groups(), incomplete)
+    return []
+
+
+def _asked(ctx: typer.Context) -> Admin:
+    given = ctx.params
+    allowed = access(given.get("access_key"), given.get("secret_key"), bool(given.get("tls")))
+    typed = words()
+    named = next((after for word, after in pairwise(typed) if word in {"-n", "--namesrv"}), None)
+    told = given.get("namesrv") or named or os.environ.get("NAMESRV_ADDR")
+    address = str(told or DEFAULT_NAME_SERVER)
+    return Admin(address, timeout_ms=_TYPED_MS, acl=allowed.acl, tls=allowed.tls)
 
 
 def check_address(text: str, option: str) -> None:

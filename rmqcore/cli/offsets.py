@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from rmqcore import ReadOnlyMessageStore
+from rmqcore.cli import complete
 from rmqcore.cli.exit_codes import ExitCode
 from rmqcore.cli.options import AsJson, ConfigFile, Settings, StorePath, open_for_reading
 from rmqcore.cli.output import print_json, print_table, show
@@ -20,9 +21,16 @@ _NUMBERS = ("queue id", "queue offset", "min queue offset", "max queue offset", 
 def offsets(
     store: StorePath,
     group: Annotated[
-        str | None, typer.Argument(metavar="[GROUP]", help="one consumer group; all without it")
+        str | None,
+        typer.Argument(
+            metavar="GROUP",
+            help="one consumer group; all without it",
+            autocompletion=complete.groups,
+        ),
     ] = None,
-    topic: Annotated[str | None, typer.Option(help="only this topic")] = None,
+    topic: Annotated[
+        str | None, typer.Option(help="only this topic", autocompletion=complete.topics)
+    ] = None,
     config: ConfigFile = None,
     settings: Settings = None,
     as_json: AsJson = False,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import rmqcore
+from rmqcore.cli import complete
 from rmqcore.cli.exit_codes import ExitCode
 from rmqcore.cli.failures import warn
 from rmqcore.config import load_config
@@ -22,7 +23,12 @@ if TYPE_CHECKING:
     from rmqcore.cli.progress import Bars
 
 StorePath = Annotated[
-    Path, typer.Argument(metavar="STORE", help="the store's directory (storePathRootDir)")
+    Path,
+    typer.Argument(
+        metavar="STORE",
+        help="the store's directory (storePathRootDir)",
+        autocompletion=complete.stores,
+    ),
 ]
 ConfigFile = Annotated[
     Path | None,

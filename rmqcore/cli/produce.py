@@ -14,7 +14,7 @@ import typer
 from rmqcore.cli.exit_codes import ExitCode
 from rmqcore.cli.failures import warn
 from rmqcore.cli.formats import FORMAT_HELP, printer
-from rmqcore.cli.named import near
+from rmqcore.cli.named import near, remote_topics
 from rmqcore.cli.notes import note
 from rmqcore.cli.options import AsJson, Long, parse_settings
 from rmqcore.cli.output import print_json
@@ -34,7 +34,9 @@ from rmqcore.message import ReceivedMessage
 from rmqcore.remoting import RequestRefusedError
 from rmqcore.world import wall_clock_ms
 
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="the topic")]
+Topic = Annotated[
+    str, typer.Argument(metavar="TOPIC", help="the topic", autocompletion=remote_topics)
+]
 #: The attributes of a `SendResult` that are printed.
 _SHOWN = (
     "message_id",
@@ -59,7 +61,7 @@ def produce(
     topic: Topic,
     bodies: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[BODY]...", help="bodies; without any, lines of standard input"),
+        typer.Argument(metavar="BODY", help="bodies; without any, lines of standard input"),
     ] = None,
     namesrv: NameServer = DEFAULT_NAME_SERVER,
     group: Annotated[str, typer.Option("--group", "-g", help="producer group")] = "rmqcore-produce",

@@ -16,6 +16,7 @@ from typing import Annotated, Any, BinaryIO
 import typer
 
 from rmqcore import Durability, Message, MessageStore, PutMessageResult
+from rmqcore.cli import complete
 from rmqcore.cli.failures import InputError
 from rmqcore.cli.notes import note
 from rmqcore.cli.options import AsJson, ConfigFile, Settings, StorePath, open_with_others
@@ -153,7 +154,10 @@ class Input:
 
 def put(
     store: StorePath,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="topic to put into")],
+    topic: Annotated[
+        str,
+        typer.Argument(metavar="TOPIC", help="topic to put into", autocompletion=complete.topics),
+    ],
     paths: Annotated[
         list[Path] | None,
         typer.Argument(metavar="FILE", help="input; - or none is standard input"),

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from rmqcore import MessageExt, QueryExplanation, ReadOnlyMessageStore
+from rmqcore.cli import complete
 from rmqcore.cli.exit_codes import ExitCode
 from rmqcore.cli.notes import note
 from rmqcore.cli.options import (
@@ -43,7 +44,10 @@ def query(
         str | None, typer.Option("--id", help="an offset message id, or a UNIQ_KEY")
     ] = None,
     offset: Annotated[int | None, typer.Option(help="a physical offset of the log")] = None,
-    topic: Annotated[str | None, typer.Option(help="only this topic; all without it")] = None,
+    topic: Annotated[
+        str | None,
+        typer.Option(help="only this topic; all without it", autocompletion=complete.topics),
+    ] = None,
     queue: Annotated[int | None, typer.Option(min=0, help="with --time: only this queue")] = None,
     boundary: Annotated[
         BoundaryType, typer.Option(help="with --time: first at or after, last at or before")

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from rmqcore import MessageExt, ReadOnlyMessageStore
+from rmqcore.cli import complete
 from rmqcore.cli.formats import FORMAT_HELP, printer
 from rmqcore.cli.options import (
     AsJson,
@@ -32,7 +33,12 @@ from rmqcore.store.parts.iteration import OnDamage
 from rmqcore.world import sleep
 
 Topic = Annotated[
-    str | None, typer.Argument(metavar="[TOPIC]", help="one topic; the whole log without it")
+    str | None,
+    typer.Argument(
+        metavar="TOPIC",
+        help="one topic; the whole log without it",
+        autocompletion=complete.topics,
+    ),
 ]
 Queue = Annotated[int | None, typer.Option(min=0, help="one queue of the topic")]
 MessageFormat = Annotated[str | None, typer.Option("--format", help=FORMAT_HELP)]

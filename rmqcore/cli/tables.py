@@ -83,7 +83,7 @@ def table_lines(
     painted = paint or _plain
     turned = [head in numbers for head in heads]
     lines = _row_lines(heads, one_line, turned, _plain)
-    lines.append(" " + rule * _total(one_line))
+    lines.append(" " + rule * (_total(one_line) - 1))
     for row in cells:
         lines += _row_lines(row, one_line, turned, painted)
     return [line.rstrip() for line in lines]

@@ -10,11 +10,11 @@ import typer
 from rmqcore.world import wall_clock_ms
 
 #: of every option whose value is shown as TIME
-TIMES = (
-    "TIME: 15m (ms, s, m, h, d: so long ago; with --deliver-at in so long; -15m ago and +15m to "
-    "come everywhere), 2024-05-01T10:00:00 (local, or with +02:00), 2024-05-01, Unix milliseconds, "
-    "or @1714557600 for Unix seconds."
-)
+TIMES = """TIME is one of:
+  15m                  so long ago (ms, s, m, h, d); to deliver at: in so long
+  -15m, +15m           ago, to come: everywhere
+  2024-05-01T10:00:00  local, or with +02:00; or the day alone
+  1714557600000        Unix milliseconds; @1714557600 for seconds"""
 
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SPAN = re.compile(r"([+-]?)(\d{1,12})(ms|s|m|h|d)", re.ASCII)

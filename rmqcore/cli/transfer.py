@@ -13,6 +13,7 @@ import typer
 
 from rmqcore.adapters.queuelib_files import import_queues
 from rmqcore.adapters.task_queue_files import import_huey, import_kombu
+from rmqcore.cli import complete
 from rmqcore.cli.options import (
     AsJson,
     ConfigFile,
@@ -68,7 +69,8 @@ def export(
         ),
     ] = Format.JSONL,
     topics: Annotated[
-        list[str] | None, typer.Option("--topic", help="only this topic; repeatable")
+        list[str] | None,
+        typer.Option("--topic", help="only this topic; repeatable", autocompletion=complete.topics),
     ] = None,
     uncommitted: Annotated[
         bool, typer.Option("--uncommitted", help="also prepared and rolled-back messages")
