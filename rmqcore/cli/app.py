@@ -45,6 +45,7 @@ _COMMANDS = {
     "selftest": "selftest:app",
     "admin": "admin:app",
     "ha": "ha:app",
+    "sql": "sql:sql",
     "man": "man:man",
 }
 #: needed beyond [cli], and the extra that brings it

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable
 from contextlib import suppress
 from itertools import pairwise
 
 import typer
 
 from rmqcore.cli.complete import starting, words
+from rmqcore.cli.near import near
 from rmqcore.cli.remote import DEFAULT_NAME_SERVER, access
 from rmqcore.client import GroupNotFoundError, NoRouteError
 from rmqcore.client.blocking import Admin
@@ -20,12 +20,6 @@ from rmqcore.remoting.codes import MASTER_ID
 
 #: who presses a key does not wait longer
 _TYPED_MS = 500
-
-
-def near(wrong: str, names: Iterable[str]) -> str:
-    """The question that ends an error of an unknown name; empty when none is like it."""
-    found = difflib.get_close_matches(wrong, names, n=1)
-    return f"; did you mean {found[0]}?" if found else ""
 
 
 def expect_topic(admin: Admin, topic: str) -> None:

@@ -14,7 +14,8 @@ import typer
 from rmqcore.cli.exit_codes import ExitCode
 from rmqcore.cli.failures import warn
 from rmqcore.cli.formats import FORMAT_HELP, printer
-from rmqcore.cli.named import near, remote_topics
+from rmqcore.cli.named import remote_topics
+from rmqcore.cli.near import near
 from rmqcore.cli.notes import note
 from rmqcore.cli.options import AsJson, Long, parse_settings
 from rmqcore.cli.output import print_json

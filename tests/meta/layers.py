@@ -97,6 +97,7 @@ OPTIONAL = {
     "cryptography",
     "deltalake",
     "fsspec",
+    "duckdb",
     "huey",
     "kazoo",
     "kombu",
