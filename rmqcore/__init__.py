@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from rmqcore.store.protocol import MessageStore
     from rmqcore.store.read_only_store import ReadOnlyMessageStore
     from rmqcore.store.sharing import open_shared
+    from rmqcore.store.sharing.queue import Queue
 
 logging.getLogger("rmqcore").addHandler(logging.NullHandler())
 
@@ -80,6 +81,7 @@ _NAMES = {
     "store.protocol": "MessageStore",
     "store.read_only_store": "ReadOnlyMessageStore",
     "store.sharing": "open_shared",
+    "store.sharing.queue": "Queue",
 }
 _PLACES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
@@ -118,6 +120,7 @@ __all__ = [
     "PutMessageStatus",
     "QueryExplanation",
     "QueryMessageResult",
+    "Queue",
     "QueueLag",
     "ReadOnlyMessageStore",
     "ReceivedMessage",

@@ -135,6 +135,7 @@ HEAVY = {
     "rmqcore.store.consume.lease_request",
     "rmqcore.store.message_store",
     "rmqcore.transfer.export",
+    "rmqcore.store.sharing.queue",
     "rmqcore.store.consume.leases",
     "rmqcore.store.parts.column_puts",
     "rmqcore.store.sharing.column_calls",

@@ -21,7 +21,10 @@ CODE_BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def names_bound_in(source: Path) -> set[str]:
-    """Return the public names that a module binds at its top level, `as name` included."""
+    """Return the public names that a module binds at its top level, `as name` included.
+
+    Those that only type checkers see are among them: the module makes them when they are asked for.
+    """
     bound = set()
     body = ast.parse(source.read_text("utf-8")).body
     nodes = [

@@ -20,6 +20,7 @@ HEAVY = {
     "random",
     "rmqcore.store.consume.leases",
     "rmqcore.store.consume.sql92",
+    "rmqcore.store.sharing.queue",
     "rmqcore.scan",
     "shutil",
     "socket",

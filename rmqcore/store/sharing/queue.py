@@ -1,0 +1,280 @@
+"""`Queue`: a durable queue of Python's values in a directory, for any number of processes."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Iterator
+from queue import Empty
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+
+from rmqcore.errors import ArgumentError, StoreClosedError, StoreError
+from rmqcore.store.consumer import Consumer
+from rmqcore.store.sharing import open_shared
+from rmqcore.world import monotonic_s
+
+if TYPE_CHECKING:
+    from rmqcore.message import ReceivedMessage
+    from rmqcore.store.sharing.shared_store import SharedStore
+
+_log = logging.getLogger("rmqcore")
+
+#: the group that all handles consume as; what came too often goes to ``%DLQ%`` and this
+GROUP: Final = "queue"
+#: seconds after which log files that nobody needs are given back, at the latest
+_DELETES_EVERY_S: Final = 60.0
+_HOUR_S: Final = 3600.0
+_ANY: Final = object()
+
+
+class Serializer(Protocol):
+    """What makes bytes or text of a value, and the value of the bytes: `json`, `pickle`."""
+
+    def dumps(self, item: Any, /) -> bytes | str:
+        """The bytes or the text of a value."""
+        ...
+
+    def loads(self, data: bytes, /) -> Any:
+        """The value of the bytes."""
+        ...
+
+
+class Queue:
+    """A queue in a directory: first in, first out, as `queue.Queue` is, and it outlives processes.
+
+    - ``put`` returns when the item is in the log: a kill of every process does not lose it.
+    - ``get`` hands an item to one caller, of whatever process. It is gone when that says ``done``;
+      one whose process has ended before, however it ended, comes again at once.
+    - So an item may come more than once: after a kill, and when `lease_s` were not enough.
+
+    Threads: any. Processes: any number on this machine; forked children too.
+
+    Attributes:
+        path: the store's directory; every command and every call for stores works on it.
+        name: of the queue, the topic of its messages.
+        store: the handle of `open_shared`.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        name: str = "queue",
+        *,
+        serializer: Serializer = json,
+        lease_s: float = _HOUR_S,
+        max_reconsume_times: int = 16,
+        **settings: Any,
+    ) -> None:
+        """Open the queue; the directory is made when it is missing.
+
+        Args:
+            path: the directory.
+            name: queues of other names in one directory are apart; a topic's name.
+            serializer: ``dumps`` makes bytes or text of an item, ``loads`` the item of the bytes.
+            lease_s: seconds after which an item that was got and is not done comes again, though
+                who has it lives.
+            max_reconsume_times: how often an item comes again before it goes to ``%DLQ%queue``.
+            settings: of `open_shared`, such as ``flush_disk_type="SYNC_FLUSH"``.
+
+        Raises:
+            ArgumentError: an argument is not what it should be.
+            StoreError, ConfigError, OSError: as `open_shared`.
+        """
+        if not callable(getattr(serializer, "dumps", None)):
+            raise ArgumentError("serializer", serializer, "what has dumps and loads, such as json")
+        self.name = name
+        self._serializer = serializer
+        self.store: SharedStore = open_shared(path, **settings)
+        self.path = self.store.path
+        try:
+            self._consumer = Consumer(
+                self.store,
+                GROUP,
+                {name: "*"},
+                lease_ms=int(lease_s * 1000),
+                max_reconsume_times=max_reconsume_times,
+            )
+        except BaseException:
+            self.store.close()
+            raise
+        #: what was got and not settled, oldest first: (thread, item, message)
+        self._taken: deque[tuple[int, Any, ReceivedMessage]] = deque()
+        self._taking = threading.Lock()
+        self._pid = os.getpid()
+        self._file_size = self.store.config.mapped_file_size_commit_log
+        self._deletes_at = monotonic_s() + _DELETES_EVERY_S
+        self._handed_out_size = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let the directory go; what was got and is not done comes again at once. Idempotent."""
+        self._consumer.close()
+        self.store.close()
+
+    # ---- putting and getting
+
+    def put(self, item: Any) -> None:
+        """Put an item behind all others.
+
+        Args:
+            item: what the serializer takes; with JSON: dicts, lists, text, numbers, True, None.
+
+        Raises:
+            ArgumentError: the serializer does not take it; nothing was put.
+            DiskFullError: there is no room; nothing was put.
+
+        Durability: page_cache when it returns, ``disk`` with ``flush_disk_type="SYNC_FLUSH"``.
+        """
+        try:
+            data = self._serializer.dumps(item)
+        except (TypeError, ValueError, OverflowError, AttributeError) as error:
+            rule = f"what the serializer takes ({error}); or another, such as serializer=pickle"
+            raise ArgumentError("item", item, rule) from error
+        self.store.put(self.name, data.encode() if isinstance(data, str) else data)
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """Hand out the next item; nobody else gets it until this process has ended.
+
+        Args:
+            block: False: not to wait for one.
+            timeout: seconds to wait; None until there is one.
+
+        Raises:
+            queue.Empty: there was none in time.
+            ArgumentError: the serializer does not read it: it was put by another one. It comes
+                again later, as after `nack`, and is a dead letter in the end; others come first.
+            StoreClosedError: the queue is closed, maybe since this began to wait.
+        """
+        wait_ms = None if timeout is None else timeout * 1000
+        found = self._consumer.receive(timeout_ms=wait_ms if block else 0)
+        if not found:
+            if block and timeout is None:
+                raise StoreClosedError(f"the queue {self.name} in {self.path} has been closed")
+            raise Empty
+        (message,) = found
+        try:
+            item = self._serializer.loads(message.body)
+        except Exception as error:
+            self._consumer.nack(message)
+            rule = f"bytes that the queue's serializer reads ({error}), at {message.queue_offset}"
+            raise ArgumentError("item", bytes(message.body), rule) from error
+        with self._own_lock():
+            self._taken.append((threading.get_ident(), item, message))
+            self._handed_out_size += message.stored.store_size
+        return item
+
+    def done(self, item: Any = _ANY) -> None:
+        """Be done with an item: it is gone for good.
+
+        Args:
+            item: the very object that `get` has returned; without it the oldest of those that this
+                thread has got and that are not done.
+
+        Raises:
+            ValueError: there is none; as `queue.Queue.task_done`.
+        """
+        self._consumer.ack(self._settled(item))
+        self._give_files_back()
+
+    task_done = done
+
+    def nack(self, item: Any = _ANY, *, delay_s: float | None = None) -> None:
+        """Let an item come again.
+
+        Args:
+            item: as in `done`.
+            delay_s: seconds until then; None: longer each time, 10 s, 30 s, 1, 2 ... minutes.
+
+        Raises:
+            ValueError: as `done`.
+        """
+        delay_ms = None if delay_s is None else int(delay_s * 1000)
+        self._consumer.nack(self._settled(item), delay_ms=delay_ms)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Hand out one item after the other, and wait for more; it ends with `close`.
+
+        An item is done when the next one is asked for. One whose turn ends otherwise, by ``break``
+        or an exception, is not, unless `done` was called.
+        """
+        while True:
+            try:
+                item = self.get()
+            except StoreClosedError:
+                return
+            yield item
+            if self._has(item):
+                self.done(item)
+
+    # ---- what there is
+
+    def qsize(self) -> int:
+        """Items that wait: without those that somebody has got, or that come again later."""
+        return sum(row.ready for row in self._lag())
+
+    __len__ = qsize
+
+    def empty(self) -> bool:
+        """Whether no item waits."""
+        return not self.qsize()
+
+    def unfinished(self) -> int:
+        """Items that are not done: those that wait, and those that somebody has got."""
+        return sum(row.ready + row.leased for row in self._lag())
+
+    def __bool__(self) -> bool:
+        """True, also of an empty queue."""
+        return True
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.name} in {self.path}>"
+
+    def _lag(self) -> list[Any]:
+        return [row for row in self._consumer.lag() if row.topic == self.name]
+
+    def _own_lock(self) -> threading.Lock:
+        """The lock of what was got; a forked child begins with nothing, and a lock of its own."""
+        if self._pid != os.getpid():
+            self._taken, self._taking, self._pid = deque(), threading.Lock(), os.getpid()
+        return self._taking
+
+    def _has(self, item: Any) -> bool:
+        with self._own_lock():
+            return any(taken is item for _, taken, _ in self._taken)
+
+    def _settled(self, item: Any) -> ReceivedMessage:
+        """Take what `get` has returned off the list of what is not settled."""
+        here = threading.get_ident()
+        with self._own_lock():
+            for index, (thread, taken, message) in enumerate(self._taken):
+                if taken is item or (item is _ANY and thread == here):
+                    del self._taken[index]
+                    return message
+        raise ValueError(f"nothing that {self!r} has handed out is left to be settled by this call")
+
+    def _give_files_back(self) -> None:
+        """Delete log files in which everything is done, if it is time to."""
+        now = monotonic_s()
+        with self._own_lock():
+            if now < self._deletes_at and self._handed_out_size < self._file_size:
+                return
+            self._deletes_at, self._handed_out_size = now + _DELETES_EVERY_S, 0
+        try:
+            self.store.delete_consumed_files()
+        except (StoreError, OSError) as error:
+            # the item is done all the same, and the files are looked at again
+            _log.warning("%s: no log files are given back now: %s", self.path, error)
