@@ -14,7 +14,7 @@ WRITTEN_IN_C = "bench/broker/load.c"
 #: What every system that a manylinux wheel may be installed on has.
 LIBRARIES = {"libc.so.6", "libm.so.6", "libpthread.so.0", "ld-linux-x86-64.so.2"}
 #: What other programs import by itself, beside the package.
-MODULES = ("pyspark_rmq.py", "pytest_rmqcore.py")
+MODULES = ("kombu_rmqcore.py", "pyspark_rmq.py", "pytest_rmqcore.py")
 #: The extension modules, as paths without suffix (`rmqcore/_codec`).
 NATIVE = sorted(path.with_suffix("").as_posix() for path in Path("rmqcore").rglob("*.pyx"))
 

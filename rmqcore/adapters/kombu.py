@@ -1,7 +1,8 @@
 """kombu's transport ``rmqcore:///path``: a store's directory as the broker of kombu and Celery.
 
-Importing this module registers it. A queue is a topic, a priority one of its queue ids, and all
-consumers are one group, so that a message goes to one of them; see docs/adapters/celery.md.
+Importing this module registers it; where rmqcore is installed, `kombu_rmqcore` does. A queue is a
+topic, a priority one of its queue ids, and all consumers are one group, so that a message goes to
+one of them; see docs/adapters/celery.md.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict
 from kombu.exceptions import ChannelError
 from kombu.transport import TRANSPORT_ALIASES, virtual
 from kombu.transport.base import to_rabbitmq_queue_arguments
+from kombu.utils.compat import detect_environment
 from kombu.utils.json import dumps, loads
 
+from rmqcore.adapters.addresses import address_of, path_of
 from rmqcore.adapters.names import topic_of
 from rmqcore.adapters.opened import DELETE_CONSUMED_EVERY_S, OpenedStore, lease_of
-from rmqcore.errors import StoreClosedError, StoreError, StoreNotFoundError
+from rmqcore.errors import ConfigError, StoreClosedError, StoreError
 from rmqcore.message import EXPIRES_MS
 from rmqcore.version import __version__
 from rmqcore.world import monotonic_s, sleep, wall_clock_ms
@@ -485,6 +488,8 @@ class Transport(virtual.Transport):  # type: ignore[misc]
     """
 
     Channel = Channel
+    #: kombu leaves addresses as they are; else it would make a host of what is none
+    can_parse_url = True
     polling_interval = 1.0
     driver_type = "rmqcore"
     driver_name = "rmqcore"
@@ -506,14 +511,33 @@ class Transport(virtual.Transport):  # type: ignore[misc]
 
     @property
     def opened(self) -> OpenedStore:
-        """The store, opened at the first use; other connections of this process share it."""
+        """The store, opened at the first use; other connections of this process share it.
+
+        Raises:
+            ConfigError: the address names no directory, or greenlets have replaced threads.
+        """
         if self._opened is None:
-            path = self.client.virtual_host
-            if not path or path == "/":
-                raise StoreNotFoundError("/", "name the store's directory: rmqcore:///var/queue")
+            environment = detect_environment()
+            if environment != "default":
+                # no error of the connection: kombu would try that again and again
+                rule = "prefork, threads or solo: its greenlets replace the threads of a store"
+                raise ConfigError("pool", environment, rule)
+            path = path_of(self._address())
             settings = self.client.transport_options.get("store") or {}
-            self._opened = OpenedStore(f"/{path.lstrip('/')}", settings)
+            self._opened = OpenedStore(path, settings)
         return self._opened
+
+    def _address(self) -> str:
+        """The address that the connection was made with; ``virtual_host`` may be the path."""
+        given = str(self.client.hostname or "")
+        return given if "://" in given else f"rmqcore:///{self.client.virtual_host.lstrip('/')}"
+
+    def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:
+        """The address as banners and errors show it: with the whole path."""
+        try:
+            return address_of(path_of(self._address()))
+        except ConfigError:
+            return uri
 
     @property
     def default_connection_params(self) -> dict[str, Any]:

@@ -9,7 +9,9 @@ from celery import Celery
 import rmqcore.adapters.kombu  # noqa: F401 - registers the transport
 
 folder = Path(os.environ["CELERY_PROGRAM"])
-app = Celery("program", broker=f"rmqcore://{folder}/store", backend=f"file://{folder}/results")
+# by its class: this environment has rmqcore's sources, and no entry points
+backend = f"rmqcore.adapters.celery:RmqBackend+rmqcore://{folder}/store"
+app = Celery("program", broker=f"rmqcore://{folder}/store", backend=backend)
 app.conf.update(
     broker_connection_retry_on_startup=True,
     task_acks_late=True,

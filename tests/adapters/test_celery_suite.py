@@ -23,7 +23,6 @@ KILLS = 20
 
 @pytest.fixture
 def program(tmp_path, monkeypatch):
-    (tmp_path / "results").mkdir()
     monkeypatch.setenv("CELERY_PROGRAM", str(tmp_path))
     monkeypatch.syspath_prepend(str(PROGRAM.parent))
     sys.modules.pop("celery_program", None)

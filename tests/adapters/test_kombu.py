@@ -12,7 +12,8 @@ import pytest
 from children import Program, in_child
 from patience import TIMEOUT_S, until
 
-from rmqcore import DiskFullError, StoreError, open_store
+from rmqcore import ConfigError, DiskFullError, StoreError, open_store
+from rmqcore.adapters.addresses import path_of
 from rmqcore.adapters.names import topic_of
 from rmqcore.files.config_tables import check_topic_name
 
@@ -364,9 +365,51 @@ def test_a_full_disk_is_an_error_and_nothing_is_published(connect, monkeypatch):
     assert drained(connection, queue) == []
 
 
-@pytest.mark.parametrize("address", ["rmqcore://", "rmqcore:///", "rmqcore:///proc/none/here"])
-def test_a_broken_path_is_a_connection_error(address):
-    connection = kombu.Connection(address)
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("rmqcore://", "the store's directory"),
+        ("rmqcore:///", "the store's directory"),
+        ("rmqcore://./", "the store's directory"),
+        ("rmqcore://queue", "did you mean rmqcore:///queue or rmqcore://./queue?"),
+        ("rmqcore://var/queue", "did you mean rmqcore:///var/queue or rmqcore://./var/queue?"),
+        ("rmqcore://me:secret@host/queue", "the store's directory"),
+        ("rmqcore:///queue?visibility_timeout=3", "broker_transport_options"),
+    ],
+)
+def test_an_address_that_names_no_directory_is_refused_once(address, said):
+    with kombu.Connection(address) as connection, pytest.raises(ConfigError) as refused:
+        connection.ensure_connection(lambda *_: pytest.fail("tried again"), interval_start=0)
+    assert said in str(refused.value)
+
+
+def test_greenlets_in_the_place_of_threads_are_refused_once(connect, monkeypatch):
+    monkeypatch.setattr(transport, "detect_environment", lambda: "gevent")
+    with pytest.raises(ConfigError, match="pool='gevent': prefork, threads or solo"):
+        connect().ensure_connection(lambda *_: pytest.fail("tried again"), interval_start=0)
+
+
+@pytest.mark.parametrize("dots", [".", ".."])
+def test_a_path_from_the_working_directory(dots, tmp_path, monkeypatch):
+    here = tmp_path / "in"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    whole = (here / dots).resolve() / "a queue"
+    with kombu.Connection(f"rmqcore://{dots}/a%20queue") as connection:
+        publish(connection, "x", kombu.Queue("q"))
+        assert path_of(connection.as_uri()).resolve() == whole
+    assert (whole / "commitlog").is_dir()
+
+
+def test_what_is_shown_of_a_connection_is_its_path_and_nothing_invented(url, connect):
+    assert connect().as_uri() == url
+    assert connect().clone().as_uri() == url
+    by_path = kombu.Connection(transport="rmqcore", virtual_host=url.removeprefix("rmqcore://"))
+    assert by_path.as_uri() == url
+
+
+def test_a_broken_path_is_a_connection_error():
+    connection = kombu.Connection("rmqcore:///proc/none/here")
     with pytest.raises(connection.connection_errors) as caught:
         connection.transport.establish_connection()
     assert isinstance(caught.value, StoreError | OSError)

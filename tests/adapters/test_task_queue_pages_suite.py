@@ -20,12 +20,12 @@ def blocks(page, language):
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 
 
-def run(commands, folder):
+def run(commands, folder, environment):
     """Run lines of a shell in a session of its own; what they print. Background jobs are killed."""
     process = subprocess.Popen(
         ["bash", "-c", commands],
         cwd=folder,
-        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        env={**environment, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -39,7 +39,7 @@ def run(commands, folder):
 
 
 @pytest.mark.parametrize("page", ["celery.md", "huey.md"])
-def test_the_printed_program_runs_is_killed_and_resumes(page, tmp_path):
+def test_the_printed_program_runs_is_killed_and_resumes(page, tmp_path, installed):
     program = blocks(page, "python")[0]
     name = re.match(r"# (\w+\.py)\n", program)[1]
     (tmp_path / name).write_text(program)
@@ -48,18 +48,18 @@ def test_the_printed_program_runs_is_killed_and_resumes(page, tmp_path):
     worker, task = (line[2:] for line in lines if line.startswith("$ "))
     (expected,) = (line for line in lines if not line.startswith("$ "))
     shown = f"{worker.removesuffix('&')} >worker.log 2>&1 &\n{task}\nkill -9 $!\n"
-    assert run(shown, tmp_path).splitlines() == [expected]
+    assert run(shown, tmp_path, installed).splitlines() == [expected]
     # what is sent while no worker runs waits for the next one
     sent = re.sub(r"print\((add.*?\))(\.get)?\(.*\"$", r'\1"', task)
-    assert run(sent, tmp_path) == ""
-    assert run(shown, tmp_path).splitlines() == [expected]
+    assert run(sent, tmp_path, installed) == ""
+    assert run(shown, tmp_path, installed).splitlines() == [expected]
     log = (tmp_path / "worker.log").read_text()
     assert "Traceback" not in log
     assert len(re.findall(r"succeeded in|executed in", log)) == 2, log
 
 
-def test_kombu_alone_runs_as_printed(tmp_path):
+def test_kombu_alone_runs_as_printed(tmp_path, installed):
     program = blocks("celery.md", "python")[1]
     program = program.replace("/tmp/rmqcore-kombu-example", str(tmp_path / "queue"))
     command = [sys.executable, "-c", program]
-    assert subprocess.check_output(command, text=True) == "{'to': 'a@example.org'}\n"
+    assert subprocess.check_output(command, text=True, env=installed) == "{'to': 'a@example.org'}\n"

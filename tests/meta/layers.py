@@ -92,6 +92,7 @@ BESIDE = {
 OPTIONAL = {
     "boto3",
     "botocore",
+    "celery",
     "coilmq",
     "cronsim",
     "cryptography",
