@@ -42,6 +42,15 @@ if TYPE_CHECKING:
 NAMESRV_PORT = 9876
 BROKER_PORT = 10911
 _PORTS: Final[dict[str, Any]] = {"min": 0, "max": 65535}
+#: sizes of a new store's files, for a machine that has not much room, or for a try
+_SMALL_FILES: Final[dict[str, object]] = {
+    "mappedFileSizeCommitLog": 64 << 20,
+    "mappedFileSizeConsumeQueue": 6_000_000,
+    "maxHashSlotNum": 100_000,
+    "maxIndexNum": 400_000,
+}
+#: seconds after which a store that is still being opened is told of, again and again
+_TELL_EVERY_S: Final = 5.0
 
 Host = Annotated[str, typer.Option("--host", help="the address to listen on")]
 BrokerHost = Annotated[
@@ -75,6 +84,10 @@ MetricsPort = Annotated[
         help="port of this machine for /metrics, /healthz and /readyz; 0: any that is free",
         **_PORTS,
     ),
+]
+Small = Annotated[
+    bool,
+    typer.Option("--small", help="a new store takes files of 64 MiB, 0.1 GiB in place of 1.4"),
 ]
 
 
@@ -113,15 +126,16 @@ def serve(
     insecure: Insecure = False,
     tls_config: TlsConfig = None,
     metrics_port: MetricsPort = None,
+    small: Small = False,
     as_json: AsJson = False,
 ) -> None:
     """Serve a store: a name server and a broker for RocketMQ's clients, until Ctrl-C.
 
-    A new store takes RocketMQ's file sizes. Delayed messages are delivered, and old files are
-    deleted as RocketMQ does.
+    A new store takes RocketMQ's file sizes, or with --small others. Delayed messages are
+    delivered, and old files are deleted as RocketMQ does.
     """
     began = monotonic_s()
-    properties = _properties(config, settings)
+    properties = _properties(config, settings, store if small else None)
     host = host or _listens_on(properties, to_others=insecure or auth is not None)
     accounts = _accounts(auth, host, insecure=insecure, registers=True)
     tls = load_tls(tls_config) if tls_config else None
@@ -161,11 +175,12 @@ def broker(
     insecure: Insecure = False,
     tls_config: TlsConfig = None,
     metrics_port: MetricsPort = None,
+    small: Small = False,
     as_json: AsJson = False,
 ) -> None:
     """Serve a store as a broker that registers with the name servers of namesrvAddr."""
     began = monotonic_s()
-    properties = _properties(config, settings)
+    properties = _properties(config, settings, store if small else None)
     listens_on = host or _listens_on(properties, to_others=insecure or auth is not None)
     accounts = _accounts(auth, listens_on, insecure=insecure, registers=True)
     tls = load_tls(tls_config) if tls_config else None
@@ -268,13 +283,13 @@ async def _start_broker(
 ) -> tuple[list[Server], dict[str, object]]:
     """Start a broker and, before it, the port that tells how far that is."""
     if metrics_port is None:
-        await broker.start()
+        await _opened(broker)
         return [broker], {"broker": broker.address}
     metrics = Metrics(lambda: broker.managers)
     status = StatusServer("127.0.0.1", metrics_port, broker.state, metrics)
     await status.start()
     try:
-        await broker.start()
+        await _opened(broker)
     except BaseException:
         await status.stop()
         raise
@@ -282,10 +297,30 @@ async def _start_broker(
     return [broker, status], facts
 
 
-def _properties(config: Path | None, settings: list[str] | None) -> dict[str, object]:
-    properties = {**(parse_broker_conf(config) if config else {}), **parse_settings(settings)}
-    _check_name_servers(str(properties.get("namesrvAddr") or ""), "namesrvAddr")
-    return properties
+async def _opened(broker: Broker) -> None:
+    """Start a broker; while its store is being opened for long, say on stderr how far that is."""
+    starting = asyncio.ensure_future(broker.start())
+    try:
+        while not (await asyncio.wait([starting], timeout=_TELL_EVERY_S))[0]:
+            _, facts = broker.state()
+            if "done" in facts:
+                far = f"{facts['phase']}, {facts['done']:,} of {facts['total']:,}"
+                typer.echo(f"rmqcore: opening {broker.path}: {far}", err=True)
+    except BaseException:
+        starting.cancel()
+        await asyncio.wait([starting])
+        raise
+    await starting
+
+
+def _properties(
+    config: Path | None, settings: list[str] | None, small: Path | None
+) -> dict[str, object]:
+    """The settings of a file and of the command line; of the path ``small`` a new store's files."""
+    given = {**(parse_broker_conf(config) if config else {}), **parse_settings(settings)}
+    _check_name_servers(str(given.get("namesrvAddr") or ""), "namesrvAddr")
+    # an existing store has its sizes, which stay
+    return given if small is None or (small / "commitlog").exists() else _SMALL_FILES | given
 
 
 def _check_name_servers(addresses: str, name: str) -> None:

@@ -1,15 +1,19 @@
 """`rmqcore serve`: where it listens, and for whom."""
 
+import asyncio
 import json
 import socket
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from broker.serving import serving
 
-from rmqcore import ArgumentError
+from rmqcore import ArgumentError, open_store
 from rmqcore.broker.admin.status_server import StatusServer
+from rmqcore.cli import serve
 from rmqcore.namesrv import NameServer
 from rmqcore.remoting import RemotingServer
 
@@ -121,3 +125,55 @@ def test_a_server_on_a_port_that_no_address_has_is_refused(port):
     ):
         with pytest.raises(ArgumentError, match=f"port={port}"):
             server()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("there", "size"), [(None, 64 << 20), (1 << 20, 1 << 20)])
+def test_a_small_store_is_small_and_one_that_is_there_stays_as_it_is(tmp_path, there, size):
+    store = tmp_path / "store"
+    if there:
+        open_store(store, mapped_file_size_commit_log=there).close()
+    command = [sys.executable, "-m", "rmqcore", "serve", store, "--small", "--json"]
+    ports = ["--port", "0", "--namesrv-port", "0"]
+    with subprocess.Popen([*command, *ports], stdout=subprocess.PIPE) as process:
+        try:
+            assert json.loads(process.stdout.readline())["store"] == str(store)
+            assert (store / "commitlog" / f"{0:020}").stat().st_size == size
+        finally:
+            process.kill()
+
+
+class Opening:
+    """A broker whose store takes long to open: until it was asked how far it is three times."""
+
+    path = Path("orders.served")
+    address = "127.0.0.1:1"
+    told = ({}, *({"phase": "log", "done": done, "total": 4_000} for done in (0, 1_500)))
+
+    def __init__(self):
+        self.asked = 0
+        self.is_open = asyncio.Event()
+
+    async def start(self):
+        await self.is_open.wait()
+
+    def state(self):
+        facts = self.told[self.asked]
+        self.asked += 1
+        if self.asked == len(self.told):
+            self.is_open.set()
+        return False, facts
+
+
+@pytest.mark.engine
+def test_who_waits_for_a_large_store_is_told_how_far_it_is(monkeypatch, capsys):
+    monkeypatch.setattr(serve, "_TELL_EVERY_S", 0.001)
+
+    async def start():
+        await serve._start_broker(Opening(), None)
+
+    asyncio.run(start())
+    assert capsys.readouterr().err == (
+        "rmqcore: opening orders.served: log, 0 of 4,000\n"
+        "rmqcore: opening orders.served: log, 1,500 of 4,000\n"
+    )
