@@ -17,7 +17,7 @@ SIDE_BY_SIDE := -n 3 --dist loadgroup
 
 .PHONY: help setup build run test lint types stubs tests installed storm peers measure mutants everything steady repeat \
 	near owed \
-	asan tsan debug wheel debian bench bench-smoke bench-peers bench-broker bench-grpc bench-ha bench-counts bench-spark clean
+	asan tsan debug wheel single-file site debian bench bench-smoke bench-peers bench-broker bench-grpc bench-ha bench-counts bench-spark clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 16
@@ -151,6 +151,13 @@ debug: $(VENV)/built ## the tests with the native assertions, symbols and Python
 
 wheel: $(VENV)/ready ## build sdist and wheel, install it in an empty environment, test it there
 	@scripts/lane wheel $(PY)
+
+single-file: build ## dist/rmqcore.pyz: the command with all it needs in one file, for Pythons as this one
+	@scripts/single_file $(PY)
+
+site: $(VENV)/ready ## the documents as a site below build/site, with search and the API; a warning is an error
+	@scripts/bootstrap $(VENV) site
+	@$(PY) scripts/site.py build/site
 
 ON := sid amd64 python3.14
 debian: ## the last commit on another Debian, processor and Python: ON="trixie arm64 python3"; needs root, debootstrap

@@ -1,7 +1,12 @@
-"""The extension list and the compiler directives; everything else is in pyproject.toml."""
+"""The extensions, the index's page, what a wheel has besides; everything else is in pyproject.toml.
 
+RMQCORE_HOME, the address of the project's repository, makes the links of the page absolute.
+"""
+
+import json
 import os
 import re
+import shutil
 from pathlib import Path
 
 from Cython.Build import cythonize
@@ -39,33 +44,78 @@ DIRECTIVES = {
 }
 
 
-class ManylinuxWheel(bdist_wheel):
-    """A wheel whose tag says how old a glibc may be that its extensions run with.
+HOME = os.environ.get("RMQCORE_HOME", "").rstrip("/")
+URLS = {
+    "Documentation": f"{HOME}/blob/main/docs/index.md",
+    "Source": HOME,
+    "Changelog": f"{HOME}/blob/main/CHANGELOG.md",
+    "Issues": f"{HOME}/issues",
+}
+_RELATIVE_LINK = re.compile(r"\]\((?![a-z]+:|#)([^)\s]+)\)")
 
-    They need no other library; scripts/check_dist.py looks.
+
+def page() -> str:
+    """README.md, whose links lead somewhere from the index, too, if it is known where to."""
+    text = Path("README.md").read_text("utf-8")
+    return _RELATIVE_LINK.sub(rf"]({HOME}/blob/main/\1)", text) if HOME else text
+
+
+class Wheel(bdist_wheel):
+    """A wheel with what it is made of (PEP 770), which leaves its extensions in a clone, too.
+
+    There `import rmqcore` finds the sources first, which without extensions are no package.
     """
 
-    def get_tag(self) -> tuple[str, str, str]:
-        """Python, ABI and platform of the wheel."""
-        python, abi, platform = super().get_tag()
-        if platform.startswith("linux_"):
-            built = Path(self.get_finalized_command("build").build_lib).rglob("*.so")
-            needed = {
-                (int(major), int(minor))
-                for path in built
-                for major, minor in re.findall(rb"\0GLIBC_(\d+)\.(\d+)", path.read_bytes())
-            }
-            # PEP 600; no interpreter that this runs with was built for an older one
-            major, minor = max(needed | {(2, 17)})
-            platform = platform.replace("linux_", f"manylinux_{major}_{minor}_", 1)
-        return python, abi, platform
+    def run(self) -> None:
+        """Make the wheel."""
+        super().run()
+        built = Path(self.get_finalized_command("build").build_lib)
+        if Path(".git").exists() and not os.environ.keys() & {"RMQCORE_DEBUG", "RMQCORE_SANITIZE"}:
+            for extension in built.rglob("*.so"):
+                here = extension.relative_to(built)
+                if not here.exists() or here.read_bytes() != extension.read_bytes():
+                    here.unlink(missing_ok=True)  # an interpreter may have the old one mapped
+                    shutil.copy2(extension, here)
+
+    def egg2dist(self, egginfo_path: str, distinfo_path: str) -> None:
+        """Make the folder of metadata."""
+        super().egg2dist(egginfo_path, distinfo_path)
+        sboms = Path(distinfo_path) / "sboms"
+        sboms.mkdir(exist_ok=True)
+        text = json.dumps(bill_of_materials(self.distribution.get_version()), indent=2)
+        (sboms / "rmqcore.cdx.json").write_text(f"{text}\n", "utf-8")
+
+
+def bill_of_materials(version: str) -> dict[str, object]:
+    """What a wheel has in it, CycloneDX: rmqcore alone; nobody else's code is copied into it."""
+    itself = {
+        "type": "library",
+        "bom-ref": "rmqcore",
+        "name": "rmqcore",
+        "version": version,
+        "purl": f"pkg:pypi/rmqcore@{version}",
+        "licenses": [{"license": {"id": "Apache-2.0"}}],
+    }
+    numpy = {"type": "library", "bom-ref": "numpy", "name": "numpy", "purl": "pkg:pypi/numpy"}
+    return {
+        "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {"component": itself},
+        "components": [{**numpy, "scope": "required"}],
+        "dependencies": [{"ref": "rmqcore", "dependsOn": ["numpy"]}, {"ref": "numpy"}],
+    }
 
 
 PACKAGE = Path("rmqcore")
 HEADERS = sorted(PACKAGE.rglob("*.h")) + sorted(PACKAGE.rglob("*.pxd"))
 
 setup(
-    cmdclass={"bdist_wheel": ManylinuxWheel},
+    cmdclass={"bdist_wheel": Wheel},
+    long_description=page(),
+    long_description_content_type="text/markdown",
+    project_urls=URLS if HOME else {},
     options={"build_ext": {"parallel": os.cpu_count()}},
     ext_modules=cythonize(
         [

@@ -10,9 +10,8 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from queue import Empty
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from kombu.exceptions import ChannelError
 from kombu.transport import TRANSPORT_ALIASES, virtual
@@ -20,6 +19,7 @@ from kombu.transport.base import to_rabbitmq_queue_arguments
 from kombu.utils.compat import detect_environment
 from kombu.utils.json import dumps, loads
 
+from rmqcore.adapters import kombu_bindings as table
 from rmqcore.adapters.addresses import address_of, path_of
 from rmqcore.adapters.names import topic_of
 from rmqcore.adapters.opened import DELETE_CONSUMED_EVERY_S, OpenedStore, lease_of
@@ -54,15 +54,6 @@ _NEVER: Final = 1 << 30
 _DELETING: Final = b""
 _DELETING_MS: Final = 10_000
 _DELETING_PAUSE_S: Final = 0.01
-#: Stands between the parts of a binding's key; kombu's names have no such character.
-_SEPARATOR: Final = "\0"
-
-
-class Range(TypedDict):
-    """A range of keys of a table."""
-
-    first: bytes
-    last: bytes
 
 
 class QoS(virtual.QoS):  # type: ignore[misc]
@@ -416,7 +407,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
 
     def exchange_delete(self, exchange: str, **_: object) -> None:
         """Delete an exchange and its bindings."""
-        self.store.kv_take(BINDINGS, **_bindings_from(exchange))
+        self.store.kv_take(BINDINGS, **table.bindings_from(exchange))
         self.store.kv_put(EXCHANGES, exchange.encode(), None)
         self.state.exchanges.pop(exchange, None)
 
@@ -438,8 +429,8 @@ class Channel(virtual.Channel):  # type: ignore[misc]
 
     def get_table(self, exchange: str) -> list[tuple[str, str | None, str]]:
         """(routing key, pattern, queue) of each binding of an exchange."""
-        found = self.store.kv_list(BINDINGS, **_bindings_from(exchange))
-        return [_binding_of(value) for _, value in found]
+        found = self.store.kv_list(BINDINGS, **table.bindings_from(exchange))
+        return [table.binding_of(value) for _, value in found]
 
     def queue_bind(
         self,
@@ -452,7 +443,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         """Bind a queue to an exchange, for all processes."""
         exchange = exchange or "amq.direct"
         bound = self.typeof(exchange).prepare_bind(queue, exchange, routing_key, arguments)
-        key, value = _binding_key(exchange, queue, routing_key), dumps(bound).encode()
+        key, value = table.binding_key(exchange, queue, routing_key), dumps(bound).encode()
         expires_ms = self._declared(queue).get("x-expires", 0)
         if expires_ms:
             self.store.kv_put(BINDINGS, key, value, ttl_ms=expires_ms)
@@ -463,17 +454,17 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         self, queue: str, exchange: str | None = None, routing_key: str = "", **_: object
     ) -> None:
         """Take a binding away."""
-        key = _binding_key(exchange or "amq.direct", queue, routing_key)
+        key = table.binding_key(exchange or "amq.direct", queue, routing_key)
         self.store.kv_put(BINDINGS, key, None)
 
     def list_bindings(self) -> Iterator[tuple[str, str, str]]:
         """(queue, exchange, routing key) of every binding."""
         for key, _ in self.store.kv_list(BINDINGS):
-            exchange, queue, routing_key = key.decode().split(_SEPARATOR)
+            exchange, queue, routing_key = key.decode().split(table.SEPARATOR)
             yield queue, exchange, routing_key
 
     def _bindings_of(self, queue: str) -> list[tuple[bytes, bytes]]:
-        middle = f"{_SEPARATOR}{queue}{_SEPARATOR}".encode()
+        middle = f"{table.SEPARATOR}{queue}{table.SEPARATOR}".encode()
         return [entry for entry in self.store.kv_list(BINDINGS) if middle in entry[0]]
 
 
@@ -522,9 +513,8 @@ class Transport(virtual.Transport):  # type: ignore[misc]
                 # no error of the connection: kombu would try that again and again
                 rule = "prefork, threads or solo: its greenlets replace the threads of a store"
                 raise ConfigError("pool", environment, rule)
-            path = path_of(self._address())
             settings = self.client.transport_options.get("store") or {}
-            self._opened = OpenedStore(path, settings)
+            self._opened = OpenedStore(path_of(self._address()), settings)
         return self._opened
 
     def _address(self) -> str:
@@ -605,22 +595,6 @@ class Transport(virtual.Transport):  # type: ignore[misc]
 
 def _topic(queue: str) -> str:
     return topic_of("kombu", queue)
-
-
-def _binding_key(exchange: str, queue: str, routing_key: str) -> bytes:
-    return _SEPARATOR.join((exchange, queue, routing_key)).encode()
-
-
-@lru_cache(maxsize=4096)
-def _binding_of(value: bytes) -> tuple[str, str | None, str]:
-    """The (routing key, pattern, queue) that a binding's value says."""
-    routing_key, pattern, queue = loads(value)
-    return routing_key, pattern, queue
-
-
-def _bindings_from(exchange: str) -> Range:
-    """The range of the bindings of an exchange."""
-    return {"first": f"{exchange}\0".encode(), "last": f"{exchange}\1".encode()}
 
 
 TRANSPORT_ALIASES["rmqcore"] = "rmqcore.adapters.kombu:Transport"

@@ -49,7 +49,9 @@ def test_every_example_is_in_the_table():
 
 
 def test_the_example_of_the_readme_runs(tmp_path):
-    code, jobs, client, spark = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    first, code, jobs, client, spark = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    (shown,) = re.findall(r"^    jobs.done\(\)\n```\n\n```text\n(.*?)```", README, re.DOTALL | re.M)
+    assert run("-W", "error", "-c", first, cwd=tmp_path) == shown
     assert "Consumer" in jobs  # the next test runs it
     assert "rmqcore.client" in client  # a test below runs it
     assert "spark" in spark  # tests/spark/test_docs.py runs that

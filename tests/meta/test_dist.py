@@ -1,8 +1,10 @@
 """What scripts/check_dist.py complains about in the extensions of a wheel."""
 
 import importlib.util
+import os
 import shutil
 import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -50,9 +52,61 @@ def test_a_stripped_extension_of_a_tagged_wheel_is_fine(check, wheel):
         ("manylinux_2_99", ["-g0"], "one/one.so has the section .symtab"),
         ("manylinux_2_99", ["-s", "-Wl,--no-as-needed", "-lgcc_s"], "one/one.so needs libgcc_s.so"),
         ("manylinux_2_1", ["-s", "-lm"], "the wheel's tag promises (2, 1)"),
-        ("linux", ["-s"], "its tag names no manylinux platform"),
+        ("linux", ["-s"], "its tag names no manylinux or musllinux platform"),
     ],
 )
 def test_what_is_not_is_named(check, wheel, tag, arguments, said):
-    found = check.complaints_about_libraries(wheel(tag, *arguments))
+    found = check.complaints_about_libraries(wheel(tag, *arguments), release=True)
     assert any(said in complaint for complaint in found), found
+
+
+def test_a_wheel_of_this_machine_alone_is_none_to_release(check, wheel):
+    path = wheel("linux", "-s")
+    assert check.complaints_about_libraries(path) == []
+    assert check.complaints_about_libraries(path, release=True) != []
+
+
+@pytest.fixture
+def metadata(tmp_path, monkeypatch):
+    """What `setup.py` says of the project, at an address or without."""
+
+    def written(home):
+        monkeypatch.setenv("RMQCORE_HOME", home)
+        monkeypatch.setenv("RMQCORE_MODULES", "_index.pyx")
+        command = [sys.executable, "setup.py", "--quiet", "egg_info", "--egg-base", str(tmp_path)]
+        subprocess.run(command, cwd=SCRIPT.parents[1], check=True, capture_output=True)
+        return (tmp_path / "rmqcore.egg-info" / "PKG-INFO").read_text("utf-8")
+
+    return written
+
+
+def test_the_index_shows_a_page_whose_links_lead_somewhere(check, metadata):
+    assert check.complaints_about_page(metadata("https://example.org/rmqcore/")) == []
+    found = check.complaints_about_page(metadata(""))
+    assert found[0] == "no address of the project: set RMQCORE_HOME"
+    assert "the page has the relative link docs/install.md" in found
+
+
+def test_the_bill_of_materials_is_asked_for(check):
+    found = check.complaints_about_wheel(set())
+    assert "wheel lacks sboms/rmqcore.cdx.json" in found
+    assert "wheel lacks licenses/NOTICE" in found
+
+
+def test_tests_and_their_stores_are_not_in_an_sdist(check):
+    found = check.complaints_about_sdist({"tests/golden/a.tar", "rmqcore/_codec.c"})
+    assert "sdist holds tests/golden/a.tar" in found
+    assert "sdist holds rmqcore/_codec.c" in found
+
+
+def test_pip_adds_an_extra_to_what_is_installed_without_the_index(tmp_path):
+    """What error messages and pages print works: the project on an index is not asked for."""
+    info = tmp_path / "rmqcore-0.dist-info"
+    info.mkdir()
+    head = "Metadata-Version: 2.1\nName: rmqcore\nVersion: 0\nProvides-Extra: huey\n"
+    (info / "METADATA").write_text(head + 'Requires-Dist: huey; extra == "huey"\n')
+    command = [sys.executable, "-m", "pip", "install", "--no-index", "--dry-run", "rmqcore[huey]"]
+    path = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, env=path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "satisfied: huey" in done.stdout
