@@ -157,7 +157,7 @@ single-file: build ## dist/rmqcore.pyz: the command with all it needs in one fil
 
 site: $(VENV)/ready ## the documents as a site below build/site, with search and the API; a warning is an error
 	@scripts/bootstrap $(VENV) site
-	@$(PY) scripts/site.py build/site
+	@$(PY) scripts/site_pages.py build/site
 
 ON := sid amd64 python3.14
 debian: ## the last commit on another Debian, processor and Python: ON="trixie arm64 python3"; needs root, debootstrap

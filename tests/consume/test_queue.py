@@ -94,6 +94,24 @@ def test_a_loop_is_done_with_each_item_but_the_one_that_it_is_left_with(jobs):
     assert got == [2, 3]
 
 
+def test_a_loop_that_is_stopped_is_done_with_the_item_in_hand(jobs):
+    jobs.put("one")
+    jobs.put("two")
+    got = []
+    for item in jobs:
+        got.append(item)
+        jobs.stop()
+    assert (got, jobs.unfinished(), list(jobs)) == (["one"], 1, [])
+
+
+def test_a_loop_whose_queue_is_closed_ends_and_its_item_comes_again(jobs):
+    jobs.put("one")
+    for _ in jobs:
+        jobs.close()
+    with rmqcore.Queue(jobs.path) as again:
+        assert again.get() == "one"
+
+
 def test_a_wait_ends_when_the_queue_is_closed(jobs):
     ended = []
 

@@ -8,6 +8,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from queue import Empty
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
@@ -28,6 +29,8 @@ GROUP: Final = "queue"
 #: seconds after which log files that nobody needs are given back, at the latest
 _DELETES_EVERY_S: Final = 60.0
 _HOUR_S: Final = 3600.0
+#: a loop looks this often whether it is to end, milliseconds
+_LOOK_MS: Final = 500.0
 _ANY: Final = object()
 
 
@@ -105,6 +108,7 @@ class Queue:
         self._taken: deque[tuple[int, Any, ReceivedMessage]] = deque()
         self._taking = threading.Lock()
         self._pid = os.getpid()
+        self._stopped = False
         self._file_size = self.store.config.mapped_file_size_commit_log
         self._deletes_at = monotonic_s() + _DELETES_EVERY_S
         self._handed_out_size = 0
@@ -159,13 +163,24 @@ class Queue:
                 again later, as after `nack`, and is a dead letter in the end; others come first.
             StoreClosedError: the queue is closed, maybe since this began to wait.
         """
-        wait_ms = None if timeout is None else timeout * 1000
-        found = self._consumer.receive(timeout_ms=wait_ms if block else 0)
+        found = self._receive(0 if not block else None if timeout is None else timeout * 1000)
         if not found:
-            if block and timeout is None:
-                raise StoreClosedError(f"the queue {self.name} in {self.path} has been closed")
             raise Empty
-        (message,) = found
+        return self._taken_out(found[0])
+
+    def _receive(self, wait_ms: float | None) -> list[ReceivedMessage]:
+        """The next message, as one or none; without a time to wait until there is one.
+
+        Raises:
+            StoreClosedError: the queue is closed.
+        """
+        found = self._consumer.receive(timeout_ms=wait_ms)
+        if wait_ms is None and not found:
+            raise StoreClosedError(f"the queue {self.name} in {self.path} has been closed")
+        return found
+
+    def _taken_out(self, message: ReceivedMessage) -> Any:
+        """The item of a message, which is to be settled from now on."""
         try:
             item = self._serializer.loads(message.body)
         except Exception as error:
@@ -206,19 +221,22 @@ class Queue:
         self._consumer.nack(self._settled(item), delay_ms=delay_ms)
 
     def __iter__(self) -> Iterator[Any]:
-        """Hand out one item after the other, and wait for more; it ends with `close`.
+        """Hand out one item after the other, and wait for more; it ends with `stop` or `close`.
 
         An item is done when the next one is asked for. One whose turn ends otherwise, by ``break``
         or an exception, is not, unless `done` was called.
         """
-        while True:
-            try:
-                item = self.get()
-            except StoreClosedError:
-                return
-            yield item
-            if self._has(item):
-                self.done(item)
+        with suppress(StoreClosedError):
+            while not self._stopped:
+                for message in self._receive(_LOOK_MS):
+                    item = self._taken_out(message)
+                    yield item
+                    if self._has(item):
+                        self.done(item)
+
+    def stop(self) -> None:
+        """Let loops end when they are done with the item that they have; a signal may call it."""
+        self._stopped = True
 
     # ---- what there is
 
