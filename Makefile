@@ -5,7 +5,7 @@
 VENV   := .venv
 BIN    := $(VENV)/bin
 PY     := $(BIN)/python
-EXTRAS := cli,arrow,metaq,zookeeper,metrics,test,lint
+EXTRAS := cli,arrow,metaq,zookeeper,metrics,web,test,lint
 
 CYTHON := $(sort $(shell find rmqcore -name '*.pyx' -o -name '*.pxd'))
 HEADERS := $(sort $(shell find rmqcore -name '*.h'))

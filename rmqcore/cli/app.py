@@ -33,6 +33,7 @@ _COMMANDS = {
     "tail": "read:tail",
     "query": "query:query",
     "stat": "stat:stat",
+    "web": "web:web",
     "offsets": "offsets:offsets",
     "verify": "check:verify",
     "dump": "check:dump",

@@ -179,6 +179,10 @@ class Checkpoints:
 
     # ---- time
 
+    def open_of(self, group: str) -> list[Checkpoint]:
+        """What is handed out to a group and not acknowledged; may be called on any thread."""
+        return [each for each in list(self._open.values()) if each.group == group]
+
     def next_due_ms(self) -> int | None:
         """When the next checkpoint is due, Unix time; None when none is open."""
         while self._heap and self._heap[0][1] not in self._open:

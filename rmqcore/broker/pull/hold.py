@@ -134,6 +134,11 @@ class PullHold:
     def __len__(self) -> int:
         return sum(map(len, self._held.values()))
 
+    def waiting(self) -> list[tuple[tuple[str, int], Connection]]:
+        """Topic and queue id of each pull that waits, and who asks; on any thread."""
+        held = [pull for pulls in list(self._of.values()) for pull in list(pulls)]
+        return [(pull.queue, pull.connection) for pull in held]
+
     def hold(self, pull: HeldPull, timeout_s: float) -> bool:
         """Let a pull wait for an arrival, or until its time is over; False: it may not."""
         loop = asyncio.get_running_loop()

@@ -101,6 +101,12 @@ class QueueLocks:
             if not locks:
                 del self._groups[group]
 
+    def holders(self, group: str) -> dict[tuple[str, int], str]:
+        """By topic and queue id, the client that has locked it; may be called on any thread."""
+        now = monotonic_s()
+        locks = list(self._groups.get(group, {}).items())
+        return {key: lock.client_id for key, lock in locks if not _is_over(lock, now)}
+
     def holds_any(self, group: str) -> bool:
         """Tell whether a client of the group holds a lock that has not run out."""
         now = monotonic_s()

@@ -65,6 +65,11 @@ class Consuming:
         self._making_leases = InterruptSafeLock()
         self._leases: Leases | None = None
 
+    @property
+    def has_leases(self) -> bool:
+        """Whether messages of the store have been leased, in this opening or an earlier one."""
+        return self._leases is not None
+
     # ---- opening and closing
 
     def begin(self) -> None:

@@ -1,0 +1,44 @@
+"""Putting dead letters again, to the group that gave them up."""
+
+from __future__ import annotations
+
+from rmqcore.broker.pop.receipts import retry_topic_of
+from rmqcore.errors import ArgumentError, PutMessageError
+from rmqcore.message import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from rmqcore.store.consume.retry import sent_again
+from rmqcore.web.source import BrokerSource
+
+
+def put_again(source: BrokerSource, phy_offset: int) -> str:
+    """Put one dead letter into the retry topic of its group, so that no other group gets it.
+
+    The dead letter stays where it is; its tries are counted anew.
+
+    Args:
+        source: a broker.
+        phy_offset: where the letter's record begins.
+
+    Returns:
+        the message id of the copy.
+
+    Raises:
+        ArgumentError: no dead letter is there, or its group is not known any more.
+        StoreError: it cannot be stored.
+    """
+    store = source.store
+    letter = store.message_at(phy_offset)
+    if letter is None or not letter.topic.startswith(DEAD_LETTER_PREFIX):
+        raise ArgumentError("at", phy_offset, "the physical offset of a dead letter")
+    group = letter.topic.removeprefix(DEAD_LETTER_PREFIX)
+    origin = letter.properties.get("RETRY_TOPIC", "")
+    topics = [retry_topic_of(group, origin)] if origin else []
+    topics.append(RETRY_PREFIX + group)
+    known = next((topic for topic in topics if source.topics.get(topic) is not None), None)
+    if known is None:
+        rule = f"a letter of a group that has a retry topic; start a consumer of {group} first"
+        raise ArgumentError("at", phy_offset, rule)
+    copy = sent_again(letter, known, queue_id=0, delay_level=0, reconsume_times=0, wait=True)
+    receipt = store.put_message(copy)
+    if not receipt.ok:
+        raise PutMessageError(receipt.status, receipt.reason)
+    return str(receipt.message_id)

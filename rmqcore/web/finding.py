@@ -1,0 +1,213 @@
+"""Finding messages: by topic and time, key, id, physical offset and queue offset; or why not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from rmqcore.doctor.explain import explain
+from rmqcore.errors import RmqCoreError
+from rmqcore.message import MessageExt, decode_message_id
+from rmqcore.web.log_pages import log_page
+from rmqcore.web.shown import parse_time, time_text
+from rmqcore.web.source import Source
+
+MESSAGES_SHOWN: Final = 50
+#: topics in each of which a key is looked up when none is named
+_TOPICS_ASKED: Final = 200
+
+
+@dataclass(slots=True)
+class Found:
+    """What was found, and what helps to understand it.
+
+    Attributes:
+        messages: on this page.
+        why: what was looked at, in words; said when there are none.
+        trouble: what is wrong with the question; empty when nothing is.
+        older, newer: names and values of the links to other pages; None without.
+    """
+
+    messages: list[MessageExt] = field(default_factory=list)
+    why: list[str] = field(default_factory=list)
+    trouble: str = ""
+    older: dict[str, Any] | None = None
+    newer: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the form says, as text.
+
+    Attributes:
+        by: "time", "key", "id", "offset" or "queue".
+        topic, queue, key, message_id, offset: as they were typed.
+        since, until: times.
+        before, after, page: where to go on.
+    """
+
+    by: str = "time"
+    topic: str = ""
+    queue: str = ""
+    key: str = ""
+    message_id: str = ""
+    offset: str = ""
+    since: str = ""
+    until: str = ""
+    before: str = ""
+    after: str = ""
+    page: str = ""
+
+
+def find(source: Source, wanted: Wanted) -> Found:
+    """Look for what a form asks; never raises for what was typed."""
+    ways = {"key": _by_key, "id": _by_id, "offset": _by_offset, "queue": _by_queue}
+    found = Found()
+    try:
+        ways.get(wanted.by, _by_time)(source, wanted, found)
+    except (ValueError, RmqCoreError) as error:
+        found.trouble = str(error)
+    return found
+
+
+def _number(text: str, what: str) -> int | None:
+    text = text.strip()
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise ValueError(f"{what} {text!r} is no number from 0 on")
+    return int(text)
+
+
+def _by_time(source: Source, wanted: Wanted, found: Found) -> None:
+    if not wanted.topic:
+        return
+    queues = source.queues().get(wanted.topic, [])
+    queue = _number(wanted.queue, "queue")
+    begin_ms, end_ms = parse_time(wanted.since) or 0, parse_time(wanted.until)
+    page = log_page(
+        source,
+        wanted.topic,
+        queue,
+        MESSAGES_SHOWN,
+        before=_number(wanted.before, "offset"),
+        after=_number(wanted.after, "offset"),
+        begin_ms=begin_ms,
+        end_ms=end_ms,
+    )
+    found.messages = page.messages
+    if page.older is not None:
+        found.older = {"before": page.older}
+    if page.newer is not None:
+        found.newer = {"after": page.newer}
+    if page.messages:
+        return
+    if not queues:
+        found.why.append(f"The store has no queue of a topic {wanted.topic!r}.")
+    elif queue is not None and queue not in queues:
+        found.why.append(f"{wanted.topic} has no queue {queue}; its queues are {_some(queues)}.")
+    else:
+        found.why += _span_of(source, wanted.topic, queues if queue is None else [queue])
+        if begin_ms or end_ms is not None:
+            until = "now" if end_ms is None else time_text(end_ms)
+            found.why.append(f"Asked for were {time_text(begin_ms)} to {until}, in local time.")
+
+
+def _span_of(source: Source, topic: str, queues: list[int]) -> list[str]:
+    """From when to when the messages of some queues are."""
+    times = []
+    for number in queues:
+        low, high = (
+            source.store.min_queue_offset(topic, number),
+            source.store.max_queue_offset(topic, number),
+        )
+        for offset in (low, high - 1) if high > low else ():
+            stored = source.store.get_message(topic, number, offset, max_messages=1).messages
+            times += [message.store_timestamp_ms for message in stored]
+    if not times:
+        return ["Its queues have no messages, or none any more: retention has deleted them."]
+    return [f"Its messages were stored from {time_text(min(times))} to {time_text(max(times))}."]
+
+
+def _some(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers[:8])) + (", …" if len(numbers) > 8 else "")
+
+
+def _by_key(source: Source, wanted: Wanted, found: Found) -> None:
+    key = wanted.key.strip()
+    if not key:
+        return
+    topics = [wanted.topic] if wanted.topic else sorted(source.queues())[:_TOPICS_ASKED]
+    begin_ms, end_ms = parse_time(wanted.since) or 0, parse_time(wanted.until)
+    page = _number(wanted.page, "page")
+    for topic in topics:
+        result = source.store.query_message(
+            topic,
+            key,
+            max_messages=MESSAGES_SHOWN,
+            begin_ms=begin_ms,
+            end_ms=end_ms,
+            page=page if wanted.topic else None,
+            explain=True,
+        )
+        found.messages += reversed(result.messages)
+        if wanted.topic and result.next_page is not None:
+            found.older = {"page": result.next_page}
+        if wanted.topic and not result.messages and result.explanation is not None:
+            found.why += str(result.explanation).splitlines()
+    found.messages = found.messages[: 4 * MESSAGES_SHOWN]
+    if not found.messages and not wanted.topic:
+        asked = f"the first {len(topics)} topics" if len(topics) == _TOPICS_ASKED else "all topics"
+        found.why.append(f"No message of {asked} has it; name the topic, and see what was probed.")
+    elif not found.messages:
+        found.why += _explained(source, topic=wanted.topic, key=key)
+
+
+def _by_id(source: Source, wanted: Wanted, found: Found) -> None:
+    message_id = wanted.message_id.strip()
+    if not message_id:
+        return
+    try:
+        host, phy_offset = decode_message_id(message_id)
+    except ValueError:
+        found.why.append("It is no offset id (32 or 56 hex digits), so it is looked up as a key.")
+        _by_key(source, Wanted("key", wanted.topic, key=message_id), found)
+        return
+    message = source.store.message_by_id(message_id)
+    if message is not None:
+        found.messages.append(message)
+        return
+    found.why.append(f"It names physical offset {phy_offset} of the store at {host}.")
+    _by_key(source, Wanted("key", wanted.topic, key=message_id), found)
+    if not found.messages:
+        found.why += _explained(source, message_id=message_id)
+
+
+def _by_offset(source: Source, wanted: Wanted, found: Found) -> None:
+    phy_offset = _number(wanted.offset, "physical offset")
+    if phy_offset is None:
+        return
+    message = source.store.message_at(phy_offset)
+    if message is not None:
+        found.messages.append(message)
+    else:
+        found.why += _explained(source, phy_offset=phy_offset)
+
+
+def _by_queue(source: Source, wanted: Wanted, found: Found) -> None:
+    offset, queue = _number(wanted.offset, "queue offset"), _number(wanted.queue, "queue") or 0
+    if offset is None or not wanted.topic:
+        return
+    result = source.store.get_message(wanted.topic, queue, offset, max_messages=MESSAGES_SHOWN)
+    found.messages = list(result.messages)
+    if not found.messages:
+        low, high = result.min_queue_offset, result.max_queue_offset
+        found.why.append(f"{result.status.name}: the queue has offsets {low} to {high - 1}.")
+        found.why += _explained(source, topic=wanted.topic, queue_id=queue, queue_offset=offset)
+
+
+def _explained(source: Source, **asked: Any) -> list[str]:
+    """What the doctor says to it, from the bytes of the store."""
+    said = explain(source.path, config=source.store.config, **asked)
+    lines = [said.reason, *(f"{what}: {there}" for what, there in said.facts), said.advice]
+    return [line for line in lines if line]

@@ -1,0 +1,115 @@
+"""Messages of a topic in the order of the log, page by page, without a limit."""
+
+from __future__ import annotations
+
+import heapq
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from rmqcore.message import MessageExt
+from rmqcore.web.source import Source, Store
+
+_UNIT: Final = struct.Struct(">qiq")
+_UNIT_SIZE: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class LogPage:
+    """Messages of a topic, the newest first.
+
+    Attributes:
+        messages: at most as many as were asked for.
+        older, newer: physical offset to go on from to either side; None at the end.
+    """
+
+    messages: list[MessageExt]
+    older: int | None
+    newer: int | None
+
+
+def log_page(
+    source: Source,
+    topic: str,
+    queue_id: int | None,
+    count: int,
+    *,
+    before: int | None = None,
+    after: int | None = None,
+    begin_ms: int = 0,
+    end_ms: int | None = None,
+) -> LogPage:
+    """Messages of a topic in log order, which is that of their store times.
+
+    Args:
+        source: where they are.
+        topic: which.
+        queue_id: of one queue only.
+        count: at most so many.
+        before: only records that begin below this physical offset.
+        after: only records that begin above this one, the nearest; the other way round.
+        begin_ms: earliest store time.
+        end_ms: latest store time, included; None has no end.
+    """
+    store = source.store
+    numbers = source.queues().get(topic, []) if queue_id is None else [queue_id]
+    stretches = [_Stretch(store, topic, number, begin_ms, end_ms) for number in numbers]
+    places: list[int] = []
+    if after is not None:
+        found = [place for each in stretches for place in each.above(after, count + 1)]
+        places = heapq.nsmallest(count + 1, found)
+        more, places = len(places) > count, places[:count][::-1]
+        newer, older = (places[0] if more else None), (places[-1] if places else None)
+    else:
+        found = [place for each in stretches for place in each.below(before, count + 1)]
+        places = heapq.nlargest(count + 1, found)
+        more, places = len(places) > count, places[:count]
+        older = places[-1] if more else None
+        newer = places[0] if before is not None and places else None
+    messages = [message for place in places if (message := store.message_at(place)) is not None]
+    return LogPage(messages, older, newer)
+
+
+class _Stretch:
+    """The units of one queue between two times."""
+
+    def __init__(
+        self, store: Store, topic: str, queue_id: int, begin_ms: int, end_ms: int | None
+    ) -> None:
+        self._store, self._topic, self._queue_id = store, topic, queue_id
+        self._low = store.min_queue_offset(topic, queue_id)
+        self._high = store.max_queue_offset(topic, queue_id)
+        if begin_ms:
+            self._low = store.queue_offset_by_time(topic, queue_id, begin_ms)
+        if end_ms is not None:
+            self._high = store.queue_offset_by_time(topic, queue_id, end_ms + 1)
+
+    def below(self, before: int | None, count: int) -> list[int]:
+        """Places of the last so many records that begin below a physical offset."""
+        high = self._high if before is None else self._first_at(before)
+        low = max(self._low, high - count)
+        return self._places(low, high - low)
+
+    def above(self, after: int, count: int) -> list[int]:
+        """Places of the first so many records that begin above a physical offset."""
+        low = self._first_at(after + 1)
+        return self._places(low, min(count, self._high - low))
+
+    def _places(self, start: int, count: int) -> list[int]:
+        if count <= 0:
+            return []
+        units = self._store.read_units(self._topic, self._queue_id, start, count)
+        whole = len(units) // _UNIT_SIZE * _UNIT_SIZE
+        return [place for place, _, _ in _UNIT.iter_unpack(units[:whole])]
+
+    def _first_at(self, phy_offset: int) -> int:
+        """The first queue offset whose record begins at a physical offset or behind it."""
+        low, high = self._low, self._high
+        while low < high:
+            middle = (low + high) // 2
+            found = self._places(middle, 1)
+            if found and found[0] >= phy_offset:
+                high = middle
+            else:
+                low = middle + 1
+        return low

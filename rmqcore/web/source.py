@@ -1,0 +1,253 @@
+"""What pages ask: a store that nobody serves, or a broker that runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
+
+from rmqcore.broker import Broker
+from rmqcore.broker.managers import Managers
+from rmqcore.errors import CorruptConfigFileError, CorruptConsumeQueueError, StoreClosedError
+from rmqcore.files.config_tables import ConsumerOffsetTable, TopicConfigTable
+from rmqcore.files.group_table import SubscriptionGroupTable
+from rmqcore.files.index_file import IndexFile
+from rmqcore.files.store_dir import StoreDir
+from rmqcore.store.message_store import DefaultMessageStore
+from rmqcore.store.read_only_store import ReadOnlyMessageStore
+from rmqcore.world import monotonic_s, wall_clock_ms
+
+Store: TypeAlias = DefaultMessageStore | ReadOnlyMessageStore
+_Table = TypeVar("_Table", TopicConfigTable, ConsumerOffsetTable, SubscriptionGroupTable)
+#: seconds for which the list of all queues is not asked for again
+_LISTED_S: Final = 2.0
+
+
+def index_files(store: Store) -> list[IndexFile]:
+    """The index files of a store, the oldest first; none where it keeps no index."""
+    return [] if store.index is None else list(store.index.files)
+
+
+class Source(Protocol):
+    """A store, and what is known beside it.
+
+    Attributes:
+        path: the store's directory.
+    """
+
+    path: Path
+
+    @property
+    def store(self) -> Store:
+        """The store; raises StoreClosedError while there is none."""
+        ...
+
+    @property
+    def managers(self) -> Managers | None:
+        """What a broker knows; None of a store that nobody serves."""
+        ...
+
+    @property
+    def topics(self) -> TopicConfigTable:
+        """Which topics are configured."""
+        ...
+
+    @property
+    def offsets(self) -> ConsumerOffsetTable:
+        """How far groups are."""
+        ...
+
+    @property
+    def groups(self) -> SubscriptionGroupTable:
+        """Which groups are configured."""
+        ...
+
+    def queues(self) -> dict[str, list[int]]:
+        """Queue ids by topic, as of a moment ago."""
+        ...
+
+    def notices(self) -> list[str]:
+        """What is wrong with what was asked last, in words."""
+        ...
+
+    def state(self) -> str:
+        """What a reader wants to know first of the store, in a word or two."""
+        ...
+
+    def now_ms(self) -> int:
+        """The time against which lag is told, Unix milliseconds."""
+        ...
+
+
+class _Queues:
+    """The queues of a store by topic, asked for every now and then."""
+
+    def __init__(self) -> None:
+        self._listed_s = -_LISTED_S
+        self._queues: dict[str, list[int]] = {}
+
+    def of(self, store: Store) -> dict[str, list[int]]:
+        """Queue ids by topic; raises as the store's `queues`."""
+        now_s = monotonic_s()
+        if now_s - self._listed_s >= _LISTED_S:
+            found: dict[str, list[int]] = {}
+            for topic, queue_id in store.queues():
+                found.setdefault(topic, []).append(queue_id)
+            self._queues, self._listed_s = found, now_s
+        return self._queues
+
+
+class ColdSource:
+    """A store opened with ``mode="r"``, whether somebody writes it or not.
+
+    Args:
+        store: the store.
+    """
+
+    managers: None = None
+
+    def __init__(self, store: ReadOnlyMessageStore) -> None:
+        self.path = store.path
+        self._store = store
+        self._queues = _Queues()
+        self._directory = StoreDir(store.path, store.config.store_path_commit_log)
+        self._tables: dict[str, tuple[tuple[int, int] | None, Any]] = {}
+        self._wrong: dict[str, str] = {}
+        self._last_ms: int | None = None
+
+    @property
+    def store(self) -> ReadOnlyMessageStore:
+        """The store."""
+        return self._store
+
+    @property
+    def topics(self) -> TopicConfigTable:
+        """As the file says now."""
+        return self._table(TopicConfigTable)
+
+    @property
+    def offsets(self) -> ConsumerOffsetTable:
+        """As the file says now."""
+        return self._table(ConsumerOffsetTable)
+
+    @property
+    def groups(self) -> SubscriptionGroupTable:
+        """As the file says now."""
+        return self._table(SubscriptionGroupTable)
+
+    def _table(self, kind: type[_Table]) -> _Table:
+        """A table of the store, read again when its file has changed; empty where it is damaged."""
+        folder, name = self._directory.config, kind.file_name
+        try:
+            stat = (folder / name).stat()
+            stamp = stat.st_mtime_ns, stat.st_size
+        except OSError:
+            stamp = None
+        known = self._tables.get(name)
+        if known is None or known[0] != stamp:
+            self._wrong.pop(name, None)
+            try:
+                table = kind(folder, clock=wall_clock_ms)
+            except CorruptConfigFileError as error:
+                self._wrong[name] = str(error)
+                table = kind(folder / "none", clock=wall_clock_ms)
+            known = self._tables[name] = stamp, table
+        return known[1]
+
+    def queues(self) -> dict[str, list[int]]:
+        """Queue ids by topic; none where the queues are lost, which `notices` says."""
+        self._wrong.pop("queues", None)
+        try:
+            return self._queues.of(self._store)
+        except CorruptConsumeQueueError as error:
+            self._wrong["queues"] = str(error)
+            return {}
+
+    def notices(self) -> list[str]:
+        """What could not be read."""
+        return list(self._wrong.values())
+
+    def state(self) -> str:
+        """Whether somebody has the store open for writing, and how the last one left it."""
+        if self._directory.is_locked():
+            return "open for writing"
+        return "not closed" if self._directory.was_aborted else "closed"
+
+    def now_ms(self) -> int:
+        """Now while somebody writes, else when the last message came."""
+        if self._directory.is_locked():
+            return wall_clock_ms()
+        if self._last_ms is None:
+            self._last_ms = self._last_stored_ms()
+        return self._last_ms
+
+    def _last_stored_ms(self) -> int:
+        self.queues()
+        last = max(self._store.consume_queues, key=lambda each: each.end_phy_offset, default=None)
+        unit = None if last is None else last.unit_at(last.max_offset - 1)
+        message = None if unit is None else self._store.message_at(unit[0])
+        return wall_clock_ms() if message is None else message.store_timestamp_ms
+
+
+class BrokerSource:
+    """A broker of this process.
+
+    Args:
+        broker: may be started and stopped meanwhile.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.path = broker.path
+        self._queues = _Queues()
+
+    @property
+    def broker(self) -> Broker:
+        """The broker."""
+        return self._broker
+
+    def _expect(self) -> Managers:
+        managers = self._broker.managers
+        if managers is None:
+            raise StoreClosedError(f"the broker is {self.state()}")
+        return managers
+
+    @property
+    def store(self) -> DefaultMessageStore:
+        """Its store; raises StoreClosedError while there is none."""
+        return self._expect().store
+
+    @property
+    def managers(self) -> Managers | None:
+        """What it knows."""
+        return self._broker.managers
+
+    @property
+    def topics(self) -> TopicConfigTable:
+        """The store's own table."""
+        return self.store.topics
+
+    @property
+    def offsets(self) -> ConsumerOffsetTable:
+        """The store's own table."""
+        return self.store.consumer_offsets
+
+    @property
+    def groups(self) -> SubscriptionGroupTable:
+        """The broker's own table."""
+        return self._expect().groups.table
+
+    def queues(self) -> dict[str, list[int]]:
+        """Queue ids by topic."""
+        return self._queues.of(self.store)
+
+    def notices(self) -> list[str]:
+        """Nothing: what is wrong with a broker is in its state."""
+        return []
+
+    def state(self) -> str:
+        """As a probe is told."""
+        return str(self._broker.state()[1]["state"])
+
+    def now_ms(self) -> int:
+        """Now."""
+        return wall_clock_ms()
