@@ -13,11 +13,11 @@ from rmqcore.cli.options import (
     Settings,
     StorePath,
     configured,
-    parse_duration,
     parse_settings,
 )
 from rmqcore.cli.output import print_json, size_text
 from rmqcore.cli.progress import Bars
+from rmqcore.cli.times import parse_duration
 from rmqcore.files.objects.errors import ObjectAccessError, ObjectStoreError
 from rmqcore.transfer.archive import Archiver, ArchiveReport, restore
 from rmqcore.world import sleep

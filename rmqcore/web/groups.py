@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from rmqcore.broker.managers import Managers
+from rmqcore.broker.parts import BrokerParts
 from rmqcore.broker.state.clients import Client, ConsumerGroup
 from rmqcore.message import DEAD_LETTER_PREFIX, QueueLag
 from rmqcore.store.message_store import DefaultMessageStore
@@ -88,7 +88,7 @@ def _clients(online: ConsumerGroup | None) -> list[Client]:
     return sorted(clients, key=lambda each: each.client_id)
 
 
-def _holders(managers: Managers, group: str) -> dict[tuple[str, int], tuple[str, str]]:
+def _holders(managers: BrokerParts, group: str) -> dict[tuple[str, int], tuple[str, str]]:
     """By queue, the client that has it, and how that is known."""
     found: dict[tuple[str, int], tuple[str, str]] = {}
     online = managers.consumers.find(group)
@@ -102,7 +102,7 @@ def _holders(managers: Managers, group: str) -> dict[tuple[str, int], tuple[str,
     return found
 
 
-def _popped(managers: Managers, group: str) -> list[dict[str, Any]]:
+def _popped(managers: BrokerParts, group: str) -> list[dict[str, Any]]:
     """What was handed out to a group by POP and is not acknowledged, the first due first."""
     found = sorted(managers.checkpoints.open_of(group), key=lambda each: each.due_ms)
     return [

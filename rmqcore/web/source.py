@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from rmqcore.broker import Broker
-from rmqcore.broker.managers import Managers
+from rmqcore.broker.parts import BrokerParts
 from rmqcore.errors import CorruptConfigFileError, CorruptConsumeQueueError, StoreClosedError
 from rmqcore.files.config_tables import ConsumerOffsetTable, TopicConfigTable
 from rmqcore.files.group_table import SubscriptionGroupTable
@@ -42,7 +42,7 @@ class Source(Protocol):
         ...
 
     @property
-    def managers(self) -> Managers | None:
+    def managers(self) -> BrokerParts | None:
         """What a broker knows; None of a store that nobody serves."""
         ...
 
@@ -205,7 +205,7 @@ class BrokerSource:
         """The broker."""
         return self._broker
 
-    def _expect(self) -> Managers:
+    def _expect(self) -> BrokerParts:
         managers = self._broker.managers
         if managers is None:
             raise StoreClosedError(f"the broker is {self.state()}")
@@ -217,7 +217,7 @@ class BrokerSource:
         return self._expect().store
 
     @property
-    def managers(self) -> Managers | None:
+    def managers(self) -> BrokerParts | None:
         """What it knows."""
         return self._broker.managers
 

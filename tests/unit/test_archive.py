@@ -82,7 +82,7 @@ def test_sealed_files_are_archived_byte_for_byte_and_read_as_the_store_is(archiv
 
 
 def test_topics_queues_and_times_choose_files_by_the_manifest_alone(archived):
-    store, archive, _ = archived
+    _, archive, _ = archived
     log = ArchiveLog(str(archive))
 
     def starts(**selection):
