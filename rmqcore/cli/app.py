@@ -83,6 +83,10 @@ def _load(name: str, place: str) -> Any:
     command = get_group(holder).commands[name]
     for words, each in _with_subcommands(name, command):
         each.epilog = _epilog(words, each)
+        # no help has markup, and an extra's name is printed in its brackets
+        for told in (each, *each.params):
+            if getattr(told, "help", None):
+                told.help = _unmarked(told.help)
     return command
 
 

@@ -9,9 +9,9 @@ from typing import Final
 
 #: panel -> its commands, in this order
 PANELS: Final = {
-    "Look into a store": ("stat", "cat", "tail", "query", "offsets", "sql", "dump"),
+    "Look into a store": ("stat", "cat", "tail", "query", "offsets", "sql", "dump", "web"),
     "Check and repair": ("doctor", "verify", "rebuild", "selftest", "debug"),
-    "Write and move": ("put", "export", "import"),
+    "Write and move": ("put", "export", "import", "archive", "restore"),
     "Serve": ("serve", "broker", "namesrv", "proxy"),
     "Send, receive, administer": ("produce", "consume", "admin", "ha"),
     "More": ("demo", "bench", "spark", "metaq", "man"),
@@ -19,6 +19,7 @@ PANELS: Final = {
 #: what a command does, in the words of its own help
 SHORT: Final = {
     "admin": "Administer any RocketMQ: the everyday commands of mqadmin, under its names.",
+    "archive": "Bring the sealed log files of a store, cold or live, to object storage.",
     "bench": "Measure puts and gets in a scratch directory, beside what its disk does alone.",
     "broker": "Serve a store as a broker that registers with the name servers of namesrvAddr.",
     "cat": "Print messages: the whole log, or queues of a topic one after the other.",
@@ -39,12 +40,14 @@ SHORT: Final = {
     "put": "Put messages into a topic; the store is created when it is missing.",
     "query": "Find messages by key, id, time or physical offset.",
     "rebuild": "Write consume queues or index of a cold store anew, from its log alone.",
+    "restore": "Write the store that an archive has: its log byte for byte, queues and index from it.",
     "selftest": "Damage stores of its own in every way, and see what is left; needs Linux.",
     "serve": "Serve a store: a name server and a broker for RocketMQ's clients, until Ctrl-C.",
     "spark": "Whole stores in Spark: rebuild, audit, export, find, measure.",
     "sql": "Ask a store in SQL; topics are tables.",
     "stat": "Say what a store holds: topics, queues, sizes, lag, times, broker.conf lines.",
     "tail": "Print the last messages; with -f go on with what is added.",
+    "web": "Show a store in a browser, opened for reading only, until Ctrl-C.",
     "verify": "Check log, consume queues, index, checkpoint, and that they agree.",
 }
 
@@ -87,6 +90,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "admin updateSubGroup": ("rmqcore admin updateSubGroup -g billing -r 3",),
     "admin updateTopic": ("rmqcore admin updateTopic -t Orders -q 4",),
     "admin wipeWritePerm": ("rmqcore admin wipeWritePerm -b broker-a",),
+    "archive": ("rmqcore archive STORE s3://bucket/orders --follow",),
     "bench": ("rmqcore bench", "rmqcore bench --dir /data --size 4096 --seconds 5"),
     "broker": ("rmqcore broker STORE --config broker.conf",),
     "cat": (
@@ -170,6 +174,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "rebuild": ("rmqcore rebuild cq STORE", "rmqcore rebuild index STORE"),
     "rebuild cq": ("rmqcore rebuild cq STORE --jobs 2",),
     "rebuild index": ("rmqcore rebuild index STORE --jobs 2",),
+    "restore": ("rmqcore restore s3://bucket/orders STORE",),
     "selftest": ("rmqcore selftest crash --cuts 100 --kills 20",),
     "selftest crash": ("rmqcore selftest crash --cuts 100 --kills 20 --jobs 2",),
     "selftest faults": (
@@ -210,4 +215,5 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "rmqcore verify STORE --jobs 2",
         "rmqcore verify STORE --max-duration 10m",
     ),
+    "web": ("rmqcore web STORE", "rmqcore web STORE --port 8088"),
 }
