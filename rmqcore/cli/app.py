@@ -41,6 +41,7 @@ _COMMANDS = {
     "import": "transfer:import_",
     "archive": "archive:archive",
     "restore": "archive:restore_",
+    "table": "table:table",
     "rebuild": "rebuild:app",
     "doctor": "doctor:app",
     "selftest": "selftest:app",

@@ -40,6 +40,7 @@ ROWS = (
     ("F7", "__init__"),
     ("F7", "rebuild/"),
     ("F7", "transfer/"),
+    ("F7", "lake/"),
     ("F7", "transfer.archive/"),
     ("F8", "doctor/"),
     ("F8", "doctor.selftest/"),

@@ -1,0 +1,251 @@
+"""`Bodies`: what becomes of a message's body in a table: bytes, text, or columns of its JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmqcore.errors import ConfigError
+
+KINDS: Final = ("bytes", "text", "json")
+#: The column of a row that does not fit, beside the bytes of its body: why.
+ERROR: Final = "error"
+
+#: By name in a schema, the type of a column; Avro's names are among them.
+_TYPES: Final[dict[str, pa.DataType]] = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "timestamp-millis": pa.timestamp("us", tz="UTC"),
+    "json": pa.string(),
+}
+_SMALLEST: Final = {"int": -(1 << 31), "long": -(1 << 63)}
+_TAKEN: Final = frozenset(
+    {"topic", "broker", "queue_id", "queue_offset", "store_timestamp", "born_timestamp", "day"}
+    | {"keys", "tags", "unique_key", "properties", "body", ERROR}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A column that JSON bodies have.
+
+    Attributes:
+        name: of the column, and of the key in the body.
+        kind: a name out of ``boolean int long float double string timestamp-millis json``.
+        required: whether a body without it, or with null, does not fit.
+    """
+
+    name: str
+    kind: str
+    required: bool = False
+
+    @property
+    def column(self) -> pa.Field:
+        """As pyarrow has it; a column may always be empty, as rows may be older than it."""
+        return pa.field(self.name, _TYPES[self.kind])
+
+
+@dataclass(frozen=True, slots=True)
+class Bodies:
+    """How bodies become columns.
+
+    Attributes:
+        kind: one out of `KINDS`.
+        fields: of JSON bodies, in the order of their columns.
+    """
+
+    kind: str = "bytes"
+    fields: tuple[Field, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ConfigError("body", self.kind, f"one of {', '.join(KINDS)}")
+        if (self.kind == "json") != bool(self.fields):
+            raise ConfigError("schema", None, "JSON bodies need a schema, and no others have one")
+
+    @classmethod
+    def of_schema(cls, path: Path) -> Self:
+        """JSON bodies whose columns a file names.
+
+        Args:
+            path: of an object ``{"name": "type", ...}``, where ``type!`` is one that has to be
+                there, or of an Avro schema: a record of plain types and unions with null.
+
+        Raises:
+            ConfigError: the file is neither.
+        """
+        try:
+            told = json.loads(path.read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise ConfigError("schema", str(path), str(error)) from error
+        if not isinstance(told, dict):
+            raise ConfigError(
+                "schema", str(path), "an object of names and types, or an Avro record"
+            )
+        if told.get("type") == "record" and isinstance(told.get("fields"), list):
+            fields = tuple(_avro_field(each) for each in told["fields"])
+        else:
+            fields = tuple(_named_field(name, kind) for name, kind in told.items())
+        names = [field.name for field in fields]
+        for name in names:
+            if name in _TAKEN or names.count(name) > 1:
+                raise ConfigError("schema", name, "a name that no other column has")
+        return cls("json", fields)
+
+    def columns(self) -> list[pa.Field]:
+        """The columns that stand for a body."""
+        if self.kind == "json":
+            return [field.column for field in self.fields]
+        return [pa.field("body", pa.string() if self.kind == "text" else pa.binary())]
+
+    def apply(self, table: pa.Table) -> tuple[pa.Table, pa.Table]:
+        """Rows whose bodies fit, with their columns; and those that do not, with the reason.
+
+        Args:
+            table: with the column ``body``, binary.
+        """
+        if self.kind == "bytes":
+            return table, _refused(table, [None] * table.num_rows)
+        told: list[Any] = []
+        errors: list[str | None] = []
+        for body in table.column("body"):
+            value, error = self._one(body.as_buffer().to_pybytes() if body.is_valid else b"")
+            told.append(value)
+            errors.append(error)
+        fits = pc.is_null(pa.array(errors, pa.string()))
+        good, rest = table.filter(fits), _refused(table, errors)
+        values = [value for value, error in zip(told, errors, strict=True) if error is None]
+        good = good.drop_columns(["body"])
+        if self.kind == "text":
+            return good.append_column("body", pa.array(values, pa.string())), rest
+        for field in self.fields:
+            column = pa.array([value.get(field.name) for value in values], field.column.type)
+            good = good.append_column(field.column, column)
+        return good, rest
+
+    def _one(self, body: bytes) -> tuple[Any, str | None]:
+        try:
+            text = body.decode("utf-8")
+            if self.kind == "text":
+                return text, None
+            value = json.loads(text)
+        except UnicodeDecodeError as error:
+            return None, f"no UTF-8: {error.reason} at byte {error.start}"
+        except (ValueError, RecursionError) as error:
+            return None, f"no JSON: {error}"
+        if not isinstance(value, dict):
+            return None, "no JSON object"
+        found = {}
+        for field in self.fields:
+            given = value.get(field.name)
+            if given is None:
+                if field.required:
+                    return None, f"{field.name} is missing"
+                continue
+            try:
+                found[field.name] = _CONVERTERS[field.kind](given)
+            except (TypeError, ValueError, OverflowError) as error:
+                return None, f"{field.name} is no {field.kind}: {error}"
+        return found, None
+
+
+def refused_schema(columns: pa.Schema) -> pa.Schema:
+    """The columns of rows that do not fit: as they come, and why."""
+    return columns.append(pa.field(ERROR, pa.string()))
+
+
+def _refused(table: pa.Table, errors: list[str | None]) -> pa.Table:
+    why = pa.array(errors, pa.string())
+    return table.append_column(pa.field(ERROR, pa.string()), why).filter(pc.is_valid(why))
+
+
+# ---- schemas
+
+
+def _named_field(name: str, kind: object) -> Field:
+    if not isinstance(kind, str) or kind.rstrip("!") not in _TYPES:
+        raise ConfigError("schema", name, f"one of {', '.join(_TYPES)}, with ! where it has to be")
+    return Field(name, kind.rstrip("!"), kind.endswith("!"))
+
+
+def _avro_field(told: object) -> Field:
+    if not isinstance(told, dict) or not isinstance(told.get("name"), str):
+        raise ConfigError("schema", told, "a field of an Avro record has a name and a type")
+    kinds = told.get("type")
+    listed = kinds if isinstance(kinds, list) else [kinds]
+    others = [kind for kind in listed if kind != "null"]
+    kind = _avro_kind(others[0]) if len(others) == 1 else "json"
+    return Field(told["name"], kind, len(others) == len(listed) and "default" not in told)
+
+
+def _avro_kind(told: object) -> str:
+    """The type of a column; what has parts of its own stays JSON."""
+    if isinstance(told, dict):
+        logical = told.get("logicalType")
+        return str(logical) if logical in _TYPES else _avro_kind(told.get("type"))
+    return told if isinstance(told, str) and told in _TYPES else "json"
+
+
+# ---- values
+
+
+def _boolean(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(type(value).__name__)
+    return value
+
+
+def _whole(kind: str) -> Callable[[object], int]:
+    least = _SMALLEST[kind]
+
+    def converted(value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(type(value).__name__)
+        if not least <= value <= -least - 1:
+            raise OverflowError(str(value))
+        return value
+
+    return converted
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(type(value).__name__)
+    return float(value)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(type(value).__name__)
+    value.encode("utf-8")
+    return value
+
+
+def _moment(value: object) -> int:
+    return _whole("long")(value) * 1000
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+_CONVERTERS: Final[dict[str, Callable[[Any], Any]]] = {
+    "boolean": _boolean,
+    "int": _whole("int"),
+    "long": _whole("long"),
+    "float": _number,
+    "double": _number,
+    "string": _text,
+    "timestamp-millis": _moment,
+    "json": _json,
+}

@@ -1,0 +1,137 @@
+"""`DeltaTarget`: a Delta table; how far its queues were read is in each commit's metadata."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from rmqcore.errors import RmqCoreError
+from rmqcore.lake.sources import Offsets
+from rmqcore.lake.target import (
+    DAY,
+    OFFSETS,
+    SMALL_AGE_S,
+    SMALL_COUNT,
+    SMALL_SIZE,
+    TableChangedError,
+    offsets_text,
+    parse_offsets,
+    with_day,
+    without_offsets,
+)
+
+#: By this name, of whose versions one only gets in, two followers exclude each other.
+_APP: Final = "rmqcore"
+#: Commits of others that are looked through for the newest of a follower.
+_LOOKED_THROUGH: Final = 1000
+
+
+class DeltaTarget:
+    """See `rmqcore.lake.target.Target`; partitioned by `DAY`.
+
+    Args:
+        place: the table's directory, or its URL.
+        schema: of its rows; columns that a table of before lacks are added by the next commit.
+        storage_options: of object storage, as ``deltalake`` takes them.
+    """
+
+    def __init__(
+        self, place: str, schema: pa.Schema, storage_options: dict[str, str] | None = None
+    ) -> None:
+        self._place = place
+        self._options = storage_options
+        self._schema = schema.append(pa.field(DAY, pa.string()))
+
+    def offsets(self) -> Offsets:
+        """See `Target`."""
+        table = self._table()
+        return {} if table is None else self._offsets_of(table)
+
+    def _offsets_of(self, table: DeltaTable) -> Offsets:
+        for commit in table.history(_LOOKED_THROUGH):
+            if OFFSETS in commit:
+                return parse_offsets(str(commit[OFFSETS]), self._place)
+        if table.count():
+            raise without_offsets(self._place)
+        return {}
+
+    def append(self, rows: pa.Table, since: Offsets, offsets: Offsets) -> None:
+        """See `Target`."""
+        table = self._table()
+        if table is None:
+            table = DeltaTable.create(
+                self._place,
+                self._schema,
+                partition_by=[DAY],
+                mode="ignore",
+                storage_options=self._options,
+            )
+        if self._offsets_of(table) != since:
+            raise TableChangedError(f"{self._place}: another follower has been there")
+        try:
+            write_deltalake(
+                table,
+                with_day(rows).select(self._schema.names).cast(self._schema),
+                mode="append",
+                schema_mode="merge",
+                commit_properties=CommitProperties(
+                    custom_metadata={OFFSETS: offsets_text(offsets)},
+                    # whoever commits between makes these rows a second copy: not tried again
+                    max_commit_retries=0,
+                    app_transactions=[Transaction(_APP, sum(offsets.values()))],
+                ),
+            )
+        except CommitFailedError as error:
+            raise TableChangedError(f"{self._place}: {error}") from error
+        except DeltaError as error:
+            raise RmqCoreError(f"{self._place}: {error}") from error
+
+    def compact(self, now_s: float) -> int:
+        """See `Target`."""
+        table = self._table()
+        offsets = self.offsets()
+        if table is None or not offsets:
+            return 0
+        made = 0
+        for day in self._crowded(table, now_s):
+            told = table.optimize.compact(
+                partition_filters=[(DAY, "=", day)],
+                commit_properties=CommitProperties(
+                    custom_metadata={OFFSETS: offsets_text(offsets)}
+                ),
+            )
+            made += int(told["numFilesRemoved"])
+        return made
+
+    def expire(self, keep_s: float) -> None:
+        """See `Target`."""
+        table = self._table()
+        if table is None:
+            return
+        hours = max(1, round(keep_s / 3600))
+        kept = CommitProperties(custom_metadata={OFFSETS: offsets_text(self.offsets())})
+        table.vacuum(hours, dry_run=False, enforce_retention_duration=False, commit_properties=kept)
+        table.cleanup_metadata()
+
+    def _table(self) -> DeltaTable | None:
+        if not DeltaTable.is_deltatable(self._place, self._options):
+            return None
+        return DeltaTable(self._place, storage_options=self._options)
+
+    def _crowded(self, table: DeltaTable, now_s: float) -> list[str]:
+        """The days with small files that are to be made one."""
+        files: Any = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+        by_day: dict[str, list[bool]] = {}
+        oldest_ms = (now_s - SMALL_AGE_S) * 1000
+        for file in files:
+            if file["size_bytes"] < SMALL_SIZE:
+                is_old = file["modification_time"] <= oldest_ms
+                by_day.setdefault(file[f"partition.{DAY}"], []).append(is_old)
+        return [
+            day
+            for day, old in by_day.items()
+            if len(old) >= SMALL_COUNT or (len(old) > 1 and any(old))
+        ]

@@ -1,0 +1,154 @@
+"""`IcebergTarget`: an Iceberg table; how far its queues were read is in each snapshot's summary."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NamespaceAlreadyExistsError,
+    NoSuchTableError,
+)
+from pyiceberg.table import Table
+from pyiceberg.transforms import IdentityTransform
+
+from rmqcore.lake.sources import Offsets
+from rmqcore.lake.target import (
+    DAY,
+    OFFSETS,
+    SMALL_AGE_S,
+    SMALL_COUNT,
+    SMALL_SIZE,
+    TableChangedError,
+    offsets_text,
+    parse_offsets,
+    with_day,
+    without_offsets,
+)
+from rmqcore.scan.tables import ICEBERG_CATALOG, iceberg_properties
+
+NAMESPACE: Final = "rmq"
+
+
+class IcebergTarget:
+    """See `rmqcore.lake.target.Target`; partitioned by `DAY`.
+
+    Args:
+        catalog: which has the table.
+        name: of the table, ``namespace.table``.
+        schema: of its rows; columns that a table of before lacks are added.
+    """
+
+    def __init__(self, catalog: Catalog, name: str, schema: pa.Schema) -> None:
+        self._catalog = catalog
+        self._name = name
+        self._schema = schema.append(pa.field(DAY, pa.string()))
+
+    @classmethod
+    def in_directory(cls, directory: Path, name: str, schema: pa.Schema) -> IcebergTarget:
+        """A table in a directory, whose catalog lies there, too; see `iceberg_properties`."""
+        properties = iceberg_properties(directory)
+        Path(properties["uri"].removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
+        return cls(SqlCatalog(ICEBERG_CATALOG, **properties), f"{NAMESPACE}.{name}", schema)
+
+    def offsets(self) -> Offsets:
+        """See `Target`."""
+        table = self._table()
+        return {} if table is None else self._offsets_of(table)
+
+    def _offsets_of(self, table: Table) -> Offsets:
+        snapshot = table.current_snapshot()
+        while snapshot is not None:
+            told = snapshot.summary.additional_properties if snapshot.summary else {}
+            if OFFSETS in told:
+                return parse_offsets(told[OFFSETS], self._name)
+            before = snapshot.parent_snapshot_id
+            snapshot = None if before is None else table.snapshot_by_id(before)
+        if table.current_snapshot() is not None:
+            raise without_offsets(self._name)
+        return {}
+
+    def append(self, rows: pa.Table, since: Offsets, offsets: Offsets) -> None:
+        """See `Target`."""
+        table = self._table() or self._new_table()
+        if known := set(self._schema.names) - set(table.schema().column_names):
+            with table.update_schema() as update:
+                update.union_by_name(pa.schema([self._schema.field(name) for name in known]))
+            table = self._catalog.load_table(self._name)
+        # the commit is refused when the table is another than the one that was asked here
+        if self._offsets_of(table) != since:
+            raise TableChangedError(f"{self._name}: another follower has been there")
+        try:
+            table.append(
+                with_day(rows).select(self._schema.names).cast(self._schema),
+                snapshot_properties={OFFSETS: offsets_text(offsets)},
+            )
+        except CommitFailedException as error:
+            raise TableChangedError(f"{self._name}: {error}") from error
+
+    def compact(self, now_s: float) -> int:
+        """See `Target`."""
+        table = self._table()
+        offsets = self.offsets()
+        if table is None or not offsets:
+            return 0
+        made = 0
+        for day, count in self._crowded(table, now_s).items():
+            of_day = f"{DAY} = '{day}'"
+            try:
+                table.overwrite(
+                    table.scan(row_filter=of_day).to_arrow(),
+                    overwrite_filter=of_day,
+                    snapshot_properties={OFFSETS: offsets_text(offsets)},
+                )
+            except CommitFailedException as error:
+                raise TableChangedError(f"{self._name}: {error}") from error
+            made += count
+            table = self._catalog.load_table(self._name)
+        return made
+
+    def expire(self, keep_s: float) -> None:
+        """See `Target`. The files of forgotten snapshots stay: PyIceberg deletes none."""
+        table = self._table()
+        if table is not None and len(table.snapshots()) > 1:
+            before = datetime.now(UTC).replace(tzinfo=None) - timedelta(seconds=keep_s)
+            table.maintenance.expire_snapshots().older_than(before).commit()
+
+    def _table(self) -> Table | None:
+        try:
+            return self._catalog.load_table(self._name)
+        except NoSuchTableError:
+            return None
+
+    def _new_table(self) -> Table:
+        with suppress(NamespaceAlreadyExistsError):
+            self._catalog.create_namespace(self._name.partition(".")[0])
+        table = self._catalog.create_table(self._name, schema=self._schema)
+        with table.update_spec() as update:
+            update.add_field(DAY, IdentityTransform(), DAY)
+        return self._catalog.load_table(self._name)
+
+    def _crowded(self, table: Table, now_s: float) -> dict[str, int]:
+        """By day, how many small files it has, where these are to be made one."""
+        files: Any = table.inspect.files().to_pylist()
+        ages = {}
+        for each in table.inspect.entries().to_pylist():
+            snapshot = table.snapshot_by_id(each["snapshot_id"])
+            age_s = 0.0 if snapshot is None else now_s - snapshot.timestamp_ms / 1000
+            ages[each["data_file"]["file_path"]] = age_s
+        by_day: dict[str, list[float]] = {}
+        for file in files:
+            if file["file_size_in_bytes"] < SMALL_SIZE:
+                day = str(file["partition"][DAY])
+                by_day.setdefault(day, []).append(ages.get(file["file_path"], 0.0))
+        return {
+            day: len(old)
+            for day, old in by_day.items()
+            if len(old) >= SMALL_COUNT or (len(old) > 1 and max(old) >= SMALL_AGE_S)
+        }

@@ -1,0 +1,164 @@
+"""Where a table's rows come from: a store's directory, or a topic of a running cluster.
+
+Either tells which queue offsets there are, and gives the messages of ranges of them as a table.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
+
+import pyarrow as pa
+
+from rmqcore.errors import ConfigError
+from rmqcore.native.columns._arrow import ColumnBatch
+from rmqcore.native.columns._columns import ColumnDecoder
+from rmqcore.scan.cluster import Access, Cluster, QueueRange, parse_namesrv_url, read_range
+from rmqcore.scan.read import read_store
+from rmqcore.store.opening import open_store
+
+#: The columns of a row beside its body, and the broker's name where there are several.
+COLUMNS: Final = (
+    "topic",
+    "queue_id",
+    "queue_offset",
+    "store_timestamp",
+    "born_timestamp",
+    "keys",
+    "tags",
+    "unique_key",
+    "properties",
+    "body",
+)
+#: By queue, written ``broker/queue id``, the offset of the message that is read next.
+Offsets = dict[str, int]
+
+
+class Span(NamedTuple):
+    """Messages of one queue: from an offset up to another."""
+
+    first: int
+    stop: int
+
+
+class Source(Protocol):
+    """What a `TableFollower` reads."""
+
+    topic: str
+
+    def spans(self) -> dict[str, Span]:
+        """What each queue has now."""
+        ...
+
+    def read(self, spans: dict[str, Span]) -> pa.Table:
+        """The messages of spans, with the columns `COLUMNS` and ``broker``."""
+        ...
+
+
+def open_source(place: str | os.PathLike[str], topic: str | None) -> Source:
+    """The source that a text names.
+
+    Args:
+        place: a store's directory, or ``namesrv://host:port/topic``.
+        topic: which; None where the URL names it.
+
+    Raises:
+        ConfigError: no topic is named, or two.
+        StoreNotFoundError: there is no store.
+    """
+    if "://" in os.fspath(place) or os.fspath(place).startswith("namesrv:"):
+        access, named = parse_namesrv_url(place)
+        if topic not in (None, named):
+            raise ConfigError("topic", topic, f"the URL names {named!r}")
+        return ClusterSource(access, named)
+    if topic is None:
+        raise ConfigError("topic", topic, "the topic whose messages the table gets")
+    return StoreSource(Path(place), topic)
+
+
+class StoreSource:
+    """A topic of a store's directory, cold or live."""
+
+    #: Stands for the broker in the names of queues, and in the column ``broker``.
+    _BROKER: Final = ""
+
+    def __init__(self, path: Path, topic: str) -> None:
+        self.topic = topic
+        self._path = path
+
+    def spans(self) -> dict[str, Span]:
+        """See `Source`."""
+        with open_store(self._path, mode="r") as store:
+            return {
+                f"{self._BROKER}/{queue_id}": Span(
+                    store.min_queue_offset(topic, queue_id), store.max_queue_offset(topic, queue_id)
+                )
+                for topic, queue_id in store.queues()
+                if topic == self.topic
+            }
+
+    def read(self, spans: dict[str, Span]) -> pa.Table:
+        """See `Source`."""
+        wanted = {int(queue.rpartition("/")[2]): tuple(span) for queue, span in spans.items()}
+        batches = read_store(
+            self._path,
+            COLUMNS,
+            plain_bodies=True,
+            topics=[self.topic],
+            queue_ids=sorted(wanted),
+            queue_offsets={self.topic: wanted},
+        )
+        return _with_broker(pa.table(batches), self._BROKER)
+
+
+class ClusterSource:
+    """A topic of every broker that a name server knows of."""
+
+    def __init__(self, access: Access, topic: str) -> None:
+        self.topic = topic
+        self._access = access
+        self._ranges: dict[str, QueueRange] = {}
+
+    def spans(self) -> dict[str, Span]:
+        """See `Source`.
+
+        Raises:
+            NoRouteError, RemotingError: nobody knows the topic, or a broker does not answer.
+        """
+        with Cluster(self._access) as cluster:
+            ranges = cluster.ranges([self.topic])
+        self._ranges = {f"{one.queue.broker_name}/{one.queue.queue_id}": one for one in ranges}
+        return {name: Span(one.first, one.stop) for name, one in self._ranges.items()}
+
+    def read(self, spans: dict[str, Span]) -> pa.Table:
+        """See `Source`.
+
+        Raises:
+            MessagesGoneError, RemotingError: retention was faster, or a broker does not answer.
+        """
+        tables = []
+        for name, (first, stop) in spans.items():
+            known = self._ranges[name]
+            piece = QueueRange(known.queue, known.addresses, first, stop)
+            batches = [_arrow(each) for each in self._batches(piece)]
+            if batches:
+                tables.append(_with_broker(pa.Table.from_batches(batches), known.queue.broker_name))
+        return pa.concat_tables(tables) if tables else _nothing()
+
+    def _batches(self, piece: QueueRange) -> Iterator[ColumnBatch]:
+        return read_range(self._access, piece, COLUMNS, plain_bodies=True)
+
+
+def _arrow(batch: ColumnBatch) -> pa.RecordBatch:
+    return pa.record_batch(batch)
+
+
+def _with_broker(table: pa.Table, broker: str) -> pa.Table:
+    names = pa.array([broker] * table.num_rows, pa.string())
+    return table.add_column(1, pa.field("broker", pa.string()), names)
+
+
+def _nothing() -> Any:
+    return _with_broker(pa.table(ColumnDecoder(COLUMNS, row_max=1).take()), "")

@@ -1,0 +1,97 @@
+"""`Target`: a table that is appended to, where each commit says how far its queues were read."""
+
+from __future__ import annotations
+
+import json
+from typing import Final, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmqcore.errors import RmqCoreError
+from rmqcore.lake.sources import Offsets
+
+#: The name under which a commit says how far the queues were read.
+OFFSETS: Final = "rmqcore.offsets"
+#: The partition column: the day of the store time, in UTC, as ``2026-01-31``.
+DAY: Final = "day"
+#: Files below this size are small; so many of one day are made one.
+SMALL_SIZE: Final = 64 << 20
+SMALL_COUNT: Final = 16
+#: Small files of a day are made one as well when the oldest of them is this old, in seconds.
+SMALL_AGE_S: Final = 3600.0
+
+
+class TableChangedError(RmqCoreError):
+    """Another writer has committed meanwhile; nothing of this commit is in the table."""
+
+
+class MissedMessagesError(RmqCoreError):
+    """The source no longer has what follows the table's last rows, or is another's."""
+
+
+class Target(Protocol):
+    """What a `TableFollower` writes."""
+
+    def offsets(self) -> Offsets:
+        """How far the newest commit says that queues were read; empty for a new table.
+
+        Raises:
+            RmqCoreError: the table has rows, and no commit says it.
+        """
+        ...
+
+    def append(self, rows: pa.Table, since: Offsets, offsets: Offsets) -> None:
+        """Commit rows and how far queues were read then: both, or neither.
+
+        Args:
+            rows: what was read.
+            since: what `offsets` said before.
+            offsets: how far queues are read with these rows.
+
+        Raises:
+            TableChangedError: another writer was faster.
+        """
+        ...
+
+    def compact(self, now_s: float) -> int:
+        """Make one of a day's small files, when there are many or they are old; how many were."""
+        ...
+
+    def expire(self, keep_s: float) -> None:
+        """Forget states of the table that are older than so many seconds, and their files."""
+        ...
+
+
+def with_day(rows: pa.Table) -> pa.Table:
+    """Rows with the column `DAY`."""
+    day = pc.strftime(rows.column("store_timestamp"), "%Y-%m-%d")
+    return rows.append_column(DAY, day.cast(pa.string()))
+
+
+def offsets_text(offsets: Offsets) -> str:
+    """The text that a commit has."""
+    return json.dumps(offsets, separators=(",", ":"), sort_keys=True)
+
+
+def parse_offsets(text: str, table: str) -> Offsets:
+    """What a commit says.
+
+    Raises:
+        RmqCoreError: it is damaged.
+    """
+    try:
+        told = json.loads(text)
+        return {str(queue): int(offset) for queue, offset in told.items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise RmqCoreError(
+            f"{table}: what a commit says of its queues is no text of ours"
+        ) from error
+
+
+def without_offsets(table: str) -> RmqCoreError:
+    """The error of a table that somebody else has made."""
+    return RmqCoreError(
+        f"{table}: the table has rows, and no commit says which messages they are; give the "
+        "follower a directory of its own"
+    )

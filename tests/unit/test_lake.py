@@ -1,0 +1,263 @@
+"""Tables that follow a topic: each message is a row once, and commits say how far they are."""
+
+import json
+import threading
+from functools import partial
+
+import pyarrow as pa
+import pytest
+
+import rmqcore
+from rmqcore.errors import ConfigError, RmqCoreError
+from rmqcore.lake import Bodies, TableFollower, follower
+from rmqcore.lake.target import MissedMessagesError, TableChangedError
+
+deltalake = pytest.importorskip("deltalake")
+catalogs = pytest.importorskip("pyiceberg.catalog.sql")
+from rmqcore.scan.tables import iceberg_properties  # noqa: E402 - behind the packages it is for
+
+pytestmark = pytest.mark.engine
+
+SIZES = {"mapped_file_size_commit_log": 1 << 16, "mapped_file_size_consume_queue": 2000}
+
+
+def put(path, *bodies, topic="T"):
+    with rmqcore.open_store(path, **SIZES) as store:
+        for number, body in enumerate(bodies):
+            store.put(topic, body, queue_id=number % 2, keys=f"K{number}", properties={"p": "q"})
+
+
+def rows_of(table, table_format, name="T"):
+    if table_format == "delta":
+        found = deltalake.DeltaTable(str(table)).to_pyarrow_table()
+    else:
+        catalog = catalogs.SqlCatalog("rmqcore", **iceberg_properties(table))
+        found = catalog.load_table(f"rmq.{name}").scan().to_arrow()
+        catalog.close()
+    return sorted(found.to_pylist(), key=lambda row: (row["queue_id"], row["queue_offset"]))
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def following(request, tmp_path):
+    """Makes followers of the topic T of a store, all of one table."""
+    made = partial(
+        TableFollower,
+        tmp_path / "store",
+        tmp_path / "table",
+        topic="T",
+        table_format=request.param,
+    )
+    made.rows = lambda: rows_of(tmp_path / "table", request.param)
+    made.refused = lambda: rows_of(tmp_path / "table~dlq", request.param, "refused")
+    made.store = tmp_path / "store"
+    return made
+
+
+def test_each_message_is_a_row_once_whoever_goes_on(following):
+    put(following.store, b"a", b"b", b"\xff")
+    assert following().run_once().rows == 3
+    assert following().run_once().rows == 0
+    put(following.store, b"c")
+    assert following().run_once().rows == 1
+    rows = following.rows()
+    assert [(row["queue_id"], row["queue_offset"], row["body"]) for row in rows] == [
+        (0, 0, b"a"),
+        (0, 1, b"\xff"),
+        (0, 2, b"c"),
+        (1, 0, b"b"),
+    ]
+    assert rows[0]["keys"] == "K0"
+    assert ("p", "q") in rows[0]["properties"]
+    assert rows[0]["day"] == rows[0]["store_timestamp"].strftime("%Y-%m-%d")
+
+
+@pytest.mark.parametrize("dies_in", ["good", "refused"])
+def test_a_follower_that_dies_between_two_commits_has_each_row_once(
+    following, monkeypatch, dies_in
+):
+    bodies = Bodies("text")
+    put(following.store, b"a", b"\xff")
+    first = following(bodies=bodies)
+    target = first._good if dies_in == "good" else first._refused
+
+    def die(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(target, "append", die)
+    with pytest.raises(KeyboardInterrupt):
+        first.run_once()
+    put(following.store, b"b", b"\xfe")
+    following(bodies=bodies).run_once()
+    assert [row["body"] for row in following.rows()] == ["a", "b"]
+    assert [row["body"] for row in following.refused()] == [b"\xff", b"\xfe"]
+
+
+def test_a_topic_with_a_long_past_comes_in_many_commits(following, monkeypatch):
+    monkeypatch.setattr(follower, "ROWS_MAX", 4)
+    put(following.store, *(b"%d" % number for number in range(11)))
+    rounds = [following().run_once() for _ in range(4)]
+    assert [one.behind for one in rounds][-1] == 0
+    assert max(one.rows for one in rounds) <= 4
+    assert sum(one.rows for one in rounds) == 11
+    assert len(following.rows()) == 11
+
+
+def test_bodies_become_columns_and_what_does_not_fit_is_put_aside(following, tmp_path):
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"id": "long!", "name": "string", "at": "timestamp-millis", "more": "json"}')
+    put(
+        following.store,
+        b'{"id": 1, "name": "n", "at": 1000, "more": {"x": [1]}, "unknown": 2}',
+        b'{"name": "without id"}',
+        b'{"id": "2"}',
+        b'{"id": 9223372036854775808}',
+        b"\xff",
+        b"[]",
+    )
+    done = following(bodies=Bodies.of_schema(schema)).run_once()
+    assert (done.rows, done.refused) == (1, 5)
+    (row,) = following.rows()
+    assert (row["id"], row["name"], row["more"]) == (1, "n", '{"x":[1]}')
+    assert row["at"].timestamp() == 1
+    assert {row["error"] for row in following.refused()} == {
+        "id is missing",
+        "id is no long: str",
+        "id is no long: 9223372036854775808",
+        "no UTF-8: invalid start byte at byte 0",
+        "no JSON object",
+    }
+
+
+def test_a_schema_may_grow(following, tmp_path):
+    put(following.store, b'{"id": 1}')
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"id": "long"}')
+    following(bodies=Bodies.of_schema(schema)).run_once()
+    put(following.store, b'{"id": 2, "name": "n"}')
+    schema.write_text('{"id": "long", "name": "string"}')
+    following(bodies=Bodies.of_schema(schema)).run_once()
+    assert [(row["id"], row["name"]) for row in following.rows()] == [(1, None), (2, "n")]
+
+
+def test_small_files_are_made_one_and_progress_stays(following, monkeypatch):
+    monkeypatch.setattr(f"rmqcore.lake.{following.keywords['table_format']}_target.SMALL_COUNT", 3)
+    for number in range(3):
+        put(following.store, b"%d" % number)
+        done = following().run_once()
+    assert done.compacted == 3
+    following().expire(0)
+    assert following().run_once().rows == 0
+    assert len(following.rows()) == 3
+
+
+def test_of_two_followers_one_is_refused(following, monkeypatch):
+    put(following.store, b"a", b"b")
+    slow = following()
+    offsets = slow._good.offsets()
+    following().run_once()
+    monkeypatch.setattr(slow._good, "offsets", lambda: offsets)
+    with pytest.raises(TableChangedError):
+        slow.run_once()
+    assert len(following.rows()) == 2
+
+
+def test_what_was_deleted_before_it_was_read_is_an_error_until_it_is_allowed(following):
+    put(following.store, b"a", b"b")
+    one = following()
+    one.run_once()
+    there = one._source.spans()
+    later = {
+        queue: span._replace(first=span.stop + 2, stop=span.stop + 2)
+        for queue, span in there.items()
+    }
+    one._source.spans = lambda: later
+    with pytest.raises(MissedMessagesError, match="were deleted"):
+        one.run_once()
+    allowing = following(allow_loss=True)
+    allowing._source.spans = lambda: later
+    assert allowing.run_once().rows == 0
+
+
+def test_a_topic_that_was_made_anew_is_not_taken_for_the_old_one(following):
+    put(following.store, b"a", b"b", b"c")
+    following().run_once()
+    with rmqcore.open_store(following.store, **SIZES) as store:
+        store.delete_topic("T")
+    put(following.store, b"new")
+    with pytest.raises(MissedMessagesError, match="made anew"):
+        following().run_once()
+
+
+def test_a_table_of_somebody_else_is_left_alone(tmp_path):
+    put(tmp_path / "store", b"a")
+    deltalake.write_deltalake(str(tmp_path / "table"), pa.table({"a": [1]}))
+    with pytest.raises(RmqCoreError, match="directory of its own"):
+        TableFollower(tmp_path / "store", tmp_path / "table", topic="T").run_once()
+
+
+def test_rounds_come_until_they_are_ended_and_failures_are_told(tmp_path):
+    put(tmp_path / "store", b"a")
+    one, stop, told, failed = (
+        TableFollower(tmp_path / "store", tmp_path / "table", topic="T"),
+        threading.Event(),
+        [],
+        [],
+    )
+    whole = one.run_once
+
+    def first_fails():
+        if not failed:
+            raise TableChangedError("another was faster")
+        return whole()
+
+    def end(done):
+        told.append(done)
+        stop.set()
+
+    one.run_once = first_fails
+    one.run(0.001, stop, end, failed.append)
+    assert [str(error) for error in failed] == ["another was faster"]
+    assert [done.rows for done in told] == [1]
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("[]", "an object"),
+        ('{"a": "money"}', "one of"),
+        ('{"body": "string"}', "no other column"),
+        ("nothing", "Expecting value"),
+    ],
+)
+def test_a_schema_that_is_none_is_refused(tmp_path, text, what):
+    path = tmp_path / "schema.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=what):
+        Bodies.of_schema(path)
+
+
+def test_an_avro_record_names_columns(tmp_path):
+    path = tmp_path / "schema.avsc"
+    kinds = [
+        {"name": "id", "type": "long"},
+        {"name": "name", "type": ["null", "string"]},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "parts", "type": {"type": "array", "items": "string"}, "default": []},
+    ]
+    path.write_text(json.dumps({"type": "record", "name": "Order", "fields": kinds}))
+    found = [(one.name, one.kind, one.required) for one in Bodies.of_schema(path).fields]
+    assert found == [
+        ("id", "long", True),
+        ("name", "string", False),
+        ("at", "timestamp-millis", True),
+        ("parts", "json", False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [({"table_format": "hudi"}, "delta, iceberg"), ({"topic": None}, "the topic whose messages")],
+)
+def test_a_follower_that_cannot_be_is_refused(tmp_path, settings, what):
+    with pytest.raises(ConfigError, match=what):
+        TableFollower(tmp_path, tmp_path / "table", **{"topic": "T", **settings})
