@@ -65,11 +65,11 @@ from rmqcore.store.message_store import DefaultMessageStore
 logger = logging.getLogger(__name__)
 
 _CONFIG_FOLDER: Final = "config"
-#: RocketMQ serves on a second port, so far below the first
+#: RocketMQ serves on a second port, which lies this far below the first.
 _FAST_PORT_BELOW: Final = 2
 _PAUSE_S: Final = 1.0
 
-#: what goes on in the background until it is cancelled
+#: A coroutine function that goes on in the background until it is cancelled.
 Work = Callable[[], Coroutine[None, None, None]]
 
 
@@ -118,18 +118,18 @@ class Broker:
         self._any_port = self.config.listen_port == 0
         self._registration: Registration | None = None
         self._outside: RemotingClient | None = None
-        #: its requests, for what is in the same process; None while it does not serve
+        #: answers requests from within this process; None while the broker does not serve.
         self.local: LocalServer | None = None
         #: serves connections to its port that speak HTTP/2; to be set before `start`
         self.http2: NewHttp2 | None = None
-        #: what it does as a master, or as a slave; None while it does not serve
+        #: the broker's part as a master or a slave; None while it does not serve.
         self.replication: Replication | None = None
         self._stop_listening: Callable[[], None] | None = None
         self._parts: BrokerParts | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._saving = asyncio.Event()
-        #: whether name servers have still to hear of a change
-        self._untold = False
+        #: whether a change of a topic is not registered with the name servers yet
+        self._unregistered = False
         self._progress: RecoveryProgress | None = None
         self._state = "stopped"
 
@@ -248,7 +248,7 @@ class Broker:
         self._stop_listening = store.on_arrival(arrived)
         store.topics.persist()
         store.consumer_offsets.begin()
-        self._tasks = [loop.create_task(_kept_up(work)) for work in self._work(parts)]
+        self._tasks = [loop.create_task(_restarted(work)) for work in self._work(parts)]
         await self._registration.start()
 
     def _load(self, parts: BrokerParts) -> None:
@@ -311,14 +311,14 @@ class Broker:
         """Have the server hand requests over to whoever declares that it answers them."""
         cold = ColdReads(parts)
         send = SendMessages(parts, parts.transactions.half_message, parts.timer)
-        pull = PullMessages(parts, parts.hold, cold, self._follows)
+        pull = PullMessages(parts, parts.waiting_pulls, cold, self._follows)
         handlers = (
             send,
             ReplyMessages(parts, send.send),
             parts.transactions,
             RecallMessages(parts, parts.timer),
             pull,
-            PopMessages(parts, parts.pop_hold, parts.checkpoints, parts.pop_order, cold),
+            PopMessages(parts, parts.waiting_pops, parts.checkpoints, parts.pop_order, cold),
             parts.pop_acks,
             parts.offsets,
             ClientRequests(parts),
@@ -382,7 +382,7 @@ class Broker:
             await self._registration.register_topics(topics)
 
     def _topics_changed(self) -> None:
-        self._untold = True
+        self._unregistered = True
         self._saving.set()
 
     async def _scan(self, parts: BrokerParts) -> None:
@@ -418,8 +418,8 @@ class Broker:
             await self._persist(parts.topics.file.save)
             await self._persist(parts.groups.file.save)
             await self._persist(parts.modes.file.save)
-            if self._untold and self._registration is not None:
-                self._untold = False
+            if self._unregistered and self._registration is not None:
+                self._unregistered = False
                 self._registration.topics_changed()
 
     @staticmethod
@@ -483,7 +483,7 @@ def _for_store(properties: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in properties.items() if name not in mine}
 
 
-async def _kept_up(work: Work) -> None:
+async def _restarted(work: Work) -> None:
     """Begin what has no end again when something has ended it."""
     while True:
         try:

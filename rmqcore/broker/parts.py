@@ -10,15 +10,16 @@ from pathlib import Path
 
 from rmqcore.broker.pop.acks import PopAcks
 from rmqcore.broker.pop.checkpoints import Checkpoints
-from rmqcore.broker.pop.hold import PopHold
 from rmqcore.broker.pop.order import PopOrder
 from rmqcore.broker.pop.receipts import retry_topic_of
-from rmqcore.broker.pull.hold import PullHold
+from rmqcore.broker.pop.waiting import WaitingPops
+from rmqcore.broker.pull.waiting import WaitingPulls
 from rmqcore.broker.send.transactions import Transactions
 from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.broker.state.settings import BrokerConfig
 from rmqcore.broker.timer.timer import TimerMessages
 from rmqcore.errors import DiskFullError, StoreClosedError, StoreError, StoreNotWritableError
+from rmqcore.files.timer_check import TIMER_TOPIC
 from rmqcore.remoting import Connection
 from rmqcore.store.message_store import DefaultMessageStore
 
@@ -27,7 +28,7 @@ class BrokerParts(BrokerState):
     """The state of one broker, and the parts that go on over it, made in order.
 
     Attributes:
-        hold, pop_hold: the pulls and the POPs that wait.
+        waiting_pulls, waiting_pops: the requests that wait for messages.
         checkpoints, pop_order: what POP has handed out, in no order and in order.
         pop_acks: acknowledges, and hands out again.
         transactions: half messages.
@@ -47,15 +48,16 @@ class BrokerParts(BrokerState):
         super().__init__(
             store, folder, config, topics_changed=topics_changed, groups_changed=groups_changed
         )
-        self.hold = PullHold()
-        self.pop_hold = PopHold()
+        self.waiting_pulls = WaitingPulls()
+        self.waiting_pops = WaitingPops()
         self.transactions = Transactions(self)
         self.timer = TimerMessages(self, self._timer_arrived)
         self.checkpoints = Checkpoints(self)
         self.pop_order = PopOrder(folder)
-        self.pop_acks = PopAcks(self, self.pop_hold, self.checkpoints, self.pop_order)
-        for listener in (self.hold.arrived, self.pop_hold.arrived, self.timer.arrived):
-            self.on_arrival(listener)
+        self.pop_acks = PopAcks(self, self.waiting_pops, self.checkpoints, self.pop_order)
+        self.on_arrival(self.waiting_pulls.arrived)
+        self.on_arrival(self.waiting_pops.arrived)
+        self.on_arrival(self.timer.arrived, TIMER_TOPIC)
         store.consumer_offsets.ahead = self._flush_log
 
     def _timer_arrived(self, topic: str, queue_id: int) -> None:
@@ -108,7 +110,7 @@ class BrokerParts(BrokerState):
                 (retries if name == topic else others).add(again)
         along = [name for name in retries - others if self.topics.get(name) is not None]
         names = {topic, *along}
-        self.topics.leaving |= names
+        self.topics.being_deleted |= names
         try:
             for name in names:
                 self.offsets.forget_topic(name)
@@ -117,7 +119,7 @@ class BrokerParts(BrokerState):
             await asyncio.to_thread(self.pop_order.persist)
             yield along
         finally:
-            self.topics.leaving -= names
+            self.topics.being_deleted -= names
 
     def follow_deletion(self, topic: str, phy_offset: int) -> bool:
         """Delete on a slave what its master has deleted of a topic, and forget what is known of it.
@@ -136,8 +138,8 @@ class BrokerParts(BrokerState):
 
     def release(self) -> None:
         """Answer all requests that wait for messages: the broker is about to stop."""
-        self.hold.release()
-        self.pop_hold.release()
+        self.waiting_pulls.release()
+        self.waiting_pops.release()
 
     def finish(self) -> None:
         """Keep what is reached; the last call, before the store is closed.
@@ -154,5 +156,5 @@ class BrokerParts(BrokerState):
         """Let go of a connection that was closed: its clients, and its requests that wait."""
         self.consumers.forget(connection)
         self.producers.forget(connection)
-        self.hold.forget(connection)
-        self.pop_hold.forget(connection)
+        self.waiting_pulls.forget(connection)
+        self.waiting_pops.forget(connection)

@@ -93,7 +93,7 @@ def _holders(managers: BrokerParts, group: str) -> dict[tuple[str, int], tuple[s
     found: dict[tuple[str, int], tuple[str, str]] = {}
     online = managers.consumers.find(group)
     clients = {} if online is None else dict(online.clients)
-    for queue, connection in managers.hold.waiting():
+    for queue, connection in managers.waiting_pulls.waiting():
         client = clients.get(connection)
         if client is not None:
             found[queue] = client.client_id, "waits for its next message"

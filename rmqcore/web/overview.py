@@ -94,7 +94,7 @@ def overview(source: Source, history: History, lags: AllLags) -> dict[str, Any]:
         len(group.clients) for group in list(managers.consumers.groups.values())
     )
     facts["producers"] = sum(len(group) for group in list(managers.producers.groups.values()))
-    facts["held"] = len(managers.hold) + len(managers.pop_hold)
+    facts["held"] = len(managers.waiting_pulls) + len(managers.waiting_pops)
     facts["popped"] = len(managers.checkpoints)
     return facts
 

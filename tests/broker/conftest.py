@@ -77,14 +77,14 @@ def records(body):
 
 
 async def held(hold, count=1):
-    """Wait until so many requests wait in a `PullHold` or a `PopHold`."""
+    """Wait until so many requests wait in a `WaitingPulls` or a `WaitingPops`."""
     await until_async(lambda: len(hold) == count, f"{count} requests wait")
 
 
 @pytest.fixture
 def long_hold(monkeypatch):
     """Let a pull wait for as long as it asks for."""
-    monkeypatch.setattr("rmqcore.broker.pull.hold.HOLD_S_MAX", LONG_MS / 1000)
+    monkeypatch.setattr("rmqcore.broker.pull.waiting.WAIT_S_MAX", LONG_MS / 1000)
 
 
 class Clock:

@@ -47,7 +47,7 @@ def lock(group, queues, client_id="c"):
 def test_members_of_groups_have_bounds_for_each_client_and_for_all(monkeypatch):
     monkeypatch.setattr(clients, "GROUPS_OF_CLIENT", 3)
     monkeypatch.setattr(clients, "MEMBERS_MAX", 5)
-    monkeypatch.setattr(clients, "USUAL_GROUPS", 1)
+    monkeypatch.setattr(clients, "RESERVED_GROUPS", 1)
     producers, first, second, usual = Producers(), Connected(), Connected(), Connected()
     for group in "abc":
         producers.register(group, client_of(first))
@@ -76,7 +76,7 @@ def test_members_of_groups_have_bounds_for_each_client_and_for_all(monkeypatch):
 def test_bytes_of_members_are_counted_and_given_back(monkeypatch):
     monkeypatch.setattr(clients, "SIZE_OF_CLIENT", 100)
     monkeypatch.setattr(clients, "MEMBERS_SIZE_MAX", 150)
-    monkeypatch.setattr(clients, "USUAL_SIZE", 20)
+    monkeypatch.setattr(clients, "RESERVED_SIZE", 20)
     members, first, second = clients.Members("consumers"), Connected(), Connected()
     members.add(first, "a", 60)
     with pytest.raises(RequestRefusedError, match="bytes of what one client subscribes: 100"):
@@ -181,7 +181,7 @@ def test_groups_and_topics_are_not_created_without_end(with_broker, monkeypatch)
 def test_locks_have_bounds_for_each_client_and_for_all(with_broker, monkeypatch):
     monkeypatch.setattr(queue_locks, "LOCKS_OF_CLIENT", 3)
     monkeypatch.setattr(queue_locks, "LOCKS_MAX", 4)
-    monkeypatch.setattr(queue_locks, "USUAL_LOCKS", 1)
+    monkeypatch.setattr(queue_locks, "RESERVED_LOCKS", 1)
     code = RequestCode.LOCK_BATCH_MQ
 
     async def scenario(broker, peer):

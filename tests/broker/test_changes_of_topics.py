@@ -33,7 +33,7 @@ def test_name_servers_hear_of_the_last_of_several_changes_when_the_disk_is_slow(
     tmp_path, monkeypatch
 ):
     # no registration comes by itself
-    monkeypatch.setattr("rmqcore.broker.replication.registration._FIRST_AGAIN_S", 3600)
+    monkeypatch.setattr("rmqcore.broker.replication.registration._FIRST_PERIOD_S", 3600)
 
     async def main():
         names = NameServer(port=0)
@@ -124,7 +124,9 @@ def test_topics_that_are_created_at_the_same_time_are_written_together(with_brok
 
 def test_name_servers_know_a_topic_when_its_creation_is_answered(tmp_path, monkeypatch):
     # as long as the test does, the broker waits for them
-    monkeypatch.setattr("rmqcore.broker.replication.registration._PATIENCE_MS", TIMEOUT_S * 1000)
+    monkeypatch.setattr(
+        "rmqcore.broker.replication.registration._START_TIMEOUT_MS", TIMEOUT_S * 1000
+    )
 
     async def main():
         names = NameServer(port=0)
@@ -149,8 +151,8 @@ def test_name_servers_know_a_topic_when_its_creation_is_answered(tmp_path, monke
 
 def test_a_name_server_that_hangs_keeps_no_other_from_hearing_of_changes(tmp_path, monkeypatch):
     # who waited for it would wait for longer than the test does, and none registers by itself
-    monkeypatch.setattr("rmqcore.broker.replication.registration._FIRST_AGAIN_S", 3600)
-    monkeypatch.setattr("rmqcore.broker.replication.registration._PATIENCE_MS", 50)
+    monkeypatch.setattr("rmqcore.broker.replication.registration._FIRST_PERIOD_S", 3600)
+    monkeypatch.setattr("rmqcore.broker.replication.registration._START_TIMEOUT_MS", 50)
     never = {"registerBrokerTimeoutMills": 3_600_000}
 
     async def main():

@@ -56,7 +56,7 @@ class Held:
     def __init__(self):
         self.pulls = []
 
-    def hold(self, pull, timeout_s):
+    def add(self, pull, timeout_s):
         self.pulls.append(pull)
 
 

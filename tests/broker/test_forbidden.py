@@ -106,10 +106,10 @@ def test_who_waits_meanwhile_is_refused_when_a_message_comes(with_broker, read):
         await peer.send("Other", b"x")
         await peer.send("T", b"first")
         if read == "pull":
-            hold = broker.managers.hold
+            hold = broker.managers.waiting_pulls
             waiting = asyncio.ensure_future(peer.pull("T", offset=1, suspend_ms=LONG_MS))
         else:
-            hold = broker.managers.pop_hold
+            hold = broker.managers.waiting_pops
             assert (await pop(peer)).code == ResponseCode.SUCCESS
             waiting = asyncio.ensure_future(pop(peer, poll_ms=LONG_MS))
         await held(hold)

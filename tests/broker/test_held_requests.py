@@ -7,11 +7,11 @@ from broker.conftest import LONG_MS, held
 from patience import until_async
 
 from rmqcore import open_store
-from rmqcore.broker.pop import hold as pop_hold
-from rmqcore.broker.pop.hold import HeldPop, PopHold
-from rmqcore.broker.pull import hold, matching
-from rmqcore.broker.pull.hold import HeldPull, PullHold
+from rmqcore.broker.pop import waiting as pop_waiting
+from rmqcore.broker.pop.waiting import WaitingPop, WaitingPops
+from rmqcore.broker.pull import matching, waiting
 from rmqcore.broker.pull.matching import get_matching
+from rmqcore.broker.pull.waiting import WaitingPull, WaitingPulls
 from rmqcore.remoting import Connection, ResponseCode
 from rmqcore.status import GetMessageStatus
 from rmqcore.store.consume.sql92 import _COMPILED, _KEPT_LENGTH, compile_condition
@@ -26,10 +26,10 @@ class Waking:
         self.woken = []
 
     def pull(self, connection, name, queue=("T", 0)):
-        return HeldPull(connection, queue, lambda arrived: self.woken.append((name, arrived)))
+        return WaitingPull(connection, queue, lambda arrived: self.woken.append((name, arrived)))
 
     def pop(self, connection, name, key=("T", "G", 0)):
-        return HeldPop(connection, key, lambda arrived: self.woken.append((name, arrived)))
+        return WaitingPop(connection, key, lambda arrived: self.woken.append((name, arrived)))
 
 
 class Client:
@@ -40,72 +40,72 @@ class Client:
 
 def test_between_the_pulls_that_a_message_wakes_others_are_served():
     async def scene():
-        waking, pulls, served = Waking(), PullHold(), []
-        for number in range(5 * hold._WOKEN_AT_ONCE):
-            pulls.hold(waking.pull(Client(), number), 60)
+        waking, pulls, served = Waking(), WaitingPulls(), []
+        for number in range(5 * waiting._WOKEN_AT_ONCE):
+            pulls.add(waking.pull(Client(), number), 60)
         pulls.arrived("T", 0)
         pulls.arrived("T", 0)
         while len(pulls):
             served.append(len(waking.woken))
             await asyncio.sleep(0)
-        assert served == [hold._WOKEN_AT_ONCE * rounds for rounds in (1, 2, 3, 4)]
-        assert waking.woken == [(number, True) for number in range(5 * hold._WOKEN_AT_ONCE)]
+        assert served == [waiting._WOKEN_AT_ONCE * rounds for rounds in (1, 2, 3, 4)]
+        assert waking.woken == [(number, True) for number in range(5 * waiting._WOKEN_AT_ONCE)]
 
     asyncio.run(scene())
 
 
 def test_the_pulls_of_one_client_do_not_keep_others_from_being_woken():
     async def scene():
-        waking, pulls, greedy, honest = Waking(), PullHold(), Client(), Client()
-        for number in range(10 * hold._WOKEN_AT_ONCE):
-            pulls.hold(waking.pull(greedy, number), 60)
-        pulls.hold(waking.pull(honest, "honest", ("T", 1)), 60)
+        waking, pulls, greedy, honest = Waking(), WaitingPulls(), Client(), Client()
+        for number in range(10 * waiting._WOKEN_AT_ONCE):
+            pulls.add(waking.pull(greedy, number), 60)
+        pulls.add(waking.pull(honest, "honest", ("T", 1)), 60)
         pulls.arrived("T", 0)
         pulls.arrived("T", 1)
         await asyncio.sleep(0)
         assert ("honest", True) in waking.woken
-        assert len(waking.woken) <= 2 * hold._WOKEN_AT_ONCE
+        assert len(waking.woken) <= 2 * waiting._WOKEN_AT_ONCE
         while len(pulls):
             await asyncio.sleep(0)
-        assert len(waking.woken) == 10 * hold._WOKEN_AT_ONCE + 1
+        assert len(waking.woken) == 10 * waiting._WOKEN_AT_ONCE + 1
 
     asyncio.run(scene())
 
 
 def test_the_groups_of_one_client_do_not_keep_another_from_being_woken():
     async def scene():
-        waking, pops, greedy, honest = Waking(), PopHold(), Client(), Client()
-        for number in range(10 * hold._WOKEN_AT_ONCE):
-            pops.hold(waking.pop(greedy, number, ("T", f"G{number}", 0)), 60)
+        waking, pops, greedy, honest = Waking(), WaitingPops(), Client(), Client()
+        for number in range(10 * waiting._WOKEN_AT_ONCE):
+            pops.add(waking.pop(greedy, number, ("T", f"G{number}", 0)), 60)
         for number in (1, 2):
-            pops.hold(waking.pop(honest, f"honest {number}"), 60)
+            pops.add(waking.pop(honest, f"honest {number}"), 60)
         pops.arrived("T", 0)
         pops.arrived("T", 0)
-        assert len(waking.woken) == hold._WOKEN_AT_ONCE
+        assert len(waking.woken) == waiting._WOKEN_AT_ONCE
         await asyncio.sleep(0)
         assert {("honest 1", True), ("honest 2", True)} < set(waking.woken)
-        assert len(waking.woken) == 2 * hold._WOKEN_AT_ONCE
+        assert len(waking.woken) == 2 * waiting._WOKEN_AT_ONCE
         while len(pops):
             await asyncio.sleep(0)
-        assert len(waking.woken) == 10 * hold._WOKEN_AT_ONCE + 2
+        assert len(waking.woken) == 10 * waiting._WOKEN_AT_ONCE + 2
 
     asyncio.run(scene())
 
 
 @pytest.mark.parametrize("kind", ["pull", "pop"])
 def test_long_texts_of_those_who_wait_have_a_bound_for_each_client_and_for_all(monkeypatch, kind):
-    monkeypatch.setattr(hold, "_TEXTS_OF_ONE_MAX", 1000)
-    monkeypatch.setattr(hold, "_TEXTS_MAX", 1500)
+    monkeypatch.setattr(waiting, "_TEXTS_OF_ONE_MAX", 1000)
+    monkeypatch.setattr(waiting, "_TEXTS_MAX", 1500)
 
     async def scene():
         waking = Waking()
-        held = PullHold() if kind == "pull" else PopHold()
+        held = WaitingPulls() if kind == "pull" else WaitingPops()
 
         def wait(client, size):
             before = len(held)
             one = getattr(waking, kind)(client, size)
             one.text_size = size
-            held.hold(one, 60)
+            held.add(one, 60)
             return len(held) - before
 
         first, second = Client(), Client()
@@ -114,18 +114,18 @@ def test_long_texts_of_those_who_wait_have_a_bound_for_each_client_and_for_all(m
         held.forget(first)
         assert wait(second, 256 + 400) == 1
         held.forget(second)
-        assert held._texts._of == {}
+        assert held._texts._sizes == {}
 
     asyncio.run(scene())
 
 
 def test_a_pop_that_is_to_look_again_at_a_time_has_that_timer_only_while_it_waits():
     async def scene():
-        waking, pops, one = Waking(), PopHold(), Client()
-        assert pops.hold(waking.pop(one, "now"), 60, 0.0)
+        waking, pops, one = Waking(), WaitingPops(), Client()
+        assert pops.add(waking.pop(one, "now"), 60, 0.0)
         await until_async(lambda: waking.woken == [("now", True)], "it is woken")
         later = waking.pop(one, "later")
-        assert pops.hold(later, 60, 30)
+        assert pops.add(later, 60, 30)
         pops.arrived("T", 0)
         assert waking.woken[1:] == [("later", True)]
         assert later.timer.cancelled()
@@ -135,19 +135,19 @@ def test_a_pop_that_is_to_look_again_at_a_time_has_that_timer_only_while_it_wait
 
 def test_a_pull_that_waits_again_is_woken_by_the_next_message_only():
     async def scene():
-        pulls, woken, one = PullHold(), [], Client()
+        pulls, woken, one = WaitingPulls(), [], Client()
 
         def wake(arrived):
             woken.append(arrived)
-            pulls.hold(HeldPull(one, ("T", 0), wake), 60)
+            pulls.add(WaitingPull(one, ("T", 0), wake), 60)
 
-        for _ in range(2 * hold._WOKEN_AT_ONCE):
-            pulls.hold(HeldPull(one, ("T", 0), wake), 60)
+        for _ in range(2 * waiting._WOKEN_AT_ONCE):
+            pulls.add(WaitingPull(one, ("T", 0), wake), 60)
         for messages in (1, 2):
             pulls.arrived("T", 0)
             for _ in range(4):
                 await asyncio.sleep(0)
-            assert len(woken) == messages * 2 * hold._WOKEN_AT_ONCE
+            assert len(woken) == messages * 2 * waiting._WOKEN_AT_ONCE
         pulls.forget(one)
         assert (len(pulls), len(pulls._counts)) == (0, 0)
 
@@ -155,17 +155,17 @@ def test_a_pull_that_waits_again_is_woken_by_the_next_message_only():
 
 
 def test_a_connection_has_so_many_pulls_on_a_queue(monkeypatch):
-    monkeypatch.setattr(hold, "_OF_ONE_QUEUE_MAX", 3)
+    monkeypatch.setattr(waiting, "_OF_ONE_QUEUE_MAX", 3)
 
     async def scene():
-        waking, pulls, one = Waking(), PullHold(), Client()
-        assert all(pulls.hold(waking.pull(one, number), 60) for number in range(3))
-        assert not pulls.hold(waking.pull(one, "too many"), 60)
-        assert pulls.hold(waking.pull(one, "another queue", ("T", 1)), 60)
-        assert pulls.hold(waking.pull(Client(), "another client"), 60)
+        waking, pulls, one = Waking(), WaitingPulls(), Client()
+        assert all(pulls.add(waking.pull(one, number), 60) for number in range(3))
+        assert not pulls.add(waking.pull(one, "too many"), 60)
+        assert pulls.add(waking.pull(one, "another queue", ("T", 1)), 60)
+        assert pulls.add(waking.pull(Client(), "another client"), 60)
         assert len(pulls) == 5
         pulls.release()
-        assert pulls.hold(waking.pull(one, "late"), 60)
+        assert pulls.add(waking.pull(one, "late"), 60)
         await asyncio.sleep(0)
         assert ("late", False) in waking.woken
         assert len(waking.woken) == 6
@@ -174,12 +174,12 @@ def test_a_connection_has_so_many_pulls_on_a_queue(monkeypatch):
 
 
 def test_a_client_with_too_many_pulls_is_told_to_come_again_later(with_broker, monkeypatch):
-    monkeypatch.setattr(hold, "_OF_ONE_QUEUE_MAX", 1)
+    monkeypatch.setattr(waiting, "_OF_ONE_QUEUE_MAX", 1)
 
     async def scene(broker, peer):
         await peer.send("T", b"one")
         waiting = asyncio.ensure_future(peer.pull("T", offset=1, suspend_ms=LONG_MS))
-        await held(broker.managers.hold)
+        await held(broker.managers.waiting_pulls)
         busy = await peer.pull("T", offset=1, suspend_ms=LONG_MS)
         assert busy.code == ResponseCode.SYSTEM_BUSY
         assert (await peer.pull("T", suspend_ms=LONG_MS)).code == ResponseCode.SUCCESS
@@ -190,16 +190,16 @@ def test_a_client_with_too_many_pulls_is_told_to_come_again_later(with_broker, m
 
 
 def test_whose_pops_take_all_places_makes_room_for_another_client(monkeypatch):
-    monkeypatch.setattr(pop_hold, "_MAX", 4)
+    monkeypatch.setattr(pop_waiting, "_MAX", 4)
 
     async def scene():
-        waking, pops, greedy, honest = Waking(), PopHold(), Client(), Client()
+        waking, pops, greedy, honest = Waking(), WaitingPops(), Client(), Client()
         for number in range(4):
-            assert pops.hold(waking.pop(greedy, number), 60)
-        assert not pops.hold(waking.pop(greedy, 4), 60)
-        assert pops.hold(waking.pop(honest, "a"), 60)
-        assert pops.hold(waking.pop(honest, "b"), 60)
-        assert not pops.hold(waking.pop(honest, "c"), 60)
+            assert pops.add(waking.pop(greedy, number), 60)
+        assert not pops.add(waking.pop(greedy, 4), 60)
+        assert pops.add(waking.pop(honest, "a"), 60)
+        assert pops.add(waking.pop(honest, "b"), 60)
+        assert not pops.add(waking.pop(honest, "c"), 60)
         assert waking.woken == [(0, False), (1, False)]
         assert len(pops) == 4
 
@@ -207,11 +207,11 @@ def test_whose_pops_take_all_places_makes_room_for_another_client(monkeypatch):
 
 
 def test_a_pop_waits_no_longer_than_the_broker_lets_it(monkeypatch):
-    monkeypatch.setattr(pop_hold, "HOLD_S_MAX", 0.0)
+    monkeypatch.setattr(pop_waiting, "WAIT_S_MAX", 0.0)
 
     async def scene():
-        waking, pops = Waking(), PopHold()
-        assert pops.hold(waking.pop(Client(), "endless"), LONG_MS)
+        waking, pops = Waking(), WaitingPops()
+        assert pops.add(waking.pop(Client(), "endless"), LONG_MS)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert waking.woken == [("endless", False)]
@@ -236,7 +236,7 @@ def test_what_comes_with_a_pull_is_not_kept_while_it_waits(with_broker, monkeypa
             **{"suspendTimeoutMillis": LONG_MS, "subscription": "*"},
         }
         waiting = asyncio.ensure_future(peer.ask(11, fields, b"x" * 100_000))
-        await held(broker.managers.hold)
+        await held(broker.managers.waiting_pulls)
         monkeypatch.setattr(Connection, "answer", note)
         await peer.send("T", b"two")
         await waiting

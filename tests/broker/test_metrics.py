@@ -171,7 +171,7 @@ def test_pulls_that_wait_are_answered_before_the_broker_stops(tmp_path):
         waiting = [
             asyncio.ensure_future(peer.pull("T", offset=1, suspend_ms=LONG_MS)) for _ in range(3)
         ]
-        await held(broker.managers.hold, 3)
+        await held(broker.managers.waiting_pulls, 3)
         await broker.stop()
         assert [(await each).code for each in waiting] == [19, 19, 19]
 

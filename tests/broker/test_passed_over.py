@@ -11,7 +11,7 @@ from broker.test_timer import come, taken_in
 from broker.test_transactions import GIVEN_UP, producer_of, question, send_half
 from patience import until_async
 
-from rmqcore.broker.broker import _kept_up
+from rmqcore.broker.broker import _restarted
 from rmqcore.broker.state.passed_over import REVIVE, TIMER, TRANSACTION, PassedOver
 from rmqcore.broker.state.topics import HALF_TOPIC, OP_HALF_TOPIC
 from rmqcore.broker.timer import timer
@@ -214,7 +214,7 @@ def test_work_in_the_background_begins_again_when_something_has_ended_it(monkeyp
 
     async def main():
         with pytest.raises(asyncio.CancelledError):
-            await _kept_up(work)
+            await _restarted(work)
 
     asyncio.run(main())
     assert len(begun) == 3

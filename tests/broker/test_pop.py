@@ -164,7 +164,7 @@ def test_a_pop_whose_connection_was_closed_takes_no_arrival_from_the_next(with_b
     async def scenario(broker, peer):
         await peer.send("T", b"first")
         await pop(peer)
-        gone, hold = Peer(broker), broker.managers.pop_hold
+        gone, hold = Peer(broker), broker.managers.waiting_pops
         asked = []
         for each in (gone, peer):
             asked.append(asyncio.ensure_future(pop(each, poll_ms=LONG_MS)))
@@ -356,7 +356,7 @@ def test_a_pop_waits_for_a_message_and_one_pop_gets_it(with_broker):
         done, left = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         ((message, _),) = handed_out(done.pop().result())
         assert message.body == b"new"
-        assert (len(left), len(broker.managers.pop_hold)) == (1, 1)
+        assert (len(left), len(broker.managers.waiting_pops)) == (1, 1)
         broker.managers.release()
         assert (await left.pop()).code == ResponseCode.POLLING_TIMEOUT
 
@@ -367,14 +367,14 @@ def test_a_pop_that_waits_in_vain_is_told_before_its_client_gives_up(with_broker
     async def scenario(broker, peer):
         await send_many(peer, 1)
         await pop(peer, bornTime=clock.now_ms)
-        hold, left_s = broker.managers.pop_hold, []
-        let_wait = hold.hold
+        hold, left_s = broker.managers.waiting_pops, []
+        let_wait = hold.add
 
         def noted(waits, timeout_s, again_s):
             left_s.append(timeout_s)
             return let_wait(waits, timeout_s, again_s)
 
-        hold.hold = noted
+        hold.add = noted
         born_ms = clock.now_ms
         clock.go_on(100)
         began = time.monotonic()
@@ -408,7 +408,7 @@ def test_a_pop_waits_for_what_comes_again(with_broker, clock):
         await send_many(peer, 1)
         await pop(peer, invisible_ms=400)
         waiting = asyncio.ensure_future(pop(peer, poll_ms=LONG_MS))
-        await held(broker.managers.pop_hold)
+        await held(broker.managers.waiting_pops)
         clock.go_on(400, broker)
         ((message, _),) = handed_out(await waiting)
         assert (message.body, message.reconsume_times) == (b"0", 1)
@@ -426,7 +426,7 @@ def test_a_notification_tells_of_messages_and_moves_nothing(with_broker):
         assert [m.body for m in records(peeked.body)] == [b"0"]
         assert len(handed_out(await pop(peer))) == 1
         waiting = asyncio.ensure_future(peer.ask(RequestCode.NOTIFICATION, fields))
-        await held(broker.managers.pop_hold)
+        await held(broker.managers.waiting_pops)
         assert not waiting.done()
         await peer.send("T", b"new")
         assert (await waiting).ext_fields["hasMsg"] == "true"
@@ -477,9 +477,9 @@ def test_a_client_with_another_clock_is_handed_messages_while_it_waits(
         for _ in range(2):
             born_ms = clock.now_ms + ahead_ms
             waits = asyncio.create_task(pop(peer, poll_ms=1000, bornTime=born_ms))
-            await held(broker.managers.pop_hold)
+            await held(broker.managers.waiting_pops)
             # whoever is held longer than he waits is handed what reaches nobody
-            (waiting,) = next(iter(broker.managers.pop_hold._of.values()))
+            (waiting,) = next(iter(broker.managers.waiting_pops._by_connection.values()))
             left_s = waiting.timer.when() - asyncio.get_running_loop().time()
             assert left_s <= 1.0
             await send_many(peer, 1)
@@ -578,7 +578,7 @@ def test_a_batch_wakes_as_many_pops_as_it_has_messages(with_broker):
             asyncio.ensure_future(pop(peer, queue_id=0, count=1, poll_ms=LONG_MS))
             for _ in range(count)
         ]
-        await held(broker.managers.pop_hold, count)
+        await held(broker.managers.waiting_pops, count)
         broker.store.put_messages([Message("T", b"%d" % number) for number in range(count)])
         answers = await asyncio.gather(*waiting)
         assert {answer.code for answer in answers} == {ResponseCode.SUCCESS}

@@ -64,7 +64,7 @@ def test_what_waits_is_woken_by_the_last_acknowledgement(with_broker):
         await send_many(peer, 2, queues=1)
         (only,) = handed_out(await pop_in_order(peer, count=1, invisible_ms=LONG_MS))
         waiting = asyncio.create_task(pop_in_order(peer, poll_ms=LONG_MS))
-        await held(broker.managers.pop_hold)
+        await held(broker.managers.waiting_pops)
         await acknowledge(peer, *only)
         assert offsets(await waiting) == [1]
 
@@ -76,15 +76,15 @@ def test_messages_that_come_while_a_queue_stands_still_leave_no_timers(with_brok
         await send_many(peer, 1, queues=1)
         handed_out(await pop_in_order(peer, count=1, invisible_ms=LONG_MS))
         waiting = asyncio.create_task(pop_in_order(peer, poll_ms=LONG_MS))
-        await held(broker.managers.pop_hold)
+        await held(broker.managers.waiting_pops)
 
         def timers():
             scheduled = asyncio.get_running_loop()._scheduled
-            return sum(not each.cancelled() and "Hold" in repr(each) for each in scheduled)
+            return sum(not each.cancelled() and "WaitingPops" in repr(each) for each in scheduled)
 
         assert timers() == 1
         await send_many(peer, 20, queues=1)
-        await held(broker.managers.pop_hold)
+        await held(broker.managers.waiting_pops)
         assert timers() == 1
         waiting.cancel()
 
@@ -126,7 +126,7 @@ def test_a_time_may_be_changed_and_is_waited_for(with_broker, clock):
         clock.go_on(199)
         assert (await pop_in_order(peer)).code == ResponseCode.POLLING_TIMEOUT
         waiting = asyncio.create_task(pop_in_order(peer, poll_ms=LONG_MS))
-        await held(broker.managers.pop_hold)
+        await held(broker.managers.waiting_pops)
         clock.go_on(1)
         again = await waiting
         assert again.ext_fields["orderCountInfo"] == "0 qo0%0 1;0 0 1"

@@ -71,7 +71,7 @@ def test_a_pull_waits_for_the_next_message(with_broker):
     async def scenario(broker, peer):
         await peer.send("T", b"first")
         waiting = asyncio.ensure_future(peer.pull("T", offset=1, suspend_ms=LONG_MS))
-        await held(broker.managers.hold)
+        await held(broker.managers.waiting_pulls)
         assert not waiting.done()
         await peer.send("T", b"second")
         (message,) = records((await waiting).body)
@@ -83,14 +83,14 @@ def test_a_pull_waits_for_the_next_message(with_broker):
 def test_a_pull_that_waits_in_vain_is_answered_in_time(with_broker, monkeypatch):
     async def scenario(broker, peer):
         await peer.send("T", b"first")
-        hold, left_s = broker.managers.hold, []
-        let_wait = hold.hold
+        hold, left_s = broker.managers.waiting_pulls, []
+        let_wait = hold.add
 
         def noted(pull, timeout_s):
             left_s.append(timeout_s)
             return let_wait(pull, timeout_s)
 
-        hold.hold = noted
+        hold.add = noted
         # while a pull is taken in no time goes by
         now_s = time.monotonic()
         monkeypatch.setattr("rmqcore.broker.pull.pull.monotonic_s", lambda: now_s)
@@ -123,7 +123,7 @@ def test_how_soon_a_pull_has_the_next_message(with_broker, figure):
     async def scenario(broker, peer):
         await peer.send("T", b"first")
         waiting = asyncio.ensure_future(peer.pull("T", offset=1, suspend_ms=9000))
-        await held(broker.managers.hold)
+        await held(broker.managers.waiting_pulls)
         began = time.monotonic()
         await peer.send("T", b"second")
         await waiting
@@ -136,7 +136,7 @@ def test_how_soon_a_pull_has_the_next_message(with_broker, figure):
 def test_a_thousand_connections_that_pull_and_close_leave_nothing_held(with_broker):
     async def scenario(broker, peer):
         await peer.send("T", b"first")
-        hold = broker.managers.hold
+        hold = broker.managers.waiting_pulls
         for _ in range(10):
             peers = [Peer(broker) for _ in range(100)]
             asked = [
@@ -153,7 +153,7 @@ def test_a_thousand_connections_that_pull_and_close_leave_nothing_held(with_brok
 
 @pytest.mark.usefixtures("long_hold")
 def test_of_one_connection_only_so_many_pulls_wait_and_others_still_may(with_broker, monkeypatch):
-    monkeypatch.setattr("rmqcore.broker.pull.hold._OF_ONE_CONNECTION_MAX", 100)
+    monkeypatch.setattr("rmqcore.broker.pull.waiting._OF_ONE_CONNECTION_MAX", 100)
 
     async def scenario(broker, peer):
         await peer.send("T", b"first")
@@ -165,7 +165,7 @@ def test_of_one_connection_only_so_many_pulls_wait_and_others_still_may(with_bro
         codes = {(await each).code for each in asked if each.done()}
         assert codes == {ResponseCode.SYSTEM_BUSY}
         waiting = asyncio.ensure_future(other.pull("T", offset=1, suspend_ms=LONG_MS))
-        await held(broker.managers.hold, 101)
+        await held(broker.managers.waiting_pulls, 101)
         await peer.send("T", b"second")
         assert [m.body for m in records((await waiting).body)] == [b"second"]
         await asyncio.gather(*asked)
@@ -208,7 +208,7 @@ def test_a_held_pull_by_tags_is_answered_when_more_came_than_a_call_looks_at(wit
         await peer.send("T", b"first")
         pull = peer.pull("T", subscription="b", offset=1, suspend_ms=LONG_MS)
         waiting = asyncio.ensure_future(pull)
-        await held(broker.managers.hold)
+        await held(broker.managers.waiting_pulls)
         several = [Message("T", b"x", properties={"TAGS": "a"}) for _ in range(SCANNED_MAX + 50)]
         broker.store.put_messages([*several, Message("T", b"last", properties={"TAGS": "b"})])
         pulled = await waiting

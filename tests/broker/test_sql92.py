@@ -179,8 +179,8 @@ def looks(monkeypatch):
     """Up to where pulls have looked in their queue; one that is held looks at what comes."""
     ends, look = [], PullMessages._look
 
-    def noted(pulls, wanted, subscription):
-        result = look(pulls, wanted, subscription)
+    def noted(pulls, wanted, asked):
+        result = look(pulls, wanted, asked)
         ends.append(result.next_queue_offset)
         return result
 
@@ -195,10 +195,10 @@ def test_a_held_pull_stays_held_until_what_comes_matches(with_broker, looks):
         waiting = asyncio.ensure_future(
             peer.pull("T", offset=1, suspend_ms=LONG_MS, **sql("n = 7"))
         )
-        await held(broker.managers.hold)
+        await held(broker.managers.waiting_pulls)
         await peer.send("T", b"other", properties={"n": "6"})
         await until_async(lambda: 2 in looks, "the pull looks at what has come")
-        assert len(broker.managers.hold) == 1
+        assert len(broker.managers.waiting_pulls) == 1
         assert not waiting.done()
         await peer.send("T", b"wanted", properties={"n": "7"})
         (message,) = records((await waiting).body)
@@ -213,7 +213,7 @@ def test_a_held_pull_that_nothing_matches_is_answered_in_time_behind_what_it_saw
 ):
     async def scenario(broker, peer):
         await send_numbers(peer, 1)
-        hold = broker.managers.hold
+        hold = broker.managers.waiting_pulls
         waiting = asyncio.ensure_future(
             peer.pull("T", offset=1, suspend_ms=LONG_MS, **sql("n = 7"))
         )
@@ -221,7 +221,7 @@ def test_a_held_pull_that_nothing_matches_is_answered_in_time_behind_what_it_saw
         for _ in range(3):
             await peer.send("T", b"other", properties={"n": "6"})
         await until_async(lambda: 4 in looks, "it waits behind what has come")
-        ((waits,),) = hold._held.values()
+        ((waits,),) = hold._by_queue.values()
         # its time is over
         hold._answer(waits, False)
         answer = await waiting

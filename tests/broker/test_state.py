@@ -229,11 +229,11 @@ def test_a_pop_that_waits_is_answered_when_its_topic_was_deleted(with_broker):
         await send_many(peer, 1, queues=1)
         await pop(peer)
         waiting = asyncio.ensure_future(pop(peer, poll_ms=LONG_MS))
-        await held(broker.managers.pop_hold)
-        ((waits,),) = broker.managers.pop_hold._of.values()
+        await held(broker.managers.waiting_pops)
+        ((waits,),) = broker.managers.waiting_pops._by_connection.values()
         await delete(peer)
         # its time is over
-        broker.managers.pop_hold._expire(waits)
+        broker.managers.waiting_pops._expire(waits)
         assert (await waiting).code == ResponseCode.TOPIC_NOT_EXIST
 
     with_broker(scenario)
@@ -244,7 +244,7 @@ def test_a_broker_ends_well_while_a_pop_waits_for_a_deleted_topic(lives):
         await send_many(peer, 1, queues=1)
         await pop(peer)
         waiting = asyncio.ensure_future(pop(peer, poll_ms=LONG_MS))
-        await held(broker.managers.pop_hold)
+        await held(broker.managers.waiting_pops)
         await delete(peer)
         await broker.stop()
         assert (await waiting).code == ResponseCode.TOPIC_NOT_EXIST

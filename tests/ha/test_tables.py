@@ -340,5 +340,5 @@ def test_no_group_passes_over_what_it_gave_back_before_that_has_come(tmp_path, m
             assert [m.body for m in pair.slave.store.messages("%DLQ%CG")] == [b"failed"]
 
     monkeypatch.setattr(HAClient, "_append", later)
-    monkeypatch.setattr(slave_synchronize, "_BEHIND_S", 0)
+    monkeypatch.setattr(slave_synchronize, "_CATCH_UP_S", 0)
     asyncio.run(as_pair())

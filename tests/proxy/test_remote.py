@@ -106,7 +106,7 @@ def test_a_receive_waits_at_a_broker_elsewhere(tmp_path):
         await wire.send("T", b"first")
         assert len((await wire.receive("T"))[1]) == 1
         waiting = asyncio.create_task(wire.receive("T", wait_s=20))
-        await until_async(lambda: len(served.broker.managers.pop_hold) == 1, "a receive waits")
+        await until_async(lambda: len(served.broker.managers.waiting_pops) == 1, "a receive waits")
         await wire.send("T", b"second")
         assert (await waiting)[1][0].body == b"second"
 

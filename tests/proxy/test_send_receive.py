@@ -107,7 +107,7 @@ def test_a_receive_waits_for_a_message(with_grpc):
         await wire.send("T", b"first")
         _, (message,) = await wire.receive("T")
         waiting = asyncio.create_task(wire.receive("T", wait_s=20))
-        await until_async(lambda: len(served.broker.managers.pop_hold) == 1, "a receive waits")
+        await until_async(lambda: len(served.broker.managers.waiting_pops) == 1, "a receive waits")
         await wire.send("T", b"second")
         status, (message,) = await waiting
         assert (status.code, message.body) == (Code.OK, b"second")
@@ -127,7 +127,7 @@ def test_what_is_handed_to_a_call_that_has_gone_is_given_to_others(with_grpc):
             invisible_duration={"seconds": 600},
             long_polling_timeout={"seconds": 20},
         )
-        hold = served.broker.managers.pop_hold
+        hold = served.broker.managers.waiting_pops
         stream = other.begin("ReceiveMessage", request)
         await until_async(lambda: len(hold) == 1, "a receive waits")
         stream.cancel()

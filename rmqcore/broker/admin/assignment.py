@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from rmqcore.broker.pop.hold import ANY_QUEUE
+from rmqcore.broker.pop.waiting import ANY_QUEUE
 from rmqcore.broker.state.bodies import java_body
 from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.files.request_mode_table import POP, PULL

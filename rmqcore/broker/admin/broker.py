@@ -36,7 +36,7 @@ from rmqcore.remoting.serves import serves
 
 _CLIENT_TIMEOUT_MS: Final = 10_000
 _UNITS_MAX: Final = 1000
-#: settings that this broker has none of; without them ``mqadmin exportConfigs`` of 4.9 fails
+#: These settings mean nothing here, but ``mqadmin exportConfigs`` of 4.9 fails without them.
 _OF_OTHERS: Final = {"filterServerNums": "0", "traceOn": "true", "useTLS": "false"}
 
 

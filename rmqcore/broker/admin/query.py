@@ -28,10 +28,10 @@ from rmqcore.remoting.permissions import account_of, may_end_transaction
 from rmqcore.remoting.serves import serves
 from rmqcore.store.protocol import MessageStore
 
-#: Java: defaultQueryMaxNum and maxMsgsNumBatch
+#: A query gets no more messages than this: Java's defaultQueryMaxNum and maxMsgsNumBatch.
 _UNIQUE_QUERY_MAX: Final = 32
 _QUERY_MAX: Final = 64
-#: bytes of records that an answer has room for beside its header
+#: An answer has room for this many bytes of records beside its header; the oldest are left out.
 _ANSWER_SIZE_MAX: Final = DEFAULT_LIMITS.frame_size - (1 << 20)
 
 

@@ -23,7 +23,7 @@ from rmqcore.remoting.serves import serves
 from rmqcore.version import __version__
 
 _POOLS: Final = ("send", "pull", "litePull", "query", "ack")
-#: what there is none of here, and what is not measured; monitors that read numbers fail without
+#: These figures have no counterpart here or are not measured; monitors fail where they are missing.
 _OF_OTHERS: Final = {
     **{f"{pool}ThreadPoolQueueSize": "0" for pool in _POOLS},
     **{f"{pool}ThreadPoolQueueCapacity": "0" for pool in _POOLS},

@@ -19,7 +19,7 @@ from rmqcore.broker.admin.metrics import CONTENT_TYPE, Metrics
 logger = logging.getLogger(__name__)
 
 _REQUEST_TIMEOUT_S: Final = 5.0
-#: bytes of a request, header lines and all
+#: A request with more bytes than this, header lines and all, is dropped.
 _REQUEST_MAX: Final = 16 * 1024
 _CONNECTIONS_MAX: Final = 32
 _PORT_MAX: Final = 65535

@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 from rmqcore.broker.pop.checkpoints import Checkpoints
-from rmqcore.broker.pop.hold import ANY_QUEUE, PopHold
 from rmqcore.broker.pop.order import OrderKey, PopOrder
 from rmqcore.broker.pop.receipts import (
     COUNT_MAX,
@@ -26,6 +25,7 @@ from rmqcore.broker.pop.receipts import (
     retry_topic_of,
 )
 from rmqcore.broker.pop.request import invisible_time_of
+from rmqcore.broker.pop.waiting import ANY_QUEUE, WaitingPops
 from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.broker.state.masters_only import masters_only
 from rmqcore.broker.state.passed_over import REVIVE
@@ -61,9 +61,9 @@ _LONG_NAMES: Final = {
     "it": "invisibleTime",
     "b": "bitSet",
 }
-#: bytes of a batch's bits; a pop looks at 800 messages of a queue
+#: Bits of a batch's entry beyond these bytes are not read: a pop looks at 800 messages of a queue.
 _BITS_MAX: Final = 8192
-#: properties that speak of a stay in the broker that is over
+#: A message that comes again is stored without these properties, which were of its last delivery.
 _DROPPED: Final = ("DELAY", "POP_CK")
 
 
@@ -72,17 +72,17 @@ class PopAcks:
 
     Args:
         state: the broker's.
-        hold: where POPs wait.
+        waiting: where POPs wait.
         checkpoints, order: what is handed out, in no order and in order.
     """
 
     def __init__(
-        self, state: BrokerState, hold: PopHold, checkpoints: Checkpoints, order: PopOrder
+        self, state: BrokerState, waiting: WaitingPops, checkpoints: Checkpoints, order: PopOrder
     ) -> None:
         self._store, self._config = state.store, state.config
         self._topics, self._offsets = state.topics, state.offsets
         self._arrived, self._passed_over = state.arrived, state.passed_over
-        self._hold = hold
+        self._waiting = waiting
         self._checkpoints = checkpoints
         self._order = order
         self._sooner = asyncio.Event()
@@ -123,7 +123,7 @@ class PopAcks:
             self._offsets.commit(group, topic, queue_id, min(following, most))
             if following < most and self._order.due_ms(key, None, most) <= wall_clock_ms():
                 for waits_for in (ANY_QUEUE, queue_id):
-                    self._hold.wake_one((topic, group, waits_for))
+                    self._waiting.wake_one((topic, group, waits_for))
         return success()
 
     def _place(self, request: RemotingCommand) -> tuple[str, int, int]:
@@ -158,7 +158,7 @@ class PopAcks:
         for entry in entries:
             fields = {_LONG_NAMES.get(name, name): value for name, value in entry.items()}
             try:
-                key, offsets, revive_queue = _many(fields)
+                key, offsets, revive_queue = _batch_entry(fields)
             except (ValueError, TypeError, KeyError, OverflowError):
                 continue
             if revive_queue != ORDERED:
@@ -272,13 +272,13 @@ class PopAcks:
         ).messages
         if not found or found[0].queue_offset != offset:
             raise MessageIllegalError("it is gone from the log")
-        message = self._again(found[0], checkpoint)
+        message = self._retry_message(found[0], checkpoint)
         receipt = self._store.put_message(message)
         if not receipt.ok:
             raise StoreError(f"not stored: {receipt.status.name}")
         self._arrived(message.topic, message.queue_id)
 
-    def _again(self, stored: MessageExt, checkpoint: Checkpoint) -> Message:
+    def _retry_message(self, stored: MessageExt, checkpoint: Checkpoint) -> Message:
         """What is stored for a message that nobody acknowledged."""
         group = checkpoint.group
         topic = self._retry_topic(group, checkpoint.topic)
@@ -317,7 +317,7 @@ class PopAcks:
         return topic
 
 
-def _many(fields: dict[str, Any]) -> tuple[CheckpointKey, list[int], int]:
+def _batch_entry(fields: dict[str, Any]) -> tuple[CheckpointKey, list[int], int]:
     """One entry of a batch of acknowledgements: its checkpoint, its offsets, its revive queue.
 
     Raises:

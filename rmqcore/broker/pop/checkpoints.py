@@ -32,7 +32,8 @@ from rmqcore.world import wall_clock_ms
 _CHECKPOINT: Final = "ck"
 _ACKS: Final = ("ack", "bAck")
 _BATCH: Final = 256
-#: what was read back may have an acknowledgement on its way: it comes again no sooner
+#: A message whose checkpoint was read back comes again no sooner than this: its acknowledgement may
+#: be on the way.
 _GRACE_MS: Final = 3000
 
 
@@ -81,10 +82,10 @@ class Checkpoints:
                 REVIVE, self._store, self.topic, queue_id, offset, _BATCH
             )
             for record in records:
-                self._take(record, queue_id)
+                self._replay(record, queue_id)
         self._read_offsets[queue_id] = offset
 
-    def _take(self, record: MessageExt, queue_id: int) -> None:
+    def _replay(self, record: MessageExt, queue_id: int) -> None:
         place = f"offset {record.queue_offset} of revive queue {queue_id}"
         with self._passed_over.guard(REVIVE, place):
             if record.tags == _CHECKPOINT:

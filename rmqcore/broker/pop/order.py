@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 _NAME: Final = "consumerOrderInfo.json"
 _KEPT_MS: Final = 24 * 3_600_000
 
-#: topic, group, queue id
+#: An order is kept for each topic, group and queue id.
 OrderKey: TypeAlias = tuple[str, str, int]
 
 

@@ -14,7 +14,6 @@ from typing import Final
 
 from rmqcore._codec import encode_record
 from rmqcore.broker.pop.checkpoints import Checkpoints
-from rmqcore.broker.pop.hold import HeldPop, PopHold
 from rmqcore.broker.pop.order import PopOrder
 from rmqcore.broker.pop.receipts import (
     COUNT_MAX,
@@ -27,6 +26,7 @@ from rmqcore.broker.pop.receipts import (
     retry_topic_of,
 )
 from rmqcore.broker.pop.request import PopRequest, passed_ms
+from rmqcore.broker.pop.waiting import WaitingPop, WaitingPops
 from rmqcore.broker.pull.cold_reads import ColdReads
 from rmqcore.broker.pull.fetch import Found, QueueRange, fetch
 from rmqcore.broker.state.broker_state import BrokerState
@@ -52,8 +52,9 @@ from rmqcore.world import wall_clock_ms
 
 logger = logging.getLogger(__name__)
 
-#: stretches that one request reads from the disk, each after the last was taken by others
-_FETCHES_MOST: Final = 8
+#: A pop has the disk read this often, when others take what was read for it; then it reads it
+#: itself, on the event loop.
+_FETCHES_MAX: Final = 8
 _NOTHING: Final = "NO_MESSAGE_IN_QUEUE"
 _FOUND: Final = "FOUND"
 
@@ -82,7 +83,7 @@ class PopMessages:
 
     Args:
         state: the broker's.
-        hold: where POPs wait.
+        waiting: where POPs wait.
         checkpoints, order: what is handed out, in no order and in order.
         cold: has the disk read before.
     """
@@ -90,7 +91,7 @@ class PopMessages:
     def __init__(
         self,
         state: BrokerState,
-        hold: PopHold,
+        waiting: WaitingPops,
         checkpoints: Checkpoints,
         order: PopOrder,
         cold: ColdReads,
@@ -98,7 +99,7 @@ class PopMessages:
         self._store, self._config = state.store, state.config
         self._topics, self._groups = state.topics, state.groups
         self._offsets, self._traffic = state.offsets, state.traffic
-        self._hold = hold
+        self._waiting = waiting
         self._checkpoints = checkpoints
         self._order = order
         self._cold = cold
@@ -139,7 +140,7 @@ class PopMessages:
         wanted: PopRequest,
         asked: QueueRange,
     ) -> RemotingCommand | None:
-        for _ in range(_FETCHES_MOST):
+        for _ in range(_FETCHES_MAX):
             await self._cold.fetch(connection, asked)
             if connection.closed:
                 return None
@@ -176,7 +177,7 @@ class PopMessages:
                 lambda: self._pop_again(connection, request, wanted, arrived=again),
             )
 
-        if self._holds(connection, request, wanted, wake):
+        if self._let_wait(connection, request, wanted, wake):
             return None
         return _empty(ResponseCode.POLLING_FULL, _NOTHING)
 
@@ -187,14 +188,14 @@ class PopMessages:
         self._groups.expect_readable(wanted.group, wanted.topic)
         return self._pop_or_wait(connection, request, wanted, arrived=arrived)
 
-    def _holds(
+    def _let_wait(
         self,
         connection: Connection,
         request: RemotingCommand,
         wanted: PopRequest,
         wake: Callable[[bool], None],
     ) -> bool:
-        """Let a request wait; in order, also for the time when what was handed out comes again."""
+        """Let a request wait if it may; in order, also for what was handed out to come again."""
         # what somebody sends along is not kept for as long as it waits
         request.body, request.ext_fields = b"", {}
         key, again_s = (wanted.topic, wanted.group, wanted.queue_id), None
@@ -202,8 +203,8 @@ class PopMessages:
             now_ms = wall_clock_ms()
             times = [self._due_ms(wanted, queue_id) - now_ms for queue_id in self._queues(wanted)]
             again_s = min((time / 1000 for time in times if time > 0), default=None)
-        held = HeldPop(connection, key, wake, wanted.text_size)
-        return self._hold.hold(held, wanted.left_s, again_s)
+        held = WaitingPop(connection, key, wake, wanted.text_size)
+        return self._waiting.add(held, wanted.left_s, again_s)
 
     def _check(self, wanted: PopRequest) -> None:
         config = self._config()
@@ -257,16 +258,16 @@ class PopMessages:
         topic, group = self._topics.expect(wanted.topic), self._groups.expect(wanted.group)
         scan = QueueScan.of(topic, group, self._config(), ordered=wanted.ordered)
         if scan.retries_first:
-            self._take_retries(wanted, found, scan)
+            self._pop_retries(wanted, found, scan)
         one = [wanted.queue_id] if wanted.queue_id >= 0 else None
         for queue_id in one or scan.queues(topic.read_queue_nums):
-            self._take(wanted, found, wanted.topic, queue_id, NORMAL)
+            self._pop_queue(wanted, found, wanted.topic, queue_id, NORMAL)
         if not (wanted.ordered or scan.retries_first):
-            self._take_retries(wanted, found, scan)
+            self._pop_retries(wanted, found, scan)
         if not found.starts:
             if found.unseen:
                 key = (wanted.topic, wanted.group, wanted.queue_id)
-                asyncio.get_running_loop().call_soon(self._hold.wake_one, key)
+                asyncio.get_running_loop().call_soon(self._waiting.wake_one, key)
             return None
         fields = {
             "popTime": str(found.pop_time_ms),
@@ -279,7 +280,7 @@ class PopMessages:
         if wanted.ordered:
             fields["orderCountInfo"] = ";".join(found.counts)
         if found.rest:
-            self._hold.wake_one((wanted.topic, wanted.group, wanted.queue_id))
+            self._waiting.wake_one((wanted.topic, wanted.group, wanted.queue_id))
         answer = RemotingCommand(ResponseCode.SUCCESS, fields, b"", _FOUND)
         answer.parts = found.parts
         return answer
@@ -290,17 +291,17 @@ class PopMessages:
             return [wanted.queue_id]
         return list(range(self._topics.expect(wanted.topic).read_queue_nums))
 
-    def _take_retries(self, wanted: PopRequest, found: _Popped, scan: QueueScan) -> None:
+    def _pop_retries(self, wanted: PopRequest, found: _Popped, scan: QueueScan) -> None:
         topic = self._topics.get(retry_topic_of(wanted.group, wanted.topic))
         if topic is not None and topic.topic_name != wanted.topic:
             for queue_id in scan.queues(topic.read_queue_nums):
-                self._take(wanted, found, topic.topic_name, queue_id, RETRY)
+                self._pop_queue(wanted, found, topic.topic_name, queue_id, RETRY)
 
-    def _take(
+    def _pop_queue(
         self, wanted: PopRequest, found: _Popped, topic: str, queue_id: int, flag: int
     ) -> None:
         """Hand out what a queue has; the group's offset moves on with it."""
-        if topic in self._topics.leaving:
+        if topic in self._topics.being_deleted:
             return
         if wanted.ordered and self._due_ms(wanted, queue_id) > found.pop_time_ms:
             return
@@ -458,7 +459,7 @@ class PopMessages:
                 lambda: self._notified(connection, request, wanted, arrived=again),
             )
 
-        if self._holds(connection, request, wanted, wake):
+        if self._let_wait(connection, request, wanted, wake):
             return None
         return _notice(full=True)
 
@@ -480,8 +481,8 @@ class PopMessages:
         """How many POPs wait for exactly this."""
         wanted = PopRequest.of(request)
         self._check(wanted)
-        waiting = self._hold.waiting((wanted.topic, wanted.group, wanted.queue_id))
-        return RemotingCommand(ResponseCode.SUCCESS, {"pollingNum": str(waiting)})
+        count = self._waiting.waiting((wanted.topic, wanted.group, wanted.queue_id))
+        return RemotingCommand(ResponseCode.SUCCESS, {"pollingNum": str(count)})
 
 
 def _as_of(

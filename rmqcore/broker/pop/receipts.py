@@ -15,17 +15,17 @@ from rmqcore.java.json import parse_java_json
 from rmqcore.message import RETRY_PREFIX
 from rmqcore.remoting import RequestRefusedError, ResponseCode
 
-#: flag of a message of the topic itself, and of its group's retry topic
+#: A receipt's flag says whether its message lies in the topic itself or in its group's retry topic.
 NORMAL: Final = 0
 RETRY: Final = 1
-#: revive queue of messages that were handed out in order: nothing is stored about them
+#: A receipt names this revive queue for messages that went out in order: no record is kept of them.
 ORDERED: Final = 999
 REVIVE_QUEUES: Final = 8
 COUNT_MAX: Final = 32
 _FIELDS: Final = 8
 _INT64_MAX: Final = 2**63 - 1
 
-#: topic, group, queue id, start offset, pop time
+#: A checkpoint is known by its topic, group, queue id, start offset and pop time.
 CheckpointKey: TypeAlias = tuple[str, str, int, int, int]
 
 

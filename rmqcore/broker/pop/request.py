@@ -13,13 +13,13 @@ from rmqcore.broker.state.subscription import Subscription
 from rmqcore.remoting import Connection, RemotingCommand
 from rmqcore.world import wall_clock_ms
 
-#: an answer that nothing has come leaves so much earlier than the client gives up
+#: A request that waits in vain is answered this long before its client gives up.
 _BEFORE_TIMEOUT_MS: Final = 50
-#: a request that has come so much later than its client gave up is not answered any more
+#: A request that comes this long after its client has given up is answered without messages.
 _LATE_MS: Final = 500
-#: by this name a connection keeps how far its client's clock is behind, milliseconds
+#: A connection keeps by this name how far its client's clock is behind, milliseconds.
 _BEHIND: Final = "pop behind"
-#: for so long at most nobody else gets what was handed out
+#: A request for a longer invisible time gets this one.
 INVISIBLE_MS_MAX: Final = 12 * 3_600_000
 
 

@@ -14,7 +14,7 @@ from rmqcore.remoting import Connection
 from rmqcore.store.parts.reading import GetBounds
 from rmqcore.store.readable_store import ReadableStore
 
-#: the loop has five threads and more, of which others need some
+#: Reads from the disk occupy this many of the event loop's five or more threads; further ones wait.
 _AT_ONCE: Final = 3
 
 

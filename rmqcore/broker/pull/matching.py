@@ -13,11 +13,12 @@ from rmqcore.status import GetMessageStatus
 from rmqcore.store.consume.sql92 import Condition
 from rmqcore.store.protocol import MessageStore
 
-#: messages that one call looks at, as many as RocketMQ does
+#: A call that has looked at this many messages returns where to go on, as in RocketMQ.
 SCANNED_MAX: Final = 800
 BYTES_SCANNED_MAX: Final = 4 << 20
 READ_AT_ONCE: Final = 64
-#: comparisons that one call makes: some 20 ms; more than any condition of up to 20 of them needs
+#: A call makes this many comparisons, which takes some 20 ms, and looks at fewer messages where the
+#: condition has more than 20 of them.
 _COMPARED_MAX: Final = 16_000
 
 

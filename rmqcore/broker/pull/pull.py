@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from rmqcore.broker.pull._direct_pulls import DirectPulls
 from rmqcore.broker.pull.cold_reads import ColdReads
 from rmqcore.broker.pull.fetch import FetchResult, QueueRange, fetch
-from rmqcore.broker.pull.hold import HeldPull, PullHold
+from rmqcore.broker.pull.waiting import WaitingPull, WaitingPulls
 from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.broker.state.budgets import BudgetExceededError
 from rmqcore.broker.state.settings import BrokerConfig
@@ -40,7 +40,7 @@ from rmqcore.world import monotonic_s
 logger = logging.getLogger(__name__)
 
 _COUNT_MAX: Final = 1024
-#: bytes of records that are copied behind an answer; more go out as slices of the log
+#: Records up to these bytes are copied behind their answer; more go out as slices of the log.
 _COPIED_MAX: Final = 64 << 10
 _MEMORY_SIZE: Final = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
@@ -123,7 +123,7 @@ class PullMessages:
     def __init__(
         self,
         state: BrokerState,
-        hold: PullHold,
+        waiting: WaitingPulls,
         cold: ColdReads,
         follows: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -131,7 +131,7 @@ class PullMessages:
 
         Args:
             state: the broker's.
-            hold: where pulls wait.
+            waiting: where pulls wait.
             cold: has the disk read before.
             follows: tells whether a slave is connected to its master.
         """
@@ -139,7 +139,7 @@ class PullMessages:
         self._topics, self._groups = state.topics, state.groups
         self._consumers, self._offsets = state.consumers, state.offsets
         self._traffic = state.traffic
-        self._hold = hold
+        self._waiting = waiting
         self._cold = cold
         self._follows = follows
 
@@ -156,13 +156,12 @@ class PullMessages:
         The disk is read in another thread.
         """
         wanted = PullRequest.of(request)
-        subscription = self._checked(wanted)
-        asked = wanted.range_of(subscription)
+        asked = wanted.range_of(self._checked(wanted))
         if wanted.place not in self._offsets.resets and not self._cold.is_cached(asked):
             if wanted.commits:
                 self._commit(wanted)
             return self._pull_cold(connection, request, wanted, asked)
-        return self._pull(connection, request, wanted, subscription)
+        return self._pull(connection, request, wanted, asked)
 
     async def _pull_cold(
         self,
@@ -176,20 +175,21 @@ class PullMessages:
             return None
         # it was committed before; and what was allowed then may be forbidden or gone
         wanted = wanted._replace(flags=wanted.flags & ~PULL_COMMIT_OFFSET)
-        return self._pull(connection, request, wanted, self._checked(wanted))
+        asked = wanted.range_of(self._checked(wanted))
+        return self._pull(connection, request, wanted, asked)
 
     def _pull(
         self,
         connection: Connection,
         request: RemotingCommand,
         wanted: PullRequest,
-        subscription: Subscription,
+        asked: QueueRange,
     ) -> RemotingCommand | None:
-        result = self._look(wanted, subscription)
+        result = self._look(wanted, asked)
         if wanted.commits and result.status is not GetMessageStatus.OFFSET_RESET:
             self._commit(wanted)
         if result.code == ResponseCode.PULL_NOT_FOUND and wanted.flags & PULL_SUSPEND:
-            self._wait(connection, request, wanted, subscription)
+            self._wait(connection, request, wanted, asked.subscription)
             return None
         return self._answer(wanted, result)
 
@@ -249,8 +249,8 @@ class PullMessages:
 
         def wait(pull: PullRequest) -> None:
             queue = (pull.topic, pull.queue_id)
-            held = HeldPull(connection, queue, lambda arrived: wake(pull, arrived), text_size)
-            if not self._hold.hold(held, max(0.0, deadline - monotonic_s())):
+            held = WaitingPull(connection, queue, lambda arrived: wake(pull, arrived), text_size)
+            if not self._waiting.add(held, max(0.0, deadline - monotonic_s())):
                 # answered with no message, a client would pull again at once, and for ever
                 remark = "too many pulls of this client wait, or of long expressions"
                 connection.answer(request, failure(ResponseCode.SYSTEM_BUSY, remark))
@@ -261,7 +261,7 @@ class PullMessages:
             answer = waits_at = None
             try:
                 self._groups.expect_readable(pull.group, pull.topic)
-                result = self._look(pull, subscription)
+                result = self._look(pull, pull.range_of(subscription))
                 if arrived:
                     waits_at = _where_to_wait(pull, result)
                 if waits_at is None:
@@ -332,7 +332,7 @@ class PullMessages:
 
     # ---- looking
 
-    def _look(self, wanted: PullRequest, subscription: Subscription) -> FetchResult:
+    def _look(self, wanted: PullRequest, asked: QueueRange) -> FetchResult:
         """What is there now."""
         reset = self._offsets.resets.pop(wanted.place, None)
         if reset is not None:
@@ -343,7 +343,7 @@ class PullMessages:
             return self._moved(wanted, first, GetMessageStatus.OFFSET_TOO_SMALL)
         max_bytes = config.max_transfer_bytes_on_message_in_memory
         try:
-            found = fetch(self._store, wanted.range_of(subscription), max_bytes)
+            found = fetch(self._store, asked, max_bytes)
         except CorruptStoreError as error:
             remark = "a record of this queue is damaged; `rmqcore verify` says which"
             raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark) from error

@@ -13,22 +13,23 @@ from typing import Final, Generic, TypeVar
 
 from rmqcore.remoting import Connection
 
-#: a client that asks for more is answered earlier; Java clients give up after 30 s
-HOLD_S_MAX: Final = 30.0
-#: a client has one pull a queue and group; whose pulls are more has to come again later
+#: A pull that may wait longer is answered after this; Java clients give up after 30 s.
+WAIT_S_MAX: Final = 30.0
+#: A pull is refused as busy when its connection has this many waiting, or this many on its queue.
 _OF_ONE_CONNECTION_MAX: Final = 20_000
 _OF_ONE_QUEUE_MAX: Final = 1024
-#: characters of what those that wait have asked for, of one connection and of all
+#: A request is refused when the expressions of those that wait, of its connection or of all, would
+#: have more characters than this.
 _TEXTS_OF_ONE_MAX: Final = 4 << 20
 _TEXTS_MAX: Final = 64 << 20
-#: so many are not counted, so that nobody's long ones take the place of usual ones
+#: An expression's first characters are not counted, so that long ones displace no usual ones.
 _USUAL_TEXT: Final = 256
-#: so many are woken at once; between two such rounds the event loop serves everybody else
+#: A round wakes this many requests; then the event loop serves others before the next round.
 _WOKEN_AT_ONCE: Final = 64
 
 
 @dataclass(slots=True, eq=False)
-class HeldPull:
+class WaitingPull:
     """One pull that waits.
 
     Attributes:
@@ -92,109 +93,109 @@ class Wakes(Generic[_Item]):
                 asyncio.get_running_loop().call_soon(self._round)
 
 
-class HeldTexts:
+class WaitingTexts:
     """How long the texts are that requests keep while they wait."""
 
     def __init__(self) -> None:
-        self._of: Counter[Connection] = Counter()
+        self._sizes: Counter[Connection] = Counter()
 
     def have_room(self, connection: Connection, size: int) -> bool:
         """Tell whether one more request of a connection may keep so many characters."""
         more = max(0, size - _USUAL_TEXT)
         return not more or (
-            self._of[connection] + more <= _TEXTS_OF_ONE_MAX
-            and self._of.total() + more <= _TEXTS_MAX
+            self._sizes[connection] + more <= _TEXTS_OF_ONE_MAX
+            and self._sizes.total() + more <= _TEXTS_MAX
         )
 
     def add(self, connection: Connection, size: int) -> None:
         """Note that a request waits."""
         if size > _USUAL_TEXT:
-            self._of[connection] += size - _USUAL_TEXT
+            self._sizes[connection] += size - _USUAL_TEXT
 
     def remove(self, connection: Connection, size: int) -> None:
         """Note that a request waits no more."""
         if size > _USUAL_TEXT:
-            self._of[connection] -= size - _USUAL_TEXT
-            if not self._of[connection]:
-                del self._of[connection]
+            self._sizes[connection] -= size - _USUAL_TEXT
+            if not self._sizes[connection]:
+                del self._sizes[connection]
 
 
-class PullHold:
+class WaitingPulls:
     """The pulls that wait, by queue and by connection."""
 
     def __init__(self) -> None:
-        self._held: dict[tuple[str, int], dict[HeldPull, None]] = {}
-        self._of: dict[Connection, set[HeldPull]] = {}
+        self._by_queue: dict[tuple[str, int], dict[WaitingPull, None]] = {}
+        self._by_connection: dict[Connection, set[WaitingPull]] = {}
         #: by connection and queue, how many wait
         self._counts: Counter[tuple[Connection, tuple[str, int]]] = Counter()
-        self._texts = HeldTexts()
-        self._wakes = Wakes[HeldPull](lambda pull: self._answer(pull, True))
+        self._texts = WaitingTexts()
+        self._wakes = Wakes[WaitingPull](lambda pull: self._answer(pull, True))
         self._released = False
 
     def __len__(self) -> int:
-        return sum(map(len, self._held.values()))
+        return sum(map(len, self._by_queue.values()))
 
     def waiting(self) -> list[tuple[tuple[str, int], Connection]]:
         """Topic and queue id of each pull that waits, and who asks; on any thread."""
-        held = [pull for pulls in list(self._of.values()) for pull in list(pulls)]
-        return [(pull.queue, pull.connection) for pull in held]
+        pulls = [pull for own in list(self._by_connection.values()) for pull in list(own)]
+        return [(pull.queue, pull.connection) for pull in pulls]
 
-    def hold(self, pull: HeldPull, timeout_s: float) -> bool:
-        """Let a pull wait for an arrival, or until its time is over; False: it may not."""
+    def add(self, pull: WaitingPull, timeout_s: float) -> bool:
+        """Let a pull wait for an arrival, or for at most these seconds; False: it may not."""
         loop = asyncio.get_running_loop()
         if self._released:
             loop.call_soon(pull.wake, False)
             return True
-        held, place = len(self._of.get(pull.connection, ())), (pull.connection, pull.queue)
+        place = (pull.connection, pull.queue)
         if (
-            held >= _OF_ONE_CONNECTION_MAX
+            len(self._by_connection.get(pull.connection, ())) >= _OF_ONE_CONNECTION_MAX
             or self._counts[place] >= _OF_ONE_QUEUE_MAX
             or not self._texts.have_room(pull.connection, pull.text_size)
         ):
             return False
         self._counts[place] += 1
         self._texts.add(pull.connection, pull.text_size)
-        self._held.setdefault(pull.queue, {})[pull] = None
-        self._of.setdefault(pull.connection, set()).add(pull)
-        pull.timer = loop.call_later(min(timeout_s, HOLD_S_MAX), self._answer, pull, False)
+        self._by_queue.setdefault(pull.queue, {})[pull] = None
+        self._by_connection.setdefault(pull.connection, set()).add(pull)
+        pull.timer = loop.call_later(min(timeout_s, WAIT_S_MAX), self._answer, pull, False)
         return True
 
     def forget(self, connection: Connection) -> None:
         """Let the pulls of a connection go that was closed: nobody is there to be answered."""
-        for pull in list(self._of.get(connection, ())):
-            self._take(pull)
+        for pull in list(self._by_connection.get(connection, ())):
+            self._remove(pull)
 
     def arrived(self, topic: str, queue_id: int) -> None:
         """Answer the pulls that wait for a queue; the rest of very many in the next rounds."""
-        for pull in self._held.get((topic, queue_id), ()):
+        for pull in self._by_queue.get((topic, queue_id), ()):
             self._wakes.add(pull.connection, pull)
         self._wakes.begin()
 
     def release(self) -> None:
-        """Answer all held pulls, and every later one at once: the broker is about to stop."""
+        """Answer all pulls that wait, and every later one at once: the broker is about to stop."""
         self._released = True
-        for pull in [pull for pulls in self._held.values() for pull in pulls]:
+        for pull in [pull for pulls in self._by_queue.values() for pull in pulls]:
             self._answer(pull, False)
 
-    def _answer(self, pull: HeldPull, arrived: bool) -> None:
-        if self._take(pull):
+    def _answer(self, pull: WaitingPull, arrived: bool) -> None:
+        if self._remove(pull):
             pull.wake(arrived)
 
-    def _take(self, pull: HeldPull) -> bool:
-        held, of = self._held.get(pull.queue), self._of.get(pull.connection)
-        if held is None or of is None or pull not in held:
+    def _remove(self, pull: WaitingPull) -> bool:
+        others, own = self._by_queue.get(pull.queue), self._by_connection.get(pull.connection)
+        if others is None or own is None or pull not in others:
             return False
-        del held[pull]
-        of.discard(pull)
+        del others[pull]
+        own.discard(pull)
         self._texts.remove(pull.connection, pull.text_size)
         place = (pull.connection, pull.queue)
         self._counts[place] -= 1
         if not self._counts[place]:
             del self._counts[place]
-        if not held:
-            del self._held[pull.queue]
-        if not of:
-            del self._of[pull.connection]
+        if not others:
+            del self._by_queue[pull.queue]
+        if not own:
+            del self._by_connection[pull.connection]
         if pull.timer is not None:
             pull.timer.cancel()
         return True

@@ -25,14 +25,15 @@ from rmqcore.remoting.codes import PERM_READ, PERM_WRITE
 
 logger = logging.getLogger(__name__)
 
-_PERIOD_MS_LEAST: Final = 10_000
-_PERIOD_MS_MOST: Final = 60_000
-_FIRST_AGAIN_S: Final = 10.0
-#: who starts, or has changed a topic, does not wait longer for a name server that does not answer
-_PATIENCE_MS: Final = 1000
-#: after telling all topics, rest so many times as long as that has taken, up to so long
-_RESTS: Final = 4
-_REST_S_MOST: Final = 1.0
+_PERIOD_MS_MIN: Final = 10_000
+_PERIOD_MS_MAX: Final = 60_000
+_FIRST_PERIOD_S: Final = 10.0
+#: A start, or a change of a topic, goes on after this although a name server has not answered.
+_START_TIMEOUT_MS: Final = 1000
+#: A registration of all topics is followed by a pause of this many times its own duration, but no
+#: longer than the seconds below.
+_REST_FACTOR: Final = 4
+_REST_S_MAX: Final = 1.0
 _CRC_MASK: Final = 0x7FFFFFFF
 
 
@@ -77,7 +78,7 @@ class Registration:
             for address, once in zip(self._changed, first, strict=True)
         ]
         if first:
-            await asyncio.wait(first, timeout=_PATIENCE_MS / 1000)
+            await asyncio.wait(first, timeout=_START_TIMEOUT_MS / 1000)
 
     def topics_changed(self) -> None:
         """Register anew, soon."""
@@ -91,7 +92,7 @@ class Registration:
         if self._tasks:
             await asyncio.wait(self._tasks)
         self._tasks = []
-        await self._tell_all(RequestCode.UNREGISTER_BROKER, b"", timeout_ms=3000)
+        await self._send_to_all(RequestCode.UNREGISTER_BROKER, b"", timeout_ms=3000)
 
     async def register_topics(self, topics: Sequence[TopicConfig]) -> None:
         """Tell all name servers of some topics at once; the others stay as they know them.
@@ -99,21 +100,21 @@ class Registration:
         Source: BrokerController, registerIncrementBrokerData.
         """
         body = self._body(self._config(), topics)
-        await self._tell_all(RequestCode.REGISTER_BROKER, body, timeout_ms=_PATIENCE_MS)
+        await self._send_to_all(RequestCode.REGISTER_BROKER, body, timeout_ms=_START_TIMEOUT_MS)
 
     async def _run(self, address: str, first: asyncio.Task[None]) -> None:
         await first
-        loop, wait_s = asyncio.get_running_loop(), _FIRST_AGAIN_S
+        loop, wait_s = asyncio.get_running_loop(), _FIRST_PERIOD_S
         while True:
             try:
                 async with asyncio.timeout(wait_s):
                     await self._changed[address].wait()
             except TimeoutError:
                 period_ms = self._config().register_name_server_period
-                wait_s = max(_PERIOD_MS_LEAST, min(_PERIOD_MS_MOST, period_ms)) / 1000
+                wait_s = max(_PERIOD_MS_MIN, min(_PERIOD_MS_MAX, period_ms)) / 1000
             began_s = loop.time()
             await self._register(address)
-            await asyncio.sleep(min(_REST_S_MOST, _RESTS * (loop.time() - began_s)))
+            await asyncio.sleep(min(_REST_S_MAX, _REST_FACTOR * (loop.time() - began_s)))
 
     async def _register(self, address: str) -> None:
         """Register with one name server; waits for it as long as settings say."""
@@ -121,18 +122,18 @@ class Registration:
         config = self._config()
         body = await asyncio.to_thread(self._body, config, self._topics)
         timeout_ms = config.register_broker_timeout_mills
-        answer = await self._tell(address, RequestCode.REGISTER_BROKER, body, timeout_ms)
+        answer = await self._send(address, RequestCode.REGISTER_BROKER, body, timeout_ms)
         if answer is not None:
             fields = answer.ext_fields
             self.master_address = fields.get("masterAddr") or self.master_address
             self.master_ha_address = fields.get("haServerAddr") or self.master_ha_address
 
-    async def _tell_all(self, code: RequestCode, body: bytes, *, timeout_ms: float) -> None:
+    async def _send_to_all(self, code: RequestCode, body: bytes, *, timeout_ms: float) -> None:
         await asyncio.gather(
-            *(self._tell(address, code, body, timeout_ms) for address in self._changed)
+            *(self._send(address, code, body, timeout_ms) for address in self._changed)
         )
 
-    async def _tell(
+    async def _send(
         self, address: str, code: RequestCode, body: bytes, timeout_ms: float
     ) -> RemotingCommand | None:
         """Ask one name server; None when it did not take it, which is logged once."""

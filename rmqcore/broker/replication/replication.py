@@ -77,7 +77,7 @@ class Replication:
             parts.groups.table,
             parts.modes.table,
             parts.folder,
-            agrees=lambda: self._followed == self._told,
+            agrees=lambda: self._followed == self._master_ha_address,
             log_end=lambda: store.max_phy_offset,
             queue_end=store.max_queue_offset,
             flush=store.flush,
@@ -94,7 +94,7 @@ class Replication:
         )
 
     @property
-    def _told(self) -> str:
+    def _master_ha_address(self) -> str:
         """The replication port of the master, as it is told at this moment; empty: not known."""
         return self._config.ha_master_address or self._registration.master_ha_address
 
@@ -106,16 +106,17 @@ class Replication:
 
     def _problem(self) -> str | None:
         """Why topics, groups and offsets do not come; None when they do."""
-        if self._followed not in (None, self._told):
+        if self._followed not in (None, self._master_ha_address):
             return (
                 f"the log is that of {self._followed}, and the name servers tell of a master at "
-                f"{self._told}: nothing else is taken over. A broker name has one master"
+                f"{self._master_ha_address}: nothing else is taken over. "
+                "A broker name has one master"
             )
         return self._synchronize.problem()
 
     def _master(self) -> str:
-        """As `_told`; the name servers are asked where it is not known."""
-        address = self._told
+        """As `_master_ha_address`; the name servers are asked where it is not known."""
+        address = self._master_ha_address
         if not address:
             # ask the name servers again, before it is time
             self._registration.topics_changed()

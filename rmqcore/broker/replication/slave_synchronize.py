@@ -36,16 +36,17 @@ from rmqcore.world import wall_clock_ms
 logger = logging.getLogger(__name__)
 
 _PERIOD_S: Final = 10.0
-#: after what was not had, and for a topic that has come with the log
-_SOON_S: Final = 1.0
-#: between two looks whether there is a master to ask
-_LOOK_AGAIN_S: Final = 0.1
-#: how long the log may take to come to where the master was
-_BEHIND_S: Final = 1.0
+#: A question that was not answered is asked again after this; so is one about a topic that has come
+#: with the log and is not known.
+_RETRY_S: Final = 1.0
+#: A slave without a master to ask looks for one this often.
+_POLL_S: Final = 0.1
+#: The progress of a master is not taken over when the log has not come that far within this time.
+_CATCH_UP_S: Final = 1.0
 _TIMEOUT_MS: Final = 3000
 _RANGE: Final = RequestCode.GET_BROKER_RUNTIME_INFO
-#: what a master of a release before 5 has of a table that it does not know
-_NONE_OF: Final = {RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: '{"messageRequestModeMap":{}}'}
+#: A master of a release before 5 knows no such table: it is taken for an empty one.
+_EMPTY_TABLES: Final = {RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: '{"messageRequestModeMap":{}}'}
 
 
 class SlaveSynchronize:
@@ -125,7 +126,7 @@ class SlaveSynchronize:
         self._follow_deletion = follow_deletion
         self._has_messages = has_messages
         self._topics_changed = topics_changed
-        self._told: dict[RequestCode, str] = {}
+        self._failures: dict[RequestCode, str] = {}
         self._topics = topics
         self._wanted = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -140,7 +141,7 @@ class SlaveSynchronize:
 
     def problem(self) -> str | None:
         """Why tables do not come; None when they do."""
-        for code, reason in self._told.items():
+        for code, reason in self._failures.items():
             return (
                 f"{code.name} was not had: {reason}. Master and slave need the same accounts, one "
                 "of them an operator's, and the same use of TLS"
@@ -152,12 +153,12 @@ class SlaveSynchronize:
         self._loop = asyncio.get_running_loop()
         while True:
             while not (self._master() and self._agrees()):
-                await asyncio.sleep(_LOOK_AGAIN_S)
+                await asyncio.sleep(_POLL_S)
             had = await self.synchronize()
-            await asyncio.sleep(_SOON_S)
+            await asyncio.sleep(_RETRY_S)
             if had:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(_PERIOD_S - _SOON_S):
+                    async with asyncio.timeout(_PERIOD_S - _RETRY_S):
                         await self._wanted.wait()
             self._wanted.clear()
 
@@ -176,16 +177,16 @@ class SlaveSynchronize:
             if text is None or not in_order:
                 done.append(False)
             elif table is self._topics:
-                done.append(await self._take_topics(address, text))
+                done.append(await self._adopt_topics(address, text))
             else:
                 groups = {group for _, group in self._offsets.pairs()}
-                done.append(self._take(address, code, table, text, groups.__contains__))
+                done.append(self._adopt(address, code, table, text, groups.__contains__))
         if in_order:
             done.append(await self._follow_progress(address))
         if log is None:
             self._failed(_RANGE, address, "it does not say where its log ends")
         else:
-            self._told.pop(_RANGE, None)
+            self._failures.pop(_RANGE, None)
         return all(done)
 
     async def _ask(self, address: str, code: RequestCode) -> str | None:
@@ -194,15 +195,15 @@ class SlaveSynchronize:
             answer = await self._client.invoke(address, RemotingCommand(code), _TIMEOUT_MS)
             if answer.code == ResponseCode.SUCCESS:
                 return bytes(answer.body).decode()
-            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and code in _NONE_OF:
-                return _NONE_OF[code]
+            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and code in _EMPTY_TABLES:
+                return _EMPTY_TABLES[code]
         except (RemotingError, ValueError) as error:
             self._failed(code, address, str(error))
         else:
             self._failed(code, address, f"code {answer.code}: {answer.remark}")
         return None
 
-    def _take(
+    def _adopt(
         self,
         address: str,
         code: RequestCode,
@@ -218,12 +219,12 @@ class SlaveSynchronize:
             changed = table.adopt(text, keep)
         except ValueError as error:
             return self._failed(code, address, str(error))
-        self._told.pop(code, None)
+        self._failures.pop(code, None)
         if changed:
             self._topics_changed()
         return True
 
-    async def _take_topics(self, address: str, text: str) -> bool:
+    async def _adopt_topics(self, address: str, text: str) -> bool:
         """Take the topics over, and delete what the master has deleted; whether all of that is.
 
         One that tells what it has deleted, and not that it has deleted the messages that a topic
@@ -238,7 +239,7 @@ class SlaveSynchronize:
         def keep(topic: str) -> bool:
             return told is not None and self._has_messages(topic, told.get(topic, 0))
 
-        followed = self._take(address, code, self._topics, text, keep)
+        followed = self._adopt(address, code, self._topics, text, keep)
         try:
             for topic, phy_offset in (told or {}).items() if followed else ():
                 work = asyncio.to_thread(self._follow_deletion, topic, phy_offset)
@@ -267,7 +268,7 @@ class SlaveSynchronize:
         for code, table, text in zip(
             codes, (self._offsets, self._delays), (groups, delays), strict=True
         ):
-            had &= text is not None and self._take(address, code, table, text)
+            had &= text is not None and self._adopt(address, code, table, text)
         try:
             await to_the_end(asyncio.to_thread(self._keep, timer))
         except (OSError, StoreError):
@@ -293,9 +294,9 @@ class SlaveSynchronize:
         if log is None:
             return False
         with suppress(TimeoutError):
-            async with asyncio.timeout(_BEHIND_S):
+            async with asyncio.timeout(_CATCH_UP_S):
                 while self._log_end() < log.max_offset:
-                    await asyncio.sleep(_LOOK_AGAIN_S)
+                    await asyncio.sleep(_POLL_S)
         return self._log_end() >= log.max_offset
 
     def _keep(self, timer: TimerProgress | None) -> None:
@@ -313,8 +314,8 @@ class SlaveSynchronize:
 
     def _failed(self, code: RequestCode, address: str, reason: str) -> bool:
         """Log why a table did not come, once for each reason."""
-        if self._told.get(code) != reason:
-            self._told[code] = reason
+        if self._failures.get(code) != reason:
+            self._failures[code] = reason
             logger.warning("master %s: %s was not had: %s", address, code.name, reason)
         return False
 

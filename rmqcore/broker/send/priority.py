@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 PRIORITY_PROPERTY: Final = "_SYS_MSG_PRIORITY_"
-#: properties of messages of other types, which count more
+#: A message with one of these properties is of another type, and has no priority.
 _OTHER_TYPES: Final = frozenset(
     {
         "TRAN_MSG",

@@ -30,7 +30,7 @@ from rmqcore.world import wall_clock_ms
 logger = logging.getLogger(__name__)
 
 _PUSH_TIMEOUT_MS: Final = 3000.0
-#: behind each property of a text of them
+#: Each property of a text of properties ends with this character.
 _END: Final = "\x02"
 _NOT_STORED: Final = {"msgId": "0", "queueOffset": "0"}
 

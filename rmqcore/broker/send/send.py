@@ -105,8 +105,8 @@ class SendMessages:
         self._store, self._config = state.store, state.config
         self._topics, self._groups, self._locks = state.topics, state.groups, state.locks
         self._traffic, self._arrived = state.traffic, state.arrived
-        self._told = self._config()
-        self._own, self._answer_begins = self._made_of(self._told)
+        self._config_in_use = self._config()
+        self._own, self._answer_begins = self._made_of(self._config_in_use)
         self._half_message = half_message
         self._timer = timer
         #: since when sends wait for the log, in the order in which they came
@@ -300,8 +300,8 @@ class SendMessages:
     def _own_properties(self) -> bytes:
         """The properties that every message gets from the broker."""
         config = self._config()
-        if config is not self._told:
-            self._told = config
+        if config is not self._config_in_use:
+            self._config_in_use = config
             self._own, self._answer_begins = self._made_of(config)
         return self._own
 
@@ -453,12 +453,12 @@ class SendMessages:
         if request.version >= _KNOWS_RECONSUME_MAX:
             most = request.number("maxReconsumeTimes", most)
         level = request.number("delayLevel")
-        message = self._again(stored, group_name, retry_queues, level, most)
+        message = self._retry_or_dead_letter(stored, group_name, retry_queues, level, most)
         try:
             receipt = await self._store.put_message_async(message)
         except MessageIllegalError:
             # no room for a retry's properties, which a dead letter can do without
-            message = self._again(stored, group_name, retry_queues, -1, most)
+            message = self._retry_or_dead_letter(stored, group_name, retry_queues, -1, most)
             receipt = await self._put_async(message)
         except StoreError as error:
             raise _refusal(error) from error
@@ -477,7 +477,7 @@ class SendMessages:
             raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark)
         return found
 
-    def _again(
+    def _retry_or_dead_letter(
         self, stored: MessageExt, group: str, retry_queues: int, level: int, most: int
     ) -> Message:
         """What is stored for a message that its consumer could not handle."""

@@ -43,9 +43,9 @@ logger = logging.getLogger(__name__)
 
 _BATCH: Final = 128
 _HOUR_MS: Final = 3_600_000
-#: what has more digits is no number of seconds, and no offset
+#: A text with more digits is taken neither for seconds nor for an offset.
 _DIGITS_MAX: Final = 18
-#: property of a note: nobody has decided, but nobody is asked any more
+#: A note has this property when nobody has decided and nobody is asked any more.
 _GIVEN_UP: Final = "RMQCORE_GIVEN_UP"
 
 

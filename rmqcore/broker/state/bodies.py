@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from rmqcore.java.json import format_compact_java_json
 
-#: a queue as the key of a map, which RocketMQ writes as an object
+#: A queue is the key of a map in RocketMQ's bodies, written as an object.
 QueueKey: TypeAlias = tuple[tuple[str, object], ...]
 
 

@@ -82,12 +82,19 @@ class BrokerState:
         self.passed_over = PassedOver()
         self.ha_status: Callable[[], Mapping[str, Any]] = dict
         self._listeners: tuple[Arrived, ...] = ()
+        #: by topic, who hears of that one only
+        self._listeners_of: dict[str, Arrived] = {}
 
-    def on_arrival(self, listener: Arrived) -> None:
-        """Have somebody called when a queue has messages."""
-        self._listeners += (listener,)
+    def on_arrival(self, listener: Arrived, topic: str | None = None) -> None:
+        """Have somebody called when a queue has messages: of any topic, or of one."""
+        if topic is None:
+            self._listeners += (listener,)
+        else:
+            self._listeners_of[topic] = listener
 
     def arrived(self, topic: str, queue_id: int) -> None:
         """Tell who waits for messages that a queue has some; on the event loop."""
         for listener in self._listeners:
             listener(topic, queue_id)
+        if topic in self._listeners_of:
+            self._listeners_of[topic](topic, queue_id)

@@ -10,35 +10,35 @@ from typing import Final
 
 from rmqcore.remoting import RequestRefusedError, ResponseCode
 
-#: groups of consumers, and of producers, that the client of one connection belongs to
+#: A client belongs to no more groups of consumers, and of producers, than this.
 GROUPS_OF_CLIENT: Final = 1024
-#: bytes of their names and of what they subscribe
+#: The names and subscriptions of one client's groups have no more bytes than this.
 SIZE_OF_CLIENT: Final = 1 << 20
-#: the same of all connections together
+#: All clients together belong to no more groups, with no more bytes, than this.
 MEMBERS_MAX: Final = 100_000
 MEMBERS_SIZE_MAX: Final = 64 << 20
-#: queues that the client of one connection locks, and all of them
+#: No more queues are locked than this: by one client, by all.
 LOCKS_OF_CLIENT: Final = 16_384
 LOCKS_MAX: Final = 65_536
-#: groups, bytes and locks that each client has although others have taken all that there are
-USUAL_GROUPS: Final = 8
-USUAL_SIZE: Final = 4096
-USUAL_LOCKS: Final = 64
-#: with so many of them in the broker, none is created by its first use any more
+#: A client always gets this many groups, bytes and locks, whatever others have taken.
+RESERVED_GROUPS: Final = 8
+RESERVED_SIZE: Final = 4096
+RESERVED_LOCKS: Final = 64
+#: A broker with this many groups or topics creates no further one by its first use.
 GROUPS_CREATED_MAX: Final = 10_000
 TOPICS_CREATED_MAX: Final = 20_000
-#: with so many, none at all
+#: A broker with this many creates none for an administrator either.
 GROUPS_MAX: Final = 100_000
 TOPICS_MAX: Final = 100_000
-#: bytes of the settings of one group
+#: A group with more bytes of settings is refused.
 GROUP_SIZE_MAX: Final = 16 << 10
-#: offsets of groups in queues
+#: A group gets no offset in a further queue when the broker keeps this many.
 OFFSETS_MAX: Final = 500_000
-#: bytes of a text of settings
+#: A request to change settings with a longer text is refused.
 SETTINGS_SIZE_MAX: Final = 64 << 10
-#: pairs of a topic and a group for which an administrator has said something
+#: An administrator sets modes, or forbids topics, for no more pairs of a topic and a group.
 PAIRS_MAX: Final = 100_000
-#: characters of a name that is no topic's and no group's of consumers
+#: A longer name of a client, a group of producers, a group that locks or an attempt is refused.
 NAME_SIZE_MAX: Final = 255
 
 

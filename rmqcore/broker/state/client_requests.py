@@ -56,7 +56,7 @@ class ClientRequests:
             return failure(ResponseCode.NO_PERMISSION, "the clientID is another account's client's")
         for entry in objects_in(body, "consumerDataSet", GROUPS_OF_CLIENT):
             try:
-                self._take_consumer(client, entry)
+                self._register_consumer(client, entry)
             except BudgetExceededError:
                 raise
             except RequestRefusedError:
@@ -67,7 +67,7 @@ class ClientRequests:
                 self._producers.register(group, client)
         return success()
 
-    def _take_consumer(self, client: Client, entry: Mapping[str, Any]) -> None:
+    def _register_consumer(self, client: Client, entry: Mapping[str, Any]) -> None:
         name = str(entry.get("groupName", ""))
         group = self._groups.find(name)
         if group is None:

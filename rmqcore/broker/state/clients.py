@@ -13,9 +13,9 @@ from rmqcore.broker.state.budgets import (
     GROUPS_OF_CLIENT,
     MEMBERS_MAX,
     MEMBERS_SIZE_MAX,
+    RESERVED_GROUPS,
+    RESERVED_SIZE,
     SIZE_OF_CLIENT,
-    USUAL_GROUPS,
-    USUAL_SIZE,
     BudgetExceededError,
     check_name,
 )
@@ -24,7 +24,7 @@ from rmqcore.remoting import Account, Connection, LanguageCode
 from rmqcore.remoting.permissions import may_end_transaction
 from rmqcore.world import monotonic_s
 
-#: a client that sent no heart-beat for so long is gone
+#: A client that sends no heart-beat for this long is forgotten, and its connection closed.
 EXPIRED_AFTER_S: Final = 120.0
 
 
@@ -120,9 +120,9 @@ class Members:
         own_size = sum(sizes.values()) + bytes_more if bytes_more > 0 else 0
         if own_size > SIZE_OF_CLIENT:
             raise BudgetExceededError("bytes of what one client subscribes", SIZE_OF_CLIENT)
-        if more and self._count >= MEMBERS_MAX and len(sizes) >= USUAL_GROUPS:
+        if more and self._count >= MEMBERS_MAX and len(sizes) >= RESERVED_GROUPS:
             raise BudgetExceededError(f"{self._kind} in groups", MEMBERS_MAX)
-        if own_size > USUAL_SIZE and self._size + bytes_more > MEMBERS_SIZE_MAX:
+        if own_size > RESERVED_SIZE and self._size + bytes_more > MEMBERS_SIZE_MAX:
             raise BudgetExceededError("bytes of what clients subscribe", MEMBERS_SIZE_MAX)
         self._sizes.setdefault(connection, {})[group] = size
         self._count += more
@@ -218,7 +218,7 @@ class Producers:
     def __init__(self) -> None:
         self.groups: dict[str, dict[Connection, Client]] = {}
         self.members = Members("producers")
-        #: what each connection has called itself last, and who is called so
+        #: by connection, the client that its last heart-beat named; by client id, all with that id
         self._clients: dict[Connection, Client] = {}
         self._by_id: dict[str, dict[Connection, Client]] = {}
         self._turn = 0

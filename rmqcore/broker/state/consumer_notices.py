@@ -22,10 +22,10 @@ class ConsumerNotices:
     def __call__(self, group: ConsumerGroup) -> None:
         """Note that a group has changed; its clients are told when the event loop has a moment."""
         if not self._changed:
-            asyncio.get_running_loop().call_soon(self._tell)
+            asyncio.get_running_loop().call_soon(self._notify)
         self._changed[group.name] = group
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         changed, self._changed = self._changed, {}
         for group in changed.values():
             for connection in list(group.clients):

@@ -22,7 +22,7 @@ from rmqcore.java.json import format_compact_java_json
 from rmqcore.remoting import RequestRefusedError, ResponseCode
 
 GROUP_NAME_MAX: Final = 120
-#: the broker's own: what is decided of transactions, and what POP has open
+#: The broker's own groups consume the decisions of transactions, and what POP has open.
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
 REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
 _SYSTEM_GROUPS: Final = (
@@ -55,7 +55,7 @@ _NUMBERS: Final = frozenset(
     }
 )
 _INT32_MAX: Final = 2**31 - 1
-#: what RocketMQ lets one set of a group
+#: A group has no other attributes, as in RocketMQ.
 _ATTRIBUTES: Final = frozenset(
     {
         PRIORITY_FACTOR,

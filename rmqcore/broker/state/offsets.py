@@ -28,11 +28,12 @@ from rmqcore.world import monotonic_s
 
 logger = logging.getLogger(__name__)
 
-#: the newest part of the log counts as young: a new group reads a topic that lies in it whole
+#: A new group reads a queue from its first message when that is within this many bytes of the log's
+#: end, whatever it asked for.
 _YOUNG_BYTES: Final = 1 << 30
-#: new offsets between two counts of all of them
+#: All offsets are counted anew after this many new ones.
 _COUNTED_EVERY: Final = 1024
-#: seconds between two counts when there was no room
+#: All offsets are counted no sooner than after this when there was no room.
 _FULL_S: Final = 1.0
 _NOT_FOUND: Final = "Not found, do not set to zero, maybe this group boot first"
 

@@ -17,7 +17,7 @@ from rmqcore.files.config_tables import TopicConfig
 
 PRIORITY_FACTOR: Final = "priority.factor"
 _PERCENT: Final = 100
-#: a pop begins with any of more queues than a topic has
+#: A pop begins at a number drawn from this many, more than any topic has queues.
 _QUEUES: Final = 1 << 16
 
 

@@ -10,7 +10,7 @@ from rmqcore.broker.state.bodies import java_body
 from rmqcore.broker.state.budgets import (
     LOCKS_MAX,
     LOCKS_OF_CLIENT,
-    USUAL_LOCKS,
+    RESERVED_LOCKS,
     BudgetExceededError,
     check_name,
 )
@@ -53,20 +53,20 @@ class QueueLocks:
             check_name("a topic's name", key[0])
             lock = self._groups.get(group, {}).get(key)
             if lock is None or lock.client_id == client_id or _is_over(lock, now):
-                self._take(group, key, _Lock(client_id, now, connection))
+                self._acquire(group, key, _Lock(client_id, now, connection))
                 locked.append(queue)
         return success(body=java_body({"lockOKMQSet": locked}))
 
-    def _take(self, group: str, key: tuple[str, int], lock: _Lock) -> None:
+    def _acquire(self, group: str, key: tuple[str, int], lock: _Lock) -> None:
         former = self._groups.get(group, {}).get(key)
         if former is None or former.connection is not lock.connection:
             held = self._held[lock.connection]
             if held >= LOCKS_OF_CLIENT:
                 raise BudgetExceededError("queues that one client locks", LOCKS_OF_CLIENT)
-            if former is None and held >= USUAL_LOCKS and len(self) >= LOCKS_MAX:
+            if former is None and held >= RESERVED_LOCKS and len(self) >= LOCKS_MAX:
                 raise BudgetExceededError("queues that are locked", LOCKS_MAX)
         if former is not None:
-            self._give_back(former)
+            self._release(former)
         self._groups.setdefault(group, {})[key] = lock
         self._held[lock.connection] += 1
 
@@ -79,7 +79,7 @@ class QueueLocks:
         for queue in objects_in(body, "mqSet"):
             lock = locks.get(_key(queue))
             if lock is not None and lock.client_id == client_id:
-                self._give_back(locks.pop(_key(queue)))
+                self._release(locks.pop(_key(queue)))
         if not locks:
             self._groups.pop(group, None)
         return success()
@@ -87,7 +87,7 @@ class QueueLocks:
     def __len__(self) -> int:
         return self._held.total()
 
-    def _give_back(self, lock: _Lock) -> None:
+    def _release(self, lock: _Lock) -> None:
         self._held[lock.connection] -= 1
         if not self._held[lock.connection]:
             del self._held[lock.connection]
@@ -97,7 +97,7 @@ class QueueLocks:
         now = monotonic_s()
         for group, locks in list(self._groups.items()):
             for key in [key for key, lock in locks.items() if _is_over(lock, now)]:
-                self._give_back(locks.pop(key))
+                self._release(locks.pop(key))
             if not locks:
                 del self._groups[group]
 

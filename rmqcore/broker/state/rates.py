@@ -10,18 +10,18 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from rmqcore.broker.state.traffic import KINDS, In, Out, Traffic
+from rmqcore.broker.state.traffic import KINDS, FetchedCounts, StoredCounts, Traffic
 from rmqcore.world import monotonic_s, wall_clock_ms
 
-#: name in answers, seconds it reaches back, samples between two that are kept
+#: A span has a name in answers, a length in seconds, and a step from one kept sample to the next.
 _SPANS: Final = (("statsMinute", 60, 1), ("statsHour", 3600, 60), ("statsDay", 86400, 360))
-#: `Rates.sample` is called so often
+#: `Rates.sample` is called at this interval.
 SAMPLE_S: Final = 10.0
 _PUT: Final = "PUT"
 _GET: Final = "GET"
 _ALL_PUT: Final = "ALL_PUT"
 _ALL_GET: Final = "ALL_GET"
-#: RocketMQ's names: which counter, and whether its bytes are meant
+#: RocketMQ's names stand for a counter, and for its bytes or its messages.
 _NAMES: Final = {
     "TOPIC_PUT_NUMS": (_PUT, False),
     "TOPIC_PUT_SIZE": (_PUT, True),
@@ -60,9 +60,9 @@ class _History:
             while len(samples) > 1 and samples[1][0] <= now_s - span_s:
                 samples.popleft()
 
-    def told(self, now_s: float, counts: _Counts, *, size: bool) -> dict[str, dict[str, float]]:
+    def sums(self, now_s: float, counts: _Counts, *, size: bool) -> dict[str, dict[str, float]]:
         """Sums and rates up to now."""
-        told = {}
+        sums = {}
         for samples, (name, span_s, _) in zip(self.samples, _SPANS, strict=True):
             begin_s = now_s - span_s
             before = samples[0][1]
@@ -73,12 +73,12 @@ class _History:
             total = counts[field] - before[field]
             calls = counts.calls - before.calls
             elapsed_s = max(1.0, now_s - max(begin_s, self.since_s))
-            told[name] = {
+            sums[name] = {
                 "avgpt": total / calls if calls else 0.0,
                 "sum": total,
                 "tps": total / elapsed_s,
             }
-        return told
+        return sums
 
 
 def _today() -> datetime.date:
@@ -110,13 +110,13 @@ class DayTotals:
     def runtime_info(self) -> dict[str, str]:
         """RocketMQ's names and values of them."""
         self.sample()
-        told = {
+        sums = {
             "YesterdayMorning": self._yesterday_morning,
             "TodayMorning": self._today_morning,
             "TodayNow": self._now(),
         }
-        puts = {f"msgPutTotal{when}": str(put) for when, (put, _) in told.items()}
-        return puts | {f"msgGetTotal{when}": str(got) for when, (_, got) in told.items()}
+        puts = {f"msgPutTotal{when}": str(put) for when, (put, _) in sums.items()}
+        return puts | {f"msgGetTotal{when}": str(got) for when, (_, got) in sums.items()}
 
     def _now(self) -> tuple[int, int]:
         put = sum(counts.messages for counts in self._traffic.stored.values())
@@ -170,12 +170,12 @@ class Rates:
         counts = self._counts(kind, key)
         if counts is None:
             return None
-        return self._history((kind, key)).told(self._clock(), counts, size=size)
+        return self._history((kind, key)).sums(self._clock(), counts, size=size)
 
     def put_tps(self, topic: str) -> float:
         """Messages that a topic got a second, in the last minute."""
-        told = self.of("TOPIC_PUT_NUMS", topic)
-        return 0.0 if told is None else told["statsMinute"]["tps"]
+        sums = self.of("TOPIC_PUT_NUMS", topic)
+        return 0.0 if sums is None else sums["statsMinute"]["tps"]
 
     def _history(self, key: tuple[str, str]) -> _History:
         found = self._histories.get(key)
@@ -208,11 +208,11 @@ class Rates:
             counts = self._counts(kind, self._cluster)
             if counts is not None:
                 yield (kind, self._cluster), counts
-        for (topic, group), out in self._traffic.fetched.items():
-            yield (_GET, f"{topic}@{group}"), _Counts(out.messages, out.size, out.calls)
+        for (topic, group), fetched in self._traffic.fetched.items():
+            yield (_GET, f"{topic}@{group}"), _Counts(fetched.messages, fetched.size, fetched.calls)
 
 
-def _total(parts: Sequence[In | Out]) -> _Counts | None:
+def _total(parts: Sequence[StoredCounts | FetchedCounts]) -> _Counts | None:
     if not parts:
         return None
     return _Counts(

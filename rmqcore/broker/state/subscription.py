@@ -14,7 +14,7 @@ from rmqcore.store.consume.sql92 import Condition, ExpressionError, compile_cond
 
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"
-#: bytes, about
+#: A subscription takes about this many bytes beside its texts.
 _KEPT: Final = 256
 
 

@@ -43,7 +43,7 @@ def _up_to(most: int) -> Callable[[str], str | None]:
     return check
 
 
-#: says what a value has to be, when it is not
+#: Each check returns what a value would have to be, or None when it is that.
 _CHECKS: Final[Mapping[str, Callable[[str], str | None]]] = {
     QUEUE_TYPE: _one_of("BatchCQ", "SimpleCQ"),
     _CLEANUP: _one_of("DELETE"),
@@ -51,7 +51,7 @@ _CHECKS: Final[Mapping[str, Callable[[str], str | None]]] = {
     "reserve.time": _up_to(_INT64_MAX),
     "lite.topic.expiration": _up_to(_EXPIRATION_MAX),
 }
-#: what they are where nothing is said; they stay what they are
+#: These attributes have a default, and cannot be changed once the topic is there.
 _UNCHANGEABLE: Final = {QUEUE_TYPE: "SimpleCQ", _CLEANUP: "DELETE"}
 
 

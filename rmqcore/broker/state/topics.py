@@ -43,7 +43,7 @@ _NOT_FOR_CLIENTS: Final = frozenset(
         OFFSET_MOVED_TOPIC,
     }
 )
-#: of one topic
+#: A topic with more queues is refused.
 QUEUES_MAX: Final = 65_536
 _SCHEDULE_QUEUES: Final = 18
 _BENCHMARK_QUEUES: Final = 1024
@@ -74,10 +74,10 @@ class Topics:
         self._config = config
         self._on_change = on_change
         #: topics that are being deleted
-        self.leaving: set[str] = set()
+        self.being_deleted: set[str] = set()
         self.system_topics = frozenset(self._create_system_topics())
-        #: an opening of the store takes a topic that is neither in it nor has queues for one that
-        #: RocketMQ has deleted, and its messages with it
+        #: a topic that this file does not have when the store is opened counts as deleted by
+        #: RocketMQ, and its messages go with it: a send is answered when it is written
         self.file = TableFile(table)
 
     def get(self, topic: str) -> TopicConfig | None:

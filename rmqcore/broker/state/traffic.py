@@ -12,12 +12,12 @@ TRANSACTION: Final = "transaction"
 PRIORITY: Final = "priority"
 KINDS: Final = (NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY)
 
-#: upper bounds of the buckets of message sizes, bytes; above the last there is one more
+#: A message is counted in the first bucket whose bound, in bytes, it does not exceed; or the last.
 SIZE_BOUNDS: Final = (1 << 10, 4 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20)
 
 
 @dataclass(slots=True)
-class In:
+class StoredCounts:
     """What was stored of one topic and one type of message."""
 
     messages: int = 0
@@ -28,7 +28,7 @@ class In:
 
 
 @dataclass(slots=True)
-class Out:
+class FetchedCounts:
     """What one group has got of one topic."""
 
     messages: int = 0
@@ -48,15 +48,15 @@ class Traffic:
     """
 
     def __init__(self) -> None:
-        self.stored: dict[tuple[str, str], In] = {}
-        self.fetched: dict[tuple[str, str], Out] = {}
+        self.stored: dict[tuple[str, str], StoredCounts] = {}
+        self.fetched: dict[tuple[str, str], FetchedCounts] = {}
         self.dead: dict[tuple[str, str], int] = {}
 
     def add_stored(self, topic: str, kind: str, messages: int, size: int) -> None:
         """Count what a send has stored."""
         counts = self.stored.get((topic, kind))
         if counts is None:
-            counts = self.stored[topic, kind] = In()
+            counts = self.stored[topic, kind] = StoredCounts()
         counts.calls += 1
         counts.messages += messages
         counts.size += size
@@ -69,7 +69,7 @@ class Traffic:
         """Count what a pull was answered with."""
         counts = self.fetched.get((topic, group))
         if counts is None:
-            counts = self.fetched[topic, group] = Out()
+            counts = self.fetched[topic, group] = FetchedCounts()
         counts.calls += 1
         counts.messages += messages
         counts.size += size

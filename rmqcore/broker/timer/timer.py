@@ -49,17 +49,18 @@ _SECOND_MS: Final = 1000
 _REQUESTS: Final = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
 _SLOT: Final = "TIMER_OUT_MS"
 _RECALLS: Final = "TIMER_DEL_UNIQKEY"
-#: for so long what a marker names is not delivered; both are of one second
+#: A message that a marker names is not delivered for this long after it; both are of one second.
 _RECALLED_MS: Final = 2000
+#: A text with more digits is taken for no number.
 _NUMBER_MAX: Final = 19
-#: what the file of progress can hold
+#: A later time counts as this one, the last that the file of progress holds.
 _LATEST_MS: Final = 2**63 - 1
 _READ_AT_ONCE: Final = 128
 _DELIVERED_AT_ONCE: Final = 256
 _PAUSE_S: Final = 0.5
-_ONE: Final[GetBounds] = {"max_messages": 1, "max_bytes": 0, "tags": None, "max_scanned": 1}
+_ONE_MESSAGE: Final[GetBounds] = {"max_messages": 1, "max_bytes": 0, "tags": None, "max_scanned": 1}
 _BLOCK: Final = 1024
-#: a message that is delivered here would come out without end, or stand for what nobody has sent
+#: No message is delivered into these: it would come out without end, or pass for the broker's own.
 _NO_PLACES: Final = (TIMER_TOPIC, SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC)
 
 
@@ -191,10 +192,9 @@ class TimerMessages:
 
     # ---- delivering
 
-    def arrived(self, topic: str, _: int) -> None:
-        """Look at once when something has come into its own queue."""
-        if topic == TIMER_TOPIC:
-            self.wake()
+    def arrived(self, _: str, __: int) -> None:
+        """Hear that something has come into its own queue."""
+        self.wake()
 
     def wake(self) -> None:
         """Look at once for what has come into the queue."""
@@ -253,12 +253,14 @@ class TimerMessages:
         if self._heap and self._heap[0].due_ms <= wall_clock_ms():
             offset = self._heap[0].queue_offset
             if not self._is_cached(offset):
-                await asyncio.to_thread(self._store.fetch, TIMER_TOPIC, 0, offset, **_ONE)
+                await asyncio.to_thread(self._store.fetch, TIMER_TOPIC, 0, offset, **_ONE_MESSAGE)
                 # what could not be fetched is not tried again: the get says why
                 self._fetched = offset
 
     def _is_cached(self, offset: int) -> bool:
-        return offset == self._fetched or self._store.is_cached(TIMER_TOPIC, 0, offset, **_ONE)
+        return offset == self._fetched or self._store.is_cached(
+            TIMER_TOPIC, 0, offset, **_ONE_MESSAGE
+        )
 
     def _round(self) -> bool:
         """Read and deliver a bounded number; tells whether nothing is left to do now."""
