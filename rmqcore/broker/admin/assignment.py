@@ -48,7 +48,7 @@ class Queue(NamedTuple):
 
 
 class Assignment:
-    """Requests 400, 401 and 402.
+    """Shares queues out among the clients of a group, and keeps which groups pop which topics.
 
     Args:
         state: the broker's.

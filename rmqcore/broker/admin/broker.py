@@ -41,7 +41,7 @@ _OF_OTHERS: Final = {"filterServerNums": "0", "traceOn": "true", "useTLS": "fals
 
 
 class AdminBroker:
-    """Requests 25, 26, 46, 306, 307, 309, 315, 316, 321 and 329.
+    """Changes settings, cleans up, says what was counted, and asks clients on behalf of others.
 
     Args:
         state: the broker's.

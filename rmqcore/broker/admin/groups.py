@@ -27,7 +27,7 @@ from rmqcore.remoting.serves import serves
 
 
 class AdminGroups:
-    """Requests 200, 201, 203, 204, 207, 208, 225, 317, 328, 343, 345, 352 and 353."""
+    """Changes and lists groups, and says who is connected and how far each is."""
 
     def __init__(self, state: BrokerState) -> None:
         self._store, self._config = state.store, state.config

@@ -27,7 +27,7 @@ _CLIENT_TIMEOUT_MS: Final = 5000
 
 
 class AdminOffsets:
-    """Requests 43, 45, 222, 223 and 314."""
+    """Sets offsets back, copies and lists them."""
 
     def __init__(self, state: BrokerState) -> None:
         self._store, self._config = state.store, state.config

@@ -36,7 +36,7 @@ _ANSWER_SIZE_MAX: Final = DEFAULT_LIMITS.frame_size - (1 << 20)
 
 
 class QueryMessages:
-    """Requests 12 and 33."""
+    """Looks messages up by key, by unique key and by physical offset."""
 
     def __init__(self, state: BrokerState) -> None:
         self._store: MessageStore = state.store

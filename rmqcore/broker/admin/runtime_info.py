@@ -40,7 +40,7 @@ _OF_OTHERS: Final = {
 
 
 class RuntimeInfo:
-    """Request 28.
+    """Counters and rates under RocketMQ's names.
 
     Args:
         state: the broker's.

@@ -35,7 +35,7 @@ _FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
 
 
 class AdminTopics:
-    """Requests 17, 18, 21, 202, 215, 300, 303, 305, 351 and 513."""
+    """Creates, changes, deletes and lists topics, and measures them."""
 
     def __init__(
         self,

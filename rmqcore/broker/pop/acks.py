@@ -68,7 +68,7 @@ _DROPPED: Final = ("DELAY", "POP_CK")
 
 
 class PopAcks:
-    """Requests 200051, 200151 and 200053, and messages that come again.
+    """Acknowledgements of popped messages, and messages that come again.
 
     Args:
         state: the broker's.

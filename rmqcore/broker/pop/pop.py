@@ -79,7 +79,7 @@ class _Popped:
 
 
 class PopMessages:
-    """Requests 200050, 200052, 200054 and 200055.
+    """Pops and peeks, and what tells whether there is something to pop.
 
     Args:
         state: the broker's.

@@ -1,4 +1,4 @@
-"""Pulling: requests 11 and 361, pulls that are held until something arrives, cold reads.
+"""Pulling: at once or when something arrives, and from the disk in another thread.
 
 Never keeps what was handed out in mind; that is POP's.
 

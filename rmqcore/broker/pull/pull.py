@@ -118,7 +118,7 @@ class PullRequest(NamedTuple):
 
 
 class PullMessages:
-    """Requests 11 and 361."""
+    """Answers pulls, or lets them wait for what comes."""
 
     def __init__(
         self,

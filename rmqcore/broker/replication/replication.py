@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class Replication:
-    """One broker's part in its group of master and slaves; answers request 907.
+    """One broker's part in its group of master and slaves, and the requests about that.
 
     Attributes:
         service: sends the log; also a slave's, to a master that has lost its end.

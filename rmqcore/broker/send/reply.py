@@ -39,7 +39,7 @@ Store = Callable[[Connection, RemotingCommand], RemotingCommand | Awaitable[Remo
 
 
 class ReplyMessages:
-    """Requests 324 and 325.
+    """Passes replies on.
 
     Args:
         state: the broker's.

@@ -86,7 +86,7 @@ _CODES: Final = {
 
 
 class SendMessages:
-    """Requests 10, 310, 320 and 36.
+    """Stores what producers send, and what consumers give back.
 
     Args:
         state: the broker's.

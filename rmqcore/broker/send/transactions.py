@@ -62,7 +62,7 @@ class _Round:
 
 
 class Transactions:
-    """Requests 37 and 323, half messages, and the rounds of checks.
+    """Half messages, what producers decide of them, and the rounds of checks.
 
     Args:
         state: the broker's.

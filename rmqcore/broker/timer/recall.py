@@ -37,7 +37,7 @@ _STORED: Final = (
 
 
 class RecallMessages:
-    """Request 370.
+    """Takes timer messages back.
 
     Args:
         state: the broker's.

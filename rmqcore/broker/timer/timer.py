@@ -75,7 +75,7 @@ class _Waiting(NamedTuple):
 
 
 class TimerMessages:
-    """Puts messages off, and delivers them; requests 60 and 61.
+    """Puts messages off, delivers them, and says how far that is.
 
     Args:
         state: the broker's.
