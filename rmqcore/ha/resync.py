@@ -41,11 +41,14 @@ _IDLE_MAX: Final = 2
 #: known: the first of a record's size, which is below 16 MiB.
 _FIRST: Final = 1
 _READ_SIZE: Final = 1 << 20
-#: A frame of RocketMQ's with this many bytes is followed by another one; our frames are larger.
+#: A frame of RocketMQ's with this many bytes is followed by another one, where its settings do not
+#: say less; our frames are larger.
 _BATCH: Final = 32 * 1024
-#: A master that sends only smaller frames for this long has sent all that it had, and sends what
-#: is put meanwhile.
+#: A master that sends only smaller frames for this long may have sent all that it had, and sends
+#: what is put meanwhile.
 _GROWS_S: Final = 3.0
+#: A master that has nothing this many bytes ahead, nor after twice that time, has sent nearly all.
+_AHEAD: Final = 1 << 20
 
 
 class ReadLog(Protocol):
@@ -271,7 +274,7 @@ async def fetch(
         start = await _first_sent(address, 0, OFFSET_MAX, log.log_file_size)
     if start is None:
         return 0
-    grows_since: float | None = None
+    growth = _Growth(address, start)
     async with aclosing(_sent_from(address, start)) as sent:
         async for offset, data in sent:
             if not data:
@@ -281,11 +284,46 @@ async def fetch(
             else:
                 log.append_data(data, offset)
             progress(offset + len(data) - start)
-            if grows_since is None or len(data) >= _BATCH:
-                grows_since = monotonic_s()
-            elif monotonic_s() - grows_since >= _GROWS_S:
+            if await growth.is_all(offset + len(data), len(data)):
                 break
     return log.drop_partial() - (0 if start == _FIRST else start)
+
+
+class _Growth:
+    """Tells when all was had of a log that grows meanwhile.
+
+    How large a frame is does not tell: the other side's settings may keep all of them small. So it
+    is asked what lies further on; when that is nothing, its end lies in front of there.
+
+    Args:
+        address: replication port of the other side.
+        start: physical offset from which on it is fetched.
+    """
+
+    def __init__(self, address: str, start: int) -> None:
+        self._address = address
+        self._goal: int | None = None
+        self._since: float | None = None
+        self._from = start
+
+    async def is_all(self, end: int, size: int) -> bool:
+        """Take note of a frame: whether all is there that the other side had a moment ago.
+
+        Args:
+            end: where it ends.
+            size: its bytes.
+        """
+        if self._goal is not None:
+            return end >= self._goal
+        now = monotonic_s()
+        if self._since is not None and size < _BATCH:
+            if now - self._since < _GROWS_S:
+                return False
+            ahead = end + max(_AHEAD, 2 * (end - self._from))
+            if not await _sends(self._address, ahead):
+                self._goal = ahead
+        self._since, self._from = now, end
+        return False
 
 
 def damage_in(directory: StoreDir, error: CorruptStoreError) -> Divergence | None:

@@ -1,7 +1,10 @@
 """Masters and slaves on small stores in one process, and peers that speak single bytes."""
 
 import asyncio
+import fcntl
 import random
+import sys
+import termios
 import warnings
 from contextlib import asynccontextmanager, contextmanager
 
@@ -119,6 +122,13 @@ async def tries(client, count=3):
         del client._log_disconnect
 
 
+def _on_its_way(one):
+    """Bytes that were sent to a slave, and that its side has not acknowledged to this one."""
+    if one._sock.fileno() < 0:
+        return 0
+    return int.from_bytes(fcntl.ioctl(one._sock, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+
+
 class Clock:
     """The time that both sides of replication go by, in seconds; it stands still by itself."""
 
@@ -142,7 +152,14 @@ class Clock:
         return self.now
 
     async def go_on(self, seconds, service):
-        """Let so much time pass, in which every slave's connection looks at the clock."""
+        """Let so much time pass, in which every slave's connection looks at the clock.
+
+        What was sent before is at the other side: however busy the machine is, time does not pass
+        while it is on its way.
+        """
+        await until_async(
+            lambda: not any(map(_on_its_way, service.connections)), "what was sent has arrived"
+        )
         self.now += seconds
         wanted = self._rounds + 3
         await until_async(
