@@ -258,6 +258,7 @@ class Broker:
             parts.store.topics.follow()
             parts.store.topics.persist()
         else:
+            parts.topics.know_again(parts.store.queues())
             parts.offsets.bring_back()
             parts.pop_order.bring_back(parts.store.max_queue_offset)
         parts.checkpoints.load()

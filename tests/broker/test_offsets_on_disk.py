@@ -42,7 +42,7 @@ def power_cut(with_broker, tmp_path):
             await peer.client.close()
             await broker.stop()
 
-    def run(before, after, *, write_offsets=True):
+    def run(before, after, *, write_offsets=True, **settings):
         async def scenario(broker, peer):
             await before(broker, peer)
             broker.store.topics.persist()
@@ -50,7 +50,7 @@ def power_cut(with_broker, tmp_path):
                 broker.store.consumer_offsets.persist()
             await go_on(left(broker), after)
 
-        with_broker(scenario, **UNHURRIED)
+        with_broker(scenario, **UNHURRIED, **settings)
 
     return run
 
@@ -70,6 +70,27 @@ def test_a_message_that_came_again_is_there(power_cut, clock):
         assert [m.body for m, _ in handed_out(await pop(peer))] == [b"0"]
 
     power_cut(before, after)
+
+
+def test_a_message_that_came_again_is_found_where_its_topic_was_not_written(power_cut, clock):
+    """The retry topic, of a queue each, is in the table a moment after the log has the message."""
+
+    async def before(broker, peer):
+        await send_many(peer, 4, queues=4)
+        assert len(handed_out(await pop(peer, invisible_ms=1000))) == 4
+        clock.go_on(2000)
+        assert not comes_again(broker)
+        broker.store.flush_log()
+        topics = broker.store.topics
+        for name in [each.topic_name for each in topics]:
+            if name == "%RETRY%CG_T":
+                assert topics.get(name).read_queue_nums == 4
+                topics.remove(name)
+
+    async def after(_, peer):
+        assert sorted(m.body for m, _ in handed_out(await pop(peer))) == [b"0", b"1", b"2", b"3"]
+
+    power_cut(before, after, useSeparateRetryQueue="true")
 
 
 def test_a_message_that_was_given_back_is_there(power_cut):

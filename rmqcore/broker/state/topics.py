@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from typing import Final
@@ -26,7 +27,7 @@ from rmqcore.files.service_topics import (
     SYSTEM_PREFIX,
 )
 from rmqcore.files.timer_check import TIMER_TOPIC
-from rmqcore.message import RETRY_PREFIX
+from rmqcore.message import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from rmqcore.remoting import RequestRefusedError, ResponseCode
 from rmqcore.remoting.codes import PERM_INHERIT, PERM_READ, PERM_WRITE
 
@@ -205,6 +206,30 @@ class Topics:
             )
             self._put(found)
         return found
+
+    def know_again(self, queues: Iterable[tuple[str, int]]) -> None:
+        """Have the topics of groups whose messages are there; before anything is served.
+
+        The message that makes such a topic is in the log before the table is written: a power cut
+        in between leaves queues that nobody would read.
+
+        Args:
+            queues: (topic, queue id) of every queue of the store.
+        """
+        counts: dict[str, int] = {}
+        for topic, queue_id in queues:
+            if topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
+                counts[topic] = max(counts.get(topic, 0), queue_id + 1)
+        for topic, count in counts.items():
+            found = self.table.get(topic)
+            if found is None:
+                known = TopicConfig(topic_name=topic, read_queue_nums=count, write_queue_nums=count)
+            elif found.read_queue_nums < count and topic.startswith(RETRY_PREFIX):
+                known = replace(found, read_queue_nums=count)
+            else:
+                continue
+            with suppress(MessageIllegalError):
+                self.table.put(known)
 
     @staticmethod
     def queue_for_send(topic: TopicConfig, queue_id: int) -> int:
