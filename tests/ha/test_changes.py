@@ -190,7 +190,7 @@ def test_a_slave_without_memory_says_so_and_goes_on_when_there_is_some(tmp_path,
 
 def test_an_append_that_takes_long_ends_before_another_connection_begins(tmp_path, monkeypatch):
     at_work, begun_meanwhile, connections, given_up = [], [], [], []
-    may_end = threading.Event()
+    may_end, clock = threading.Event(), Clock(monkeypatch)
 
     async def master_that_falls_silent(reader, writer):
         start = int.from_bytes(await reader.readexactly(8))
@@ -228,7 +228,9 @@ def test_an_append_that_takes_long_ends_before_another_connection_begins(tmp_pat
             peer_master(*2 * [master_that_falls_silent]) as port,
             following(slave, port, ha_housekeeping_interval=50) as client,
         ):
-            await until_async(lambda: at_work and given_up, "the slave gives the connection up")
+            await until_async(lambda: at_work, "the slave has something to append")
+            clock.now += 1
+            await until_async(lambda: given_up, "the slave gives the connection up")
             for _ in range(50):
                 await asyncio.sleep(0)
             assert client.state is HAState.TRANSFER
