@@ -257,6 +257,8 @@ class Broker:
             # before the log comes: it has topics that the table does not have yet
             parts.store.topics.follow()
             parts.store.topics.persist()
+            # what it had handed out as a master may have been of another log
+            parts.pop_order.bring_back(lambda *_: 0)
         else:
             parts.topics.know_again(parts.store.queues())
             parts.offsets.bring_back()

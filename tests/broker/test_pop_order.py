@@ -258,6 +258,28 @@ def test_what_was_handed_out_survives_a_restart(with_broker):
     with_broker(go_on)
 
 
+def test_a_slave_forgets_what_it_handed_out_as_a_master(with_broker):
+    """Made master again, it may have another log up to there."""
+
+    async def hand_out(_, peer):
+        await send_many(peer, 2, queues=1)
+        receipts.extend(handed_out(await pop_in_order(peer)))
+
+    async def follow(broker, _):
+        assert broker.store.max_queue_offset("T", 0) == 2
+
+    async def lead(broker, peer):
+        broker.store.consumer_offsets.commit(*KEY[:2], 0, 0)
+        for message, receipt in receipts:
+            assert (await acknowledge(peer, message, receipt)).code == 0
+        assert broker.store.consumer_offsets.get(*KEY) == 0
+
+    receipts = []
+    with_broker(hand_out)
+    with_broker(follow, brokerRole="SLAVE", brokerId=1)
+    with_broker(lead)
+
+
 def test_the_file_is_rocketmqs(tmp_path):
     order = PopOrder(tmp_path, lambda: 5000)
     order.hand_out(KEY, [3, 4, 6], 1000, 60_000, "a")
