@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Never
 
 import typer
 
+from rmqcore.cli.exit_codes import ExitCode
 from rmqcore.cli.options import (
     AsJson,
     ConfigFile,
@@ -19,7 +22,7 @@ from rmqcore.cli.output import print_json, size_text
 from rmqcore.cli.progress import Bars
 from rmqcore.cli.times import parse_duration
 from rmqcore.files.objects.errors import ObjectAccessError, ObjectStoreError
-from rmqcore.transfer.archive import Archiver, ArchiveReport, restore
+from rmqcore.transfer.archive import Archiver, ArchiveReport, restore, verify_archive
 from rmqcore.world import sleep
 
 ArchiveUrl = Annotated[
@@ -38,6 +41,37 @@ StorageOptions = Annotated[
 def storage_options(pairs: list[str] | None) -> dict[str, str]:
     """The options of ``--storage-option``."""
     return {name: str(value) for name, value in parse_settings(pairs).items()}
+
+
+def place_of(store: Path) -> str:
+    """The URL that was given for a store's directory, as `Path` has left it, or the directory."""
+    text = re.sub(r"^file:/(?!/)", "file:///", str(store))
+    return re.sub(r"^([A-Za-z][A-Za-z0-9+.-]+):/(?!/)", r"\1://", text)
+
+
+def verify_place(
+    place: str, options: list[str] | None, *, crc: bool, jobs: int, as_json: bool
+) -> Never:
+    """Verify an archive, print what was found, and end the command."""
+    with Bars() as bars:
+        report = verify_archive(
+            place,
+            storage_options=storage_options(options),
+            check_crc=crc,
+            jobs=jobs,
+            progress=lambda done, total: bars.show("check archive", done, total),
+        )
+    if as_json:
+        print_json(report.as_dict())
+    else:
+        for finding in report.findings:
+            typer.echo(finding)
+        verdict = "clean" if report.clean else "NOT clean"
+        typer.echo(
+            f"{report.url}: physical offsets {report.start} to {report.end}, "
+            f"{report.records:,} records in {report.files} files: {verdict}"
+        )
+    raise typer.Exit(ExitCode.DONE if report.clean else ExitCode.FINDINGS)
 
 
 def archive(

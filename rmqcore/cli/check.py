@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from rmqcore.cli.archive import StorageOptions, place_of, verify_place
 from rmqcore.cli.exit_codes import ExitCode
 from rmqcore.cli.failures import HELP, as_followed
 from rmqcore.cli.options import AsJson, ConfigFile, Settings, StorePath, configured
@@ -23,6 +24,7 @@ from rmqcore.doctor import verify as verify_store
 from rmqcore.doctor.dump import KINDS, kind_of
 from rmqcore.errors import ConfigError
 from rmqcore.files.store_dir import StoreDir
+from rmqcore.scan.any_log import is_archive
 
 _STYLES = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "dim"}
 _HEX_SHOWN = 16
@@ -41,6 +43,7 @@ def verify(
     start: Annotated[
         int, typer.Option(min=0, metavar="OFFSET", help="begin at this physical offset")
     ] = 0,
+    options: StorageOptions = None,
     config: ConfigFile = None,
     settings: Settings = None,
     as_json: AsJson = False,
@@ -48,8 +51,11 @@ def verify(
     """Check log, consume queues, index, checkpoint, and that they agree; changes nothing.
 
     Exit code 0 when there is nothing but notes, 1 with errors or warnings. With --max-duration or
-    --start only the log is looked at, as far as it comes.
+    --start only the log is looked at, as far as it comes. STORE may be an archive's URL: then all
+    of its files are compared with what its manifest says.
     """
+    if is_archive(place_of(store)):
+        verify_place(place_of(store), options, crc=crc, jobs=jobs, as_json=as_json)
     with Bars() as bars:
         report = verify_store(
             store,

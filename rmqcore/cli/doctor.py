@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from rmqcore.cli import complete
+from rmqcore.cli.archive import StorageOptions, place_of, storage_options
 from rmqcore.cli.exit_codes import FSCK_CODES, FsckCode
 from rmqcore.cli.failures import DoctorCommand, DoctorGroup, as_followed
 from rmqcore.cli.options import AsJson, ConfigFile, Settings, StorePath, configured
@@ -153,6 +154,7 @@ def explain(
     key: Annotated[str | None, typer.Option(help="a key, or the unique key")] = None,
     message_id: Annotated[str | None, typer.Option(help="an offset id")] = None,
     phy_offset: Annotated[int | None, typer.Option(min=0, help="place in the log")] = None,
+    options: StorageOptions = None,
     config: ConfigFile = None,
     settings: Settings = None,
     as_json: AsJson = False,
@@ -163,7 +165,8 @@ def explain(
     when the message is found, or the store takes puts, else 4.
     """
     answer = explain_store(
-        store,
+        place_of(store),
+        storage_options=storage_options(options),
         topic=topic,
         queue_id=queue,
         queue_offset=offset,

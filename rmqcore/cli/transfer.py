@@ -7,13 +7,14 @@ from dataclasses import asdict
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from rmqcore.adapters.queuelib_files import import_queues
 from rmqcore.adapters.task_queue_files import import_huey, import_kombu
 from rmqcore.cli import complete
+from rmqcore.cli.archive import StorageOptions, place_of, storage_options
 from rmqcore.cli.options import (
     AsJson,
     ConfigFile,
@@ -33,9 +34,10 @@ from rmqcore.errors import ArgumentError, CorruptRecordError
 from rmqcore.files.config_tables import TopicConfigTable
 from rmqcore.files.store_dir import StoreDir, subdirectories
 from rmqcore.native.derive._dispatch import DispatchBatch
+from rmqcore.scan.any_log import is_archive
 from rmqcore.scan.log_walk import LogWalk
 from rmqcore.scan.plan import plan
-from rmqcore.transfer.export import export_store
+from rmqcore.transfer.export import ExportedPart, export_store
 from rmqcore.transfer.import_files import ImportReport, exported_files, import_files
 from rmqcore.transfer.import_record import ImportRecord
 from rmqcore.world import wall_clock_ms
@@ -77,13 +79,18 @@ def export(
     ] = False,
     jobs: Annotated[int, typer.Option(min=1, help="processes that work side by side")] = 1,
     skip_damaged: SkipDamaged = False,
+    above: Annotated[
+        str | None,
+        typer.Option("--archive", metavar="URL", help="of the store: also what was deleted there"),
+    ] = None,
+    options: StorageOptions = None,
     config: ConfigFile = None,
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the messages of a store, cold or live, to files; _manifest.json says which.
 
-    STORE may be namesrv://host:port/topic, a topic of running brokers.
+    STORE may be namesrv://host:port/topic, a topic of running brokers, or an archive's URL.
     """
     if is_cluster(
         store,
@@ -91,6 +98,7 @@ def export(
         uncommitted=uncommitted,
         jobs=jobs > 1,
         skip_damaged=skip_damaged,
+        archive=above,
         config=config,
         settings=settings,
     ):
@@ -98,21 +106,18 @@ def export(
 
         parts = export_url(store, directory, file_format.value)
     else:
-        loaded = configured(config, settings)
-        if StoreDir(store, loaded.store_path_commit_log).exists():
-            _check_topics(store, topics, loaded)
-        with Bars() as bars:
-            parts = export_store(
-                store,
-                directory,
-                file_format=file_format.value,
-                topics=topics or None,
-                uncommitted=uncommitted,
-                config=loaded,
-                jobs=jobs,
-                skip_damaged=skip_damaged,
-                progress=lambda done, total: bars.show("export", done, total),
-            )
+        parts = _export_store(
+            store,
+            directory,
+            above,
+            configured(config, settings),
+            file_format=file_format.value,
+            topics=topics or None,
+            uncommitted=uncommitted,
+            jobs=jobs,
+            skip_damaged=skip_damaged,
+            storage_options=storage_options(options),
+        )
     if as_json:
         print_json({"directory": str(directory), "parts": [asdict(part) for part in parts]})
     else:
@@ -124,6 +129,24 @@ def export(
             path, phy_offset, reason = str(one["path"]), int(one["phy_offset"]), str(one["reason"])
             damage(CorruptRecordError(path, phy_offset, reason))
     damage.finish()
+
+
+def _export_store(
+    store: Path, directory: Path, above: str | None, config: StoreConfig, **settings: Any
+) -> list[ExportedPart]:
+    place = place_of(store)
+    is_all_here = above is None and not is_archive(place)
+    if is_all_here and StoreDir(store, config.store_path_commit_log).exists():
+        _check_topics(store, settings["topics"], config)
+    with Bars() as bars:
+        return export_store(
+            place,
+            directory,
+            config=config,
+            archive=above,
+            progress=lambda done, total: bars.show("export", done, total),
+            **settings,
+        )
 
 
 def import_(

@@ -8,7 +8,8 @@ Floor: F8.
 
 from rmqcore.doctor.diff import Difference, DiffReport, diff
 from rmqcore.doctor.dump import DumpField, DumpItem, dump
-from rmqcore.doctor.explain import Explanation, explain
+from rmqcore.doctor.explain import explain
+from rmqcore.doctor.explanation import Explanation
 from rmqcore.doctor.findings import Finding, Severity, VerifyReport
 from rmqcore.doctor.lost_messages import LostMessage
 from rmqcore.doctor.plan import RepairPlan, Step, StepKind, plan

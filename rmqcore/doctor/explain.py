@@ -6,11 +6,9 @@ Reads only, beside a writer too, and believes nothing: each sentence is what the
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -18,6 +16,8 @@ from rmqcore._codec import decode_message_id, decode_record
 from rmqcore._index import index_hash
 from rmqcore.config import StoreConfig, load_config
 from rmqcore.doctor.covering_records import GAP_TOPIC, LOST_FLAG
+from rmqcore.doctor.explain_archive import ArchiveQuestion
+from rmqcore.doctor.explanation import Explanation
 from rmqcore.doctor.journal import Journal
 from rmqcore.doctor.sizes import lenient_config
 from rmqcore.doctor.verify_files import leases_problem
@@ -32,6 +32,8 @@ from rmqcore.native.format._message import MessageExt
 from rmqcore.native.format._numbers import SysFlag
 from rmqcore.rebuild.index_files import open_index
 from rmqcore.recovery.trial import try_opening
+from rmqcore.scan.any_log import is_archive
+from rmqcore.scan.archive_log import ArchiveLog
 from rmqcore.scan.plan import LogPlan
 from rmqcore.scan.unit_files import UNITS, UnitFiles
 from rmqcore.services.retention import CleanCommitLogService, LogFileInfo, disk_usage
@@ -40,35 +42,6 @@ from rmqcore.world import wall_clock_ms
 
 _CHAIN_SHOWN = 64
 _FILES_SHOWN = 8
-
-
-@dataclass(slots=True)
-class Explanation:
-    """What was asked, and what the bytes of the store say to it.
-
-    Attributes:
-        question: in words.
-        found: the message is found, or the store takes puts.
-        reason: the one sentence that answers.
-        facts: (what was looked at, what is there), in the order of looking.
-        advice: what helps; empty when nothing is to be done.
-    """
-
-    question: str
-    found: bool = False
-    reason: str = ""
-    facts: list[tuple[str, str]] = field(default_factory=list)
-    advice: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The explanation as plain values, for JSON."""
-        return {
-            "question": self.question,
-            "found": self.found,
-            "reason": self.reason,
-            "facts": [list(fact) for fact in self.facts],
-            "advice": self.advice,
-        }
 
 
 def explain(
@@ -81,11 +54,13 @@ def explain(
     message_id: str | None = None,
     phy_offset: int | None = None,
     config: StoreConfig | str | Path | None = None,
+    storage_options: Mapping[str, str] | None = None,
 ) -> Explanation:
     """Say why a message is not found, or without one, why the store takes no puts.
 
     Args:
-        store_path: the store's directory; only read, also beside a writer.
+        store_path: the store's directory; only read, also beside a writer. Or an archive, by its
+            URL or its directory.
         topic: with ``queue_offset`` or ``key``.
         queue_id: of the topic, with ``queue_offset``.
         queue_offset: the message's number in its queue.
@@ -93,20 +68,26 @@ def explain(
         message_id: its offset id.
         phy_offset: where its record begins.
         config: settings of the store, as for `open_store`; retention is judged by them.
+        storage_options: of an archive, as for `rmqcore.scan.open_any_log`.
 
     Raises:
         StoreNotFoundError: no store is there.
+        ArchiveError, ObjectStoreError: no archive is there, or it cannot be read.
         ArgumentError: a message id that is none, or arguments that do not name one message.
     """
     named = [name is not None for name in (queue_offset, key, message_id, phy_offset)]
     if sum(named) > 1 or (topic is None) is (queue_offset is not None or key is not None):
         rule = "a topic with a queue offset or a key, a message id, a physical offset, or nothing"
         raise ArgumentError("message", ..., f"is to be named by {rule}")
-    loaded = load_config(config)
-    directory = StoreDir(store_path, loaded.store_path_commit_log)
-    directory.require()
-    log = LogPlan(directory, lenient_config(loaded, directory), strict=False)
-    asked = _Question(log, loaded)
+    asked: _Question | ArchiveQuestion
+    if is_archive(store_path):
+        asked = ArchiveQuestion(ArchiveLog(os.fspath(store_path), storage_options))
+    else:
+        loaded = load_config(config)
+        directory = StoreDir(store_path, loaded.store_path_commit_log)
+        directory.require()
+        log = LogPlan(directory, lenient_config(loaded, directory), strict=False)
+        asked = _Question(log, loaded)
     if topic is not None and queue_offset is not None:
         return asked.by_queue_offset(topic, queue_id, queue_offset)
     if topic is not None and key is not None:
@@ -119,7 +100,7 @@ def explain(
         asked.note("message id", f"stored by {host} at physical offset {phy_offset}")
     if phy_offset is not None:
         return asked.by_phy_offset(phy_offset)
-    return asked.of_store()
+    return asked.of_archive() if isinstance(asked, ArchiveQuestion) else asked.of_store()
 
 
 class _Question:

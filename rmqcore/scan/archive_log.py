@@ -68,6 +68,11 @@ class ArchiveLog:
         return load_manifest(self._objects).generation == self.manifest.generation
 
     @property
+    def place(self) -> str:
+        """Its URL, for errors."""
+        return self.url
+
+    @property
     def known_end(self) -> int:
         """Up to where manifests know every record: the end."""
         return self.end
@@ -78,6 +83,7 @@ class ArchiveLog:
         high: int | None = None,
         begin_ms: int | None = None,
         end_ms: int | None = None,
+        topics: frozenset[str] | None = None,
     ) -> list[ArchivedFile]:
         """Its files that may have records between offsets and times, in log order.
 
@@ -86,12 +92,15 @@ class ArchiveLog:
             high: the same, not included; None for the end.
             begin_ms: store time; None for any.
             end_ms: the same, included.
+            topics: leave out pages without messages of these; None for all.
         """
         stop = self.end if high is None else high
         pages = tuple(
             page
             for page in self.manifest.pages
-            if _overlaps(page, low, stop) and _in_time(page, begin_ms, end_ms)
+            if _overlaps(page, low, stop)
+            and _in_time(page, begin_ms, end_ms)
+            and (topics is None or page.topics is None or not topics.isdisjoint(page.topics))
         )
         found = self._files.get(pages)
         if found is None:
@@ -113,6 +122,24 @@ class ArchiveLog:
             tag=file.tag,
             storage_options=self._options,
         )
+
+    def file_start(self, phy_offset: int) -> int:
+        """Where the file that holds a physical offset begins."""
+        return phy_offset - (phy_offset - self.start) % self.file_size
+
+    def cut_behind(self, start: int, split_size: int, high: int) -> int:
+        """Where a split that begins at ``start`` and has about ``split_size`` bytes ends.
+
+        Args:
+            start: where a record begins.
+            split_size: bytes.
+            high: where the last split ends.
+        """
+        file = self.file_at(start)
+        if file is None:
+            return high
+        cuts = (cut for cut in file.cuts if cut >= start + split_size)
+        return min(next(cuts, file.end), high)
 
     # ---- records
 
@@ -158,6 +185,13 @@ class ArchiveLog:
             for topic, rows in (file.topics or {}).items():
                 found.setdefault(topic, set()).update(row[0] for row in rows)
         return found
+
+    def last_of_queue(self, topic: str, queue_id: int) -> GoodRecord | None:
+        """The file with a queue's last message, and the last time in it; None for none."""
+        for file in reversed(self.files()):
+            if any(row[0] == queue_id for row in (file.topics or {}).get(topic, ())):
+                return GoodRecord(file.start, file.end, file.last_ms)
+        return None
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int] | None:
         """Queue offsets of a queue's first message here, and behind its last; None for none."""
@@ -251,9 +285,10 @@ class SelectedArchive:
         self._first = max(self.low, selection.get("begin_phy_offset", self.low))
         self._stop = min(self.high, selection.get("end_phy_offset", self.high))
         begin_ms, end_ms = selection.get("begin_ms"), selection.get("end_ms")
-        found = log.files(self._first, self._stop, begin_ms, end_ms)
         topics = selection.get("topics")
         self._topics = None if topics is None else frozenset(topics)
+        pages_of = None if selection.get("uncommitted") else self._topics
+        found = log.files(self._first, self._stop, begin_ms, end_ms, pages_of)
         ids = selection.get("queue_ids")
         self._queue_ids = None if ids is None else frozenset(ids)
         self.files = [file for file in found if self._may_have_rows(file)]

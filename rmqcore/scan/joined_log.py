@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from rmqcore.files.log_walker import GoodRecord
 from rmqcore.files.objects.errors import ArchiveError
-from rmqcore.files.store_dir import StoreDir
 from rmqcore.scan.archive_log import ArchiveLog, SelectedArchive
 from rmqcore.scan.plan import SPLIT_SIZE, LogPlan
 from rmqcore.scan.selected import SelectedLog
@@ -45,9 +44,9 @@ class JoinedLog:
         self.end = max(live.end, self.border)
 
     @property
-    def directory(self) -> StoreDir:
-        """Of the store."""
-        return self.live.directory
+    def place(self) -> str:
+        """The store's directory, for errors."""
+        return self.live.place
 
     @property
     def known_end(self) -> int:
@@ -61,7 +60,7 @@ class JoinedLog:
     def shown_topics(self, named: Iterable[str], *, services: bool) -> ShownTopics:
         """What is shown of each topic: what neither store nor archive knows as deleted."""
         names = tuple(named)
-        return _Both(
+        return JoinedTopics(
             self.live.shown_topics(names, services=services),
             self.archive.shown_topics(names, services=True),
         )
@@ -82,6 +81,17 @@ class JoinedLog:
         part = self.archive if phy_offset < self.border else self.live
         return part.record_at(phy_offset)
 
+    def file_start(self, phy_offset: int) -> int:
+        """Where the file that holds a physical offset begins."""
+        part = self.archive if phy_offset < self.border else self.live
+        return part.file_start(phy_offset)
+
+    def cut_behind(self, start: int, split_size: int, high: int) -> int:
+        """Where a split of about ``split_size`` bytes ends; as `LogPlan.cut_behind`."""
+        if start < self.border:
+            return self.archive.cut_behind(start, split_size, min(high, self.border))
+        return self.live.cut_behind(start, split_size, high)
+
     def queues(self) -> dict[str, set[int]]:
         """Topics, and the queues of each, that either knows."""
         found = self.archive.queues()
@@ -101,11 +111,12 @@ class JoinedLog:
         return min(first for first, _ in ranges), max(end for _, end in ranges)
 
     def last_of_queue(self, topic: str, queue_id: int) -> GoodRecord | None:
-        """The last record that a queue of the store knows; None for none."""
-        return self.live.last_of_queue(topic, queue_id)
+        """The last record that a queue knows; None for none."""
+        found = self.live.last_of_queue(topic, queue_id)
+        return found or self.archive.last_of_queue(topic, queue_id)
 
 
-class _Both(ShownTopics):
+class JoinedTopics(ShownTopics):
     """A topic is shown from where on the store and the archive show it."""
 
     def __init__(self, live: ShownTopics, archived: ShownTopics) -> None:

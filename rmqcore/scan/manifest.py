@@ -27,6 +27,8 @@ FORMAT = "rmqcore-archive"
 VERSION = 1
 #: files of one page
 PAGE_FILES = 256
+#: topics that a page names at most
+PAGE_TOPICS = 256
 #: pages that are fetched at once
 _FETCHES = 16
 #: older manifests that stay, for readers that have just listed them
@@ -89,6 +91,7 @@ class Page:
         sha256: of its bytes.
         start, end: physical offsets of what its files hold.
         first_ms, last_ms: the lowest and the highest store time in them.
+        topics: all that have messages in them; None where they are too many, or not all known.
     """
 
     name: str
@@ -97,6 +100,7 @@ class Page:
     end: int
     first_ms: int
     last_ms: int
+    topics: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +175,7 @@ class Manifest:
             raise ArchiveError(url, f"no manifest: {type(error).__name__}: {error}") from None
 
 
-_PAGE_FIELDS = ("name", "sha256", "start", "end", "first_ms", "last_ms")
+_PAGE_FIELDS = ("name", "sha256", "start", "end", "first_ms", "last_ms", "topics")
 
 
 # ---- reading
@@ -268,7 +272,17 @@ def _written_page(objects: Objects, files: tuple[ArchivedFile, ...]) -> Page:
         files[-1].end,
         min(file.first_ms for file in files),
         max(file.last_ms for file in files),
+        _topics_of(files),
     )
+
+
+def _topics_of(files: tuple[ArchivedFile, ...]) -> tuple[str, ...] | None:
+    names: set[str] = set()
+    for file in files:
+        if file.topics is None:
+            return None
+        names |= file.topics.keys()
+    return tuple(sorted(names)) if len(names) <= PAGE_TOPICS else None
 
 
 def create_same(objects: Objects, name: str, data: bytes, sha256: str) -> None:

@@ -133,6 +133,11 @@ class LogPlan:
         self.trusted_end = self._trusted_end()
         self._seen = self._seen_now()
 
+    @property
+    def place(self) -> str:
+        """The store's directory, for errors."""
+        return str(self.directory.path)
+
     def shown_topics(self, named: Iterable[str], *, services: bool) -> ShownTopics:
         """What is shown of each topic; arguments as those of `ShownTopics`."""
         return ShownTopics(self.directory, named, services=services)
@@ -339,6 +344,10 @@ class LogPlan:
         return MappedFile(path, size, start, self._open_files, writable=False)
 
     # ---- cutting
+
+    def file_start(self, phy_offset: int) -> int:
+        """Where the file that holds a physical offset begins."""
+        return self.split(phy_offset, phy_offset).first_file
 
     def split(self, start: int, end: int, units: Iterable[UnitRange] | None = None) -> Split:
         """The split between two physical offsets; of some units' records only, where given."""

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from rmqcore.scan import read
-from rmqcore.spark.planning import LogPartition
+from rmqcore.spark.rows_wanted import rows_wanted
 from rmqcore.spark.stream import Offsets, RmqStreamReader
 from rmqcore.world import monotonic_s
 
@@ -127,13 +127,17 @@ class LimitedStreamReader(RmqStreamReader, SupportsTriggerAvailableNow):
                     return reached or end, rows
                 start = max(start, known)
         # what its writer has not given to consume queues yet
-        partition = LogPartition(plan.split(start, end), name, self.choice)
-        batches = read(
-            partition.split,
-            ("phy_offset", "store_size"),
-            batch_rows=min(row_max, self.options.batch_rows),
-            on_damage=None if self.options.fail_on_data_loss else lambda _: None,
-            **partition.selection(self.options),
+        wanted = rows_wanted(self.options, plan, self.choice)
+        batches = (
+            batch
+            for split in self.selected(plan, start, end, self.choice).splits()
+            for batch in read(
+                split,
+                ("phy_offset", "store_size"),
+                batch_rows=min(row_max, self.options.batch_rows),
+                on_damage=None if self.options.fail_on_data_loss else lambda _: None,
+                **wanted,
+            )
         )
         for columns_read in batches:
             batch = pa.record_batch(columns_read)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rmqcore.errors import ConfigError
+from rmqcore.files.objects import is_url
 
 #: (topic, queue id) -> queue offset
 QueueOffsets = tuple[tuple[str, int, int], ...]
@@ -34,6 +35,8 @@ class ReadOptions:
         assign: topics, and the ids of their queues.
         starting_times, ending_times: Unix milliseconds of single queues.
         min_offsets_per_trigger: a trigger waits for so many, or ``max_trigger_delay_s``.
+        archive: URL of the store's archive, which is read where retention has deleted.
+        storage_options: with which archives are opened.
         verify_crc: "off", "fail", "flag"; None compares the bodies that are handed out.
     """
 
@@ -70,6 +73,8 @@ class ReadOptions:
     batch_rows: int = 8192
     batch_bytes: int = 16 << 20
     config: str | None = None
+    archive: str | None = None
+    storage_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     given: frozenset[str] = field(default_factory=frozenset)
 
 
@@ -238,6 +243,17 @@ def _times(name: str, text: str) -> QueueOffsets:
     return found
 
 
+def _storage_options(name: str, text: str) -> tuple[tuple[str, str], ...]:
+    try:
+        found = json.loads(text)
+        if all(isinstance(value, str) for value in found.values()):
+            return tuple(sorted(found.items()))
+    except (ValueError, AttributeError):
+        pass
+    # the text is not shown: there are credentials in it
+    raise ConfigError(name, ..., 'expected JSON such as {"aws_endpoint_url": "http://..."}')
+
+
 _count = partial(_whole, least=1)
 #: reads a value, given the name of its option
 Parser = Callable[[str, str], Any]
@@ -277,6 +293,8 @@ _READ: dict[str, tuple[str, Parser]] = {
     "batchRows": ("batch_rows", _count),
     "batchBytes": ("batch_bytes", _size),
     "config": ("config", _text),
+    "archive": ("archive", _text),
+    "storageOptions": ("storage_options", _storage_options),
 }
 _WRITE: dict[str, tuple[str, Parser]] = {
     "topic": ("topic", _text),
@@ -314,6 +332,8 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     found = parsed(options, _READ)
     check_exclusive(found)
     stores = _stores(options)
+    if "archive" in found and (len(stores) > 1 or is_url(stores[0][1])):
+        raise ConfigError("archive", found["archive"], "expected one store, in a directory")
     return ReadOptions(
         stores=stores,
         show_broker="broker" in options or len(stores) > 1,
@@ -348,7 +368,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     """
     found = parsed(options, _WRITE)
     stores = _stores(options)
-    if len(stores) != 1 or "broker" in options:
+    if len(stores) != 1 or "broker" in options or is_url(stores[0][1]):
         raise ConfigError("path", [path for _, path in stores], "expected one store to append to")
     return WriteOptions(path=stores[0][1], **found)
 
@@ -401,9 +421,10 @@ def _stores(options: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 def _local(path: str) -> str:
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):", path)
     if scheme and scheme[1].lower() != "file":
-        raise ConfigError(
-            "path", path, "expected a directory that driver and executors have mounted"
-        )
+        if is_url(path):
+            return path.rstrip("/")
+        rule = "expected a directory that driver and executors have mounted, or an archive's URL"
+        raise ConfigError("path", path, rule)
     plain = re.sub(r"^file:(//)?", "", path) if scheme else path
     return str(Path(plain).absolute())
 

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import lru_cache
+
 from pyspark.sql.datasource import InputPartition
 
 from rmqcore.config import load_config
 from rmqcore.errors import ConfigError
 from rmqcore.files.store_dir import StoreDir
-from rmqcore.scan import LogPlan, SelectedLog, Selection, Split, open_log
+from rmqcore.scan import (
+    AnyLog,
+    Selection,
+    ShownTopics,
+    Split,
+    is_archive,
+    open_any_log,
+    select,
+)
+from rmqcore.scan.archive_log import ArchiveLog
+from rmqcore.scan.joined_log import JoinedTopics
 from rmqcore.spark.options import EARLIEST, LATEST, ReadOptions, named_offsets
 from rmqcore.spark.rows_wanted import rows_wanted
 from rmqcore.spark.selection import check_ranges, check_selection
@@ -48,22 +61,61 @@ class LogPartition(InputPartition):
 
     def selection(self, options: ReadOptions) -> Selection:
         """Which records of its split are rows."""
-        directory = StoreDir(self.split.store, load_config(options.config).store_path_commit_log)
-        return rows_wanted(options, directory, self.choice, self.besides, self.latest_phy_offset)
+        topics = _Topics(dict(options.stores)[self.broker], options)
+        return rows_wanted(options, topics, self.choice, self.besides, self.latest_phy_offset)
 
     def __repr__(self) -> str:
         return f"LogPartition({self.broker}, {self.split.start} to {self.split.end})"
 
 
-def open_plan(path: str, options: ReadOptions) -> LogPlan:
-    """The log of a store as it is now.
+class _Topics:
+    """What is shown of each topic of a store or an archive, for a task.
+
+    Args:
+        place: the store's directory, or the archive's URL.
+        options: of the reader.
+    """
+
+    def __init__(self, place: str, options: ReadOptions) -> None:
+        self._place = place
+        self._options = options
+
+    def shown_topics(self, named: Iterable[str], *, services: bool) -> ShownTopics:
+        """What is shown of each topic; arguments as those of `ShownTopics`."""
+        names, options = tuple(named), self._options
+        if is_archive(self._place):
+            archive = _archive(self._place, options.storage_options)
+            return archive.shown_topics(names, services=services)
+        directory = StoreDir(self._place, load_config(options.config).store_path_commit_log)
+        live = ShownTopics(directory, names, services=services)
+        if options.archive is None:
+            return live
+        archive = _archive(options.archive, options.storage_options)
+        return JoinedTopics(live, archive.shown_topics(names, services=True))
+
+
+@lru_cache(maxsize=8)
+def _archive(url: str, storage_options: tuple[tuple[str, str], ...]) -> ArchiveLog:
+    """An archive, opened once by a worker that has many tasks of it."""
+    return ArchiveLog(url, dict(storage_options))
+
+
+def open_plan(path: str, options: ReadOptions) -> AnyLog:
+    """The log of a store or an archive as it is now.
 
     Raises:
         StoreNotFoundError: no store is there.
         ConfigError: a setting contradicts the files.
         CorruptStoreError: a log file has another length, or is missing between two.
+        ArchiveError: no archive is there, or it does not reach up to the store.
+        ObjectStoreError: the archive cannot be read.
     """
-    return open_log(path, config=options.config)
+    return open_any_log(
+        path,
+        config=options.config,
+        archive=options.archive,
+        storage_options=dict(options.storage_options),
+    )
 
 
 def batch_partitions(options: ReadOptions) -> list[LogPartition]:
@@ -80,10 +132,7 @@ def batch_partitions(options: ReadOptions) -> list[LogPartition]:
     check_selection(options, (plan for _, plan in plans))
     check_ranges(options, (plan for _, plan in plans))
     choice = TopicChoice.of(options)
-    logs = [
-        (broker, SelectedLog(plan, rows_wanted(options, plan.directory, choice)))
-        for broker, plan in plans
-    ]
+    logs = [(broker, select(plan, rows_wanted(options, plan, choice))) for broker, plan in plans]
     size = split_size(options, sum(log.bytes for _, log in logs))
     low = -1 if options.starting_phy_offset is None else options.starting_phy_offset
     high = options.ending_phy_offset

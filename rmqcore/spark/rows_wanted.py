@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rmqcore.files.store_dir import StoreDir
-from rmqcore.scan import HIDDEN, Selection, ShownTopics
+from rmqcore.scan import HIDDEN, Selection
+from rmqcore.scan.shown_topics import Log
 from rmqcore.spark.options import EARLIEST, LATEST, ReadOptions
 from rmqcore.spark.topic_choice import TopicChoice
 
@@ -12,7 +12,7 @@ _OFFSET_MAX = _TIME_MAX = 2**63 - 1
 
 def rows_wanted(
     options: ReadOptions,
-    directory: StoreDir,
+    log: Log,
     choice: TopicChoice,
     besides: TopicChoice | None = None,
     latest_phy_offset: int = 0,
@@ -21,13 +21,13 @@ def rows_wanted(
 
     Args:
         options: of the reader.
-        directory: of the store.
+        log: knows what is shown of each topic.
         choice: the topics and queues that are read.
         besides: those whose rows have been read before; None for none.
         latest_phy_offset: where "latest" of ``startingOffsets`` is.
     """
     services = options.include_uncommitted
-    shown = ShownTopics(directory, choice.names or (), services=services)
+    shown = log.shown_topics(choice.names or (), services=services)
     latest = _latest_queues(options)
 
     def rule(topic: str) -> tuple[int, dict[int, int]]:

@@ -15,15 +15,14 @@ import pyarrow as pa
 
 from rmqcore._codec import decode_record
 from rmqcore.errors import ConfigError, RmqCoreError, StoreError
-from rmqcore.files.store_dir import StoreDir, subdirectories
-from rmqcore.scan import LogPlan, read
+from rmqcore.scan import AnyLog, JoinedLog, LogPlan, read, select
 from rmqcore.spark.options import ReadOptions, unknown
 from rmqcore.world import wall_clock_ms
 
 _log = logging.getLogger(__name__)
 
 
-def check_selection(options: ReadOptions, plans: Iterable[LogPlan]) -> None:
+def check_selection(options: ReadOptions, plans: Iterable[AnyLog]) -> None:
     """Compare what is asked for with the topics, queues and times that there are.
 
     Stores without consume queues are not compared.
@@ -38,7 +37,7 @@ def check_selection(options: ReadOptions, plans: Iterable[LogPlan]) -> None:
     plans = list(plans)
     queues: dict[str, set[int]] = {}
     for plan in plans:
-        for topic, ids in _queues(plan.directory).items():
+        for topic, ids in _queues(plan).items():
             queues.setdefault(topic, set()).update(ids)
     if queues:
         _check_offsets(options, queues)
@@ -47,7 +46,7 @@ def check_selection(options: ReadOptions, plans: Iterable[LogPlan]) -> None:
         _check_queue_times(options, plans)
 
 
-def check_ranges(options: ReadOptions, plans: Iterable[LogPlan]) -> None:
+def check_ranges(options: ReadOptions, plans: Iterable[AnyLog]) -> None:
     """Tell that a range is asked for by offsets which is not there whole.
 
     Args:
@@ -64,8 +63,8 @@ def check_ranges(options: ReadOptions, plans: Iterable[LogPlan]) -> None:
             _log.warning("%s (failOnDataLoss=false)", text)
 
 
-def _lost_places(options: ReadOptions, plan: LogPlan) -> Iterator[str]:
-    store = plan.directory.path
+def _lost_places(options: ReadOptions, plan: AnyLog) -> Iterator[str]:
+    store = plan.place
     for name, offset, least in (
         ("startingPhyOffset", options.starting_phy_offset, 0),
         ("endingPhyOffset", options.ending_phy_offset, 1),
@@ -79,7 +78,7 @@ def _lost_places(options: ReadOptions, plan: LogPlan) -> Iterator[str]:
             yield f"{store}: {name}={offset}, but the log ends at {plan.end}"
 
 
-def _lost_queue_offsets(options: ReadOptions, plan: LogPlan) -> Iterator[str]:
+def _lost_queue_offsets(options: ReadOptions, plan: AnyLog) -> Iterator[str]:
     # nothing is in front of number 0: a range that ends there lacks nothing
     for name, offsets, least in (
         ("startingOffsets", options.starting_offsets, 0),
@@ -90,17 +89,21 @@ def _lost_queue_offsets(options: ReadOptions, plan: LogPlan) -> Iterator[str]:
             if found is None:
                 continue
             first, end = found
-            where = f"{plan.directory.path}: {name} of {topic}/{queue_id} is {offset}"
+            where = f"{plan.place}: {name} of {topic}/{queue_id} is {offset}"
             if least <= offset < first:
                 yield f"{where}, but it begins at {first}; what was before has been deleted"
             elif offset > end and offset > (end := _end_with_tail(plan, topic, queue_id, end)):
                 yield f"{where}, but it ends at {end}"
 
 
-def _end_with_tail(plan: LogPlan, topic: str, queue_id: int, end: int) -> int:
+def _end_with_tail(plan: AnyLog, topic: str, queue_id: int, end: int) -> int:
     """Where a queue ends with what its store's writer has not dispatched yet."""
-    tail = plan.split(min(max(plan.known_end, plan.start), plan.end), plan.end)
-    found = read(tail, ("queue_offset",), topics=(topic,), queue_ids=(queue_id,))
+    known = min(max(plan.known_end, plan.start), plan.end)
+    found = (
+        columns
+        for tail in select(plan, {}, known, plan.end).splits()
+        for columns in read(tail, ("queue_offset",), topics=(topic,), queue_ids=(queue_id,))
+    )
     for columns in found:
         end = max(end, *(offset + 1 for offset in pa.record_batch(columns).column(0).to_pylist()))
     return end
@@ -148,7 +151,7 @@ def _check_names(options: ReadOptions, queues: dict[str, set[int]]) -> None:
         )
 
 
-def _check_times(options: ReadOptions, plans: list[LogPlan]) -> None:
+def _check_times(options: ReadOptions, plans: list[AnyLog]) -> None:
     start, end = options.starting_timestamp, options.ending_timestamp
     if start is not None and end is not None and start >= end:
         raise ConfigError("endingTimestamp", end, f"expected a time behind {start}")
@@ -163,7 +166,7 @@ def _check_times(options: ReadOptions, plans: list[LogPlan]) -> None:
         )
 
 
-def _check_queue_times(options: ReadOptions, plans: list[LogPlan]) -> None:
+def _check_queue_times(options: ReadOptions, plans: list[AnyLog]) -> None:
     """Kafka's rule: a time behind which a queue has nothing is an error, unless told otherwise."""
     if options.starting_times_strategy == "latest":
         return
@@ -179,26 +182,20 @@ def _check_queue_times(options: ReadOptions, plans: list[LogPlan]) -> None:
             )
 
 
-def _first_stored_ms(plan: LogPlan) -> int | None:
+def _first_stored_ms(plan: AnyLog) -> int | None:
     record = plan.record_at(plan.start)
     with suppress(RmqCoreError):
         return None if record is None else decode_record(record).store_timestamp_ms
     return None
 
 
-def _queues(directory: StoreDir) -> dict[str, set[int]]:
+def _queues(plan: AnyLog) -> dict[str, set[int]]:
     """Topics of a store, those without messages too, and the queues of each."""
-    found: dict[str, set[int]] = {
-        topic: {
-            int(name)
-            for name in subdirectories(directory.consume_queue / topic)
-            if name.isascii() and name.isdigit()
-        }
-        for topic in subdirectories(directory.consume_queue)
-    }
-    if found:
+    found = plan.queues()
+    live = plan.live if isinstance(plan, JoinedLog) else plan
+    if found and isinstance(live, LogPlan):
         with suppress(OSError, ValueError, AttributeError):
-            text = (directory.path / "config" / "topics.json").read_text("utf-8")
+            text = (live.directory.path / "config" / "topics.json").read_text("utf-8")
             for topic in json.loads(text).get("topicConfigTable", {}):
                 found.setdefault(topic, set())
     return found

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from rmqcore.errors import ConfigError, StoreError
-from rmqcore.scan import LogPlan, SelectedLog
+from rmqcore.scan import AnyLog, AnySelected, select
 from rmqcore.spark.options import LATEST, ReadOptions, named_offsets
 from rmqcore.spark.planning import LogPartition, open_plan, split_size
 from rmqcore.spark.reading import read_partition
@@ -49,7 +49,7 @@ class RmqStreamReader(DataSourceStreamReader):
         self.options = options
         self.schema = schema
         self.stores = dict(options.stores) if options.show_broker else {_ONLY: options.stores[0][1]}
-        self._plans: dict[str, LogPlan] = {}
+        self._plans: dict[str, AnyLog] = {}
         self._latest: Offsets = {}
         self.choice = TopicChoice.of(options)
 
@@ -94,16 +94,14 @@ class RmqStreamReader(DataSourceStreamReader):
 
     def selected(
         self,
-        plan: LogPlan,
+        plan: AnyLog,
         low: int,
         high: int,
         choice: TopicChoice,
         besides: TopicChoice | None = None,
-    ) -> SelectedLog:
+    ) -> AnySelected:
         """What is read between two physical offsets of a log, where records begin."""
-        return SelectedLog(
-            plan, rows_wanted(self.options, plan.directory, choice, besides), low, high
-        )
+        return select(plan, rows_wanted(self.options, plan, choice, besides), low, high)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition."""
@@ -165,7 +163,7 @@ class RmqStreamReader(DataSourceStreamReader):
         plan = self._plans[broker] = open_plan(self.stores[broker], self.options)
         if self.options.starting_phy_offset is not None:
             wanted = min(max(self.options.starting_phy_offset, plan.start), plan.end)
-            return max(plan.start, plan.split(wanted, wanted).first_file)
+            return max(plan.start, plan.file_start(wanted))
         if (
             self.options.starting_offsets in (None, "latest")
             and self.options.starting_timestamp is None
@@ -174,7 +172,7 @@ class RmqStreamReader(DataSourceStreamReader):
             return plan.end
         return plan.start
 
-    def _plan(self, broker: str, end: int) -> LogPlan:
+    def _plan(self, broker: str, end: int) -> AnyLog:
         """The log, looked at again when what is known of it does not reach to ``end``."""
         plan = self._plans.get(broker)
         if plan is None or plan.end < end:
@@ -184,7 +182,7 @@ class RmqStreamReader(DataSourceStreamReader):
     def _name(self, broker: str) -> str:
         return broker if self.options.show_broker else self.options.stores[0][0]
 
-    def _still_there(self, plan: LogPlan, broker: str, low: int, high: int) -> tuple[int, int]:
+    def _still_there(self, plan: AnyLog, broker: str, low: int, high: int) -> tuple[int, int]:
         if low < plan.start:
             self._lost(
                 broker, f"the log begins at {plan.start}, {low} and what follows has been deleted"

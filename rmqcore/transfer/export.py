@@ -10,7 +10,7 @@ import base64
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -19,15 +19,18 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from rmqcore._codec import check_record, decode_record
 from rmqcore.config import StoreConfig
 from rmqcore.errors import ConfigError, CorruptStoreError, RmqCoreError
+from rmqcore.files.objects import is_url
 from rmqcore.files.store_dir import make_directory
 from rmqcore.message import MessageExt
 from rmqcore.native.columns._columns import ColumnDecoder
 from rmqcore.native.derive._dispatch import DispatchBatch
 from rmqcore.native.format._numbers import SysFlag
+from rmqcore.scan.any_log import open_any_log
 from rmqcore.scan.log_walk import Damage, LogWalk
-from rmqcore.scan.plan import plan
+from rmqcore.scan.plan import LogPlan
 from rmqcore.scan.read import FULL_COLUMNS, read
 from rmqcore.scan.runner import Runner, run
+from rmqcore.scan.selection import Selection
 from rmqcore.scan.split import Split
 from rmqcore.scan.tables import TABLE_FORMATS, make_table, require_package
 from rmqcore.world import sync_directory, sync_fd, sync_file
@@ -260,13 +263,15 @@ def export_store(
     split_size: int = EXPORT_SPLIT_SIZE,
     skip_damaged: bool = False,
     progress: Callable[[int, int], None] | None = None,
+    archive: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
 ) -> list[ExportedPart]:
-    """Write the messages of a store, cold or live, to files, and ``_manifest.json`` beside them.
+    """Write the messages of a store or an archive to files, and ``_manifest.json`` beside them.
 
     A table has the files that the manifest names. Files of an earlier export stay where they are.
 
     Args:
-        store_path: the store's directory; only read.
+        store_path: the store's directory; only read. Or an archive, by its URL or its directory.
         directory: where the files go; it is created.
         file_format: one of `EXPORT_FORMATS`.
         columns: of Parquet files and tables.
@@ -277,6 +282,8 @@ def export_store(
         split_size: bytes of log in a file.
         skip_damaged: pass over damaged records; each part says of how many places.
         progress: called with (bytes of log done, bytes in all).
+        archive: of the store, as for `rmqcore.scan.open_any_log`.
+        storage_options: of the archive, as for `rmqcore.scan.open_any_log`.
 
     Raises:
         ConfigError: an unknown format, or a URL for a directory.
@@ -302,9 +309,15 @@ def export_store(
         uncommitted=uncommitted,
         skip_damaged=skip_damaged,
     )
-    splits = plan(store_path, split_size=split_size, topics=chosen, config=config)
+    log = open_any_log(store_path, config=config, archive=archive, storage_options=storage_options)
+    if isinstance(log, LogPlan):
+        splits = log.splits(split_size, topics=chosen)
+    else:
+        wanted: Selection = {"topics": chosen, "uncommitted": uncommitted}
+        splits = log.select(wanted).splits(split_size)
     make_directory(target)
-    head = {"store": str(Path(store_path).absolute()), "format": file_format}
+    place = log.place if is_url(log.place) else str(Path(log.place).absolute())
+    head = {"store": place, "format": file_format}
     # the manifest of an earlier export would vouch for files that this one replaces
     write_manifest(target, {**head, "unfinished": True, "parts": []})
     parts = list(run(work, splits, jobs=jobs, progress=progress))

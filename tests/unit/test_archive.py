@@ -19,7 +19,7 @@ from rmqcore.files.objects.errors import (
 )
 from rmqcore.scan import ArchiveLog, open_any_log, read_store, select
 from rmqcore.scan.dataset import StoreDataset
-from rmqcore.scan.manifest import Manifest, commit, load_manifest
+from rmqcore.scan.manifest import ArchivedFile, Manifest, commit, load_manifest, with_file
 from rmqcore.transfer.archive import Archiver, restore, verify_archive
 
 pytestmark = pytest.mark.engine
@@ -102,6 +102,32 @@ def test_topics_queues_and_times_choose_files_by_the_manifest_alone(archived):
     assert rows(str(archive), **wanted).num_rows == 3
     counts = select(log, {"topics": ["Early"]}).queue_counts()
     assert counts == {("Early", 0): 150, ("Early", 1): 150}
+
+
+def test_earlier_files_stand_in_pages_that_are_read_where_they_matter(tmp_path):
+    objects, manifest, count = open_objects(tmp_path), Manifest(writer="one"), 600
+    for number in range(count):
+        at = number * FILE_SIZE
+        topics = {"Rare" if number == 300 else "Busy": [(0, 5, 500, number * 5, number * 5 + 4)]}
+        times = (1000 * number, 1000 * number + 999)
+        file = ArchivedFile(at, FILE_SIZE, f"{number:064x}", "", 5, *times, (at + 9,), topics)
+        manifest = with_file(objects, manifest, file)
+    commit(objects, manifest)
+    log = ArchiveLog(str(tmp_path))
+    assert [page.start for page in log.manifest.pages] == [0, 256 * FILE_SIZE]
+
+    def numbers(log, **selection):
+        return [split.start // FILE_SIZE for split in select(log, selection).splits()]
+
+    assert numbers(log) == list(range(count))
+    assert numbers(log, topics=["Rare"]) == [300]
+    assert numbers(log, begin_ms=100_500, end_ms=101_500) == [100, 101]
+    assert len(select(log, {"begin_phy_offset": 599 * FILE_SIZE}).splits(8)) == 2
+    (tmp_path / objects.list("pages")[0].name).write_text("[]")
+    fresh = ArchiveLog(str(tmp_path))
+    assert numbers(fresh, topics=["Rare"]) == [300]
+    with pytest.raises(ArchiveError, match="not the one"):
+        numbers(fresh, topics=["Busy"])
 
 
 @pytest.mark.parametrize("step", ["walked", "file written", "page written", "manifest written"])

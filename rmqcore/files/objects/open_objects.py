@@ -11,7 +11,7 @@ from rmqcore.files.objects.arrow_objects import ArrowObjects
 from rmqcore.files.objects.directory import DirectoryObjects
 from rmqcore.files.objects.fsspec_objects import FsspecObjects
 from rmqcore.files.objects.protocol import Objects
-from rmqcore.files.objects.storage_options import StorageOptions, is_url, scheme_of
+from rmqcore.files.objects.storage_options import ENVIRONMENT, StorageOptions, is_url, scheme_of
 
 _ARROW = ("s3", "s3a", "gs", "gcs", "abfs", "abfss")
 
@@ -34,11 +34,14 @@ def open_objects(
         RmqCoreError: a package is not installed.
     """
     options = tuple(sorted((storage_options or {}).items()))
-    return _opened(os.fspath(place), options, os.getpid())
+    found = tuple(os.environ.get(name, "") for name in ENVIRONMENT)
+    return _opened(os.fspath(place), options, found, os.getpid())
 
 
 @lru_cache(maxsize=16)
-def _opened(place: str, options: tuple[tuple[str, str], ...], _pid: int) -> Objects:
+def _opened(
+    place: str, options: tuple[tuple[str, str], ...], _environment: tuple[str, ...], _pid: int
+) -> Objects:
     """One place for all who ask in this process: it keeps connections."""
     if not is_url(place):
         return DirectoryObjects(Path(place))

@@ -35,6 +35,12 @@ _SECRETS = (
     "AWS_SECRET_ACCESS_KEY",
     "AWS_SESSION_TOKEN",
 )
+#: what of the environment says how S3 is reached
+ENVIRONMENT = (
+    *_SECRETS,
+    "AWS_PROFILE",
+    *(n for names in _FROM_ENVIRONMENT.values() for n in names),
+)
 #: names of options whose values are no secrets
 _OPEN_NAMES = ("region", "endpoint_url", "anonymous", "connect_timeout_s", "request_timeout_s")
 
