@@ -167,12 +167,17 @@ class Manifest:
                 found["generation"],
                 found["writer"],
                 found["file_size"],
-                tuple(Page(**page) for page in found["pages"]),
+                tuple(_page(page) for page in found["pages"]),
                 tuple(ArchivedFile.from_dict(file) for file in found["files"]),
                 found["tables"],
             )
         except (ValueError, KeyError, TypeError) as error:
             raise ArchiveError(url, f"no manifest: {type(error).__name__}: {error}") from None
+
+
+def _page(found: dict[str, Any]) -> Page:
+    topics = found["topics"]
+    return Page(**{**found, "topics": None if topics is None else tuple(topics)})
 
 
 _PAGE_FIELDS = ("name", "sha256", "start", "end", "first_ms", "last_ms", "topics")
