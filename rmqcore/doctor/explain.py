@@ -22,6 +22,7 @@ from rmqcore.doctor.journal import Journal
 from rmqcore.doctor.sizes import lenient_config
 from rmqcore.doctor.verify_files import leases_problem
 from rmqcore.errors import ArgumentError, RmqCoreError, StoreLockedError
+from rmqcore.files.archive_note import archived_end
 from rmqcore.files.consume_queue import FILLER
 from rmqcore.files.index_file import IndexFile
 from rmqcore.files.lock_owner import command_of, lock_owner
@@ -359,12 +360,15 @@ class _Question:
             )
             for start, path, size in self._log.files
         ]
+        directory, config = self._log.directory, self._log.config
+        archived = archived_end(directory) if config.keep_unarchived else None
         cleaner = CleanCommitLogService(
-            self._log.config,
+            config,
             _Files(files),
             RunningFlags(),
             clock=wall_clock_ms,
-            usage=partial(disk_usage, self._log.directory.commit_log),
+            usage=partial(disk_usage, directory.commit_log),
+            archived_end=lambda: archived,
         )
         for file in files[:_FILES_SHOWN]:
             why = cleaner.why_will_be_deleted(file)

@@ -2,14 +2,16 @@
 
 import json
 import pickle
+import signal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from children import die, run_child
 
 import rmqcore
 from rmqcore.errors import ConfigError, CorruptRecordError, RecordsGoneError, StoreError
-from rmqcore.files.objects import open_objects
+from rmqcore.files.objects import directory, open_objects
 from rmqcore.files.objects.errors import (
     ArchiveConflictError,
     ArchiveError,
@@ -48,18 +50,6 @@ def archived(tmp_path_factory):
     put(root / "store", 3000)
     report = Archiver(root / "store", str(root / "archive")).run_once()
     return root / "store", root / "archive", report
-
-
-class Killed(BaseException):
-    """Ends the archiver where it is."""
-
-
-def kill_at(name):
-    def failpoint(reached):
-        if reached == name:
-            raise Killed
-
-    return failpoint
 
 
 def test_sealed_files_are_archived_byte_for_byte_and_read_as_the_store_is(archived):
@@ -130,17 +120,31 @@ def test_earlier_files_stand_in_pages_that_are_read_where_they_matter(tmp_path):
         numbers(fresh, topics=["Busy"])
 
 
-@pytest.mark.parametrize("step", ["walked", "file written", "page written", "manifest written"])
+@pytest.mark.process
+@pytest.mark.parametrize(
+    "step", ["half a file", "file written", "page written", "manifest written"]
+)
 def test_an_archiver_that_is_killed_goes_on_and_loses_nothing(archived, tmp_path, step):
     store, _, report = archived
     url = str(tmp_path / "archive")
-    with pytest.raises(Killed):
-        Archiver(store, url, failpoint=kill_at(f"archive: {step}")).run_once()
+
+    def copy_half(source, target, _size):
+        target.write(source.read(FILE_SIZE // 2))
+        target.flush()
+        die()
+
+    def work(_tell):
+        if step == "half a file":
+            directory.shutil.copyfileobj = copy_half
+        Archiver(store, url, failpoint=lambda at: at == f"archive: {step}" and die()).run_once()
+
+    assert run_child(work)[0] == -signal.SIGKILL
     again = Archiver(store, url).run_once()
     assert len(again.files) == (4 if step == "manifest written" else 5)
     assert again.end == report.end
     assert verify_archive(url).clean
     assert rows(url) == rows(archived[1])
+    assert not list((tmp_path / "archive").rglob(".*"))
 
 
 def test_two_archivers_collide_and_overwrite_nothing(archived, tmp_path):
@@ -187,6 +191,16 @@ def test_a_manifest_in_the_place_of_a_deleted_one_is_a_conflict(tmp_path):
 def test_what_was_restored_is_the_store(archived, tmp_path):
     store, archive, report = archived
     restored = tmp_path / "restored"
+
+    def killed(done, _total):
+        if done == 3 * FILE_SIZE:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        restore(str(archive), restored, progress=killed)
+    Archiver(store, "memory://archives/another").run_once()
+    with pytest.raises(StoreError, match="interrupted here"):
+        restore("memory://archives/another", restored)
     told = restore(str(archive), restored)
     assert (told.files, told.end) == (5, report.end)
     for name in report.files:
