@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -122,6 +123,12 @@ class ArchiveLog:
             tag=file.tag,
             storage_options=self._options,
         )
+
+    def behind(self, split: Split) -> Split:
+        """A split of the store, that is read here where its file has been deleted."""
+        if split.is_archived or split.start >= self.end:
+            return split
+        return replace(split, archive=self.url, storage_options=self._options)
 
     def file_start(self, phy_offset: int) -> int:
         """Where the file that holds a physical offset begins."""

@@ -147,6 +147,7 @@ class SelectedJoined:
         start: int | None = None,
         end: int | None = None,
     ) -> None:
+        self._archive = log.archive
         high = log.end if end is None else end
         self._parts: list[SelectedArchive | SelectedLog] = []
         if (start or 0) < log.border and log.archive.start < log.border:
@@ -157,7 +158,9 @@ class SelectedJoined:
 
     def splits(self, split_size: int = SPLIT_SIZE, row_max: int | None = None) -> list[Split]:
         """Cut what is to be read, in log order; arguments as those of `SelectedLog.splits`."""
-        return [split for part in self._parts for split in part.splits(split_size, row_max)]
+        found = [split for part in self._parts for split in part.splits(split_size, row_max)]
+        # retention may delete a file of the store before it is read
+        return [self._archive.behind(split) for split in found]
 
     def queue_counts(self) -> dict[QueueKey, int]:
         """How many messages each queue has in the selection, as far as it is known."""

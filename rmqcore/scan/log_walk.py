@@ -85,8 +85,13 @@ class LogWalk:
         at = split.start
         while at < split.end:
             start = split.file_start(at)
-            file = split.file_at(start, self._open_files)
             stop = min(start + split.file_size, split.end)
+            try:
+                file = split.file_at(start, self._open_files)
+            except RecordsGoneError as error:
+                self._gone(error.path, at, stop)
+                at = stop
+                continue
             try:
                 yield from self._run_file(kernel, file, at, stop)
             finally:

@@ -238,8 +238,15 @@ def files_of(objects: Objects, manifest: Manifest, pages: Iterable[Page]) -> Ite
                 if hashlib.sha256(data).hexdigest() != page.sha256:
                     url = f"{objects.url}/{page.name}"
                     raise ArchiveError(url, "the page is not the one that the manifest names")
-                yield from map(ArchivedFile.from_dict, json.loads(data))
+                yield from _files_in(f"{objects.url}/{page.name}", data)
     yield from manifest.files
+
+
+def _files_in(url: str, data: bytes) -> list[ArchivedFile]:
+    try:
+        return [ArchivedFile.from_dict(file) for file in json.loads(data)]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArchiveError(url, f"no page: {type(error).__name__}: {error}") from None
 
 
 def _generations(objects: Objects) -> list[int]:

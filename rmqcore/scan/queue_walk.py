@@ -7,6 +7,7 @@ log itself is walked.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -154,11 +155,8 @@ class QueueWalk:
 
     def _walk_on(self, decoder: ColumnDecoder) -> Iterator[ScanStatus]:
         """Walk what is left of the split as if there were no queues."""
-        split = self._split
-        first_file = split.file_start(self._at)
-        rest = Split(
-            split.store, split.commit_log, self._at, split.end, first_file, split.file_size
-        )
+        first_file = self._split.file_start(self._at)
+        rest = replace(self._split, start=self._at, first_file=first_file, units=None)
         self._at = -1
         walk = LogWalk(rest, on_damage=self._on_damage, on_progress=self._progressed)
         yield from walk.run(decoder.decode)

@@ -24,6 +24,7 @@ class Split:
         units: only the records of these units are wanted, and only they are read; None for all.
         unit_file_size: bytes of every consume-queue file.
         is_archived: it lies in one file of an archive.
+        archive: URL of the store's archive, which has what retention deletes meanwhile; or empty.
         tag: of that file, as the archive's manifest knows it; empty where there is none.
         storage_options: with which an archive is opened; in no ``repr``.
     """
@@ -37,6 +38,7 @@ class Split:
     units: tuple[UnitRange, ...] | None = None
     unit_file_size: int = 0
     is_archived: bool = False
+    archive: str = ""
     tag: str = ""
     storage_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
@@ -59,15 +61,21 @@ class Split:
         Args:
             file_start: the offset.
             open_files: the bound that files of a directory count against.
+
+        Raises:
+            RecordsGoneError, ObjectChangedError, ObjectStoreError: of an archive's file.
         """
-        if not self.is_archived:
-            path = self.path_at(file_start)
+        path = self.path_at(file_start)
+        if not self.is_archived and not (self.archive and not path.exists()):
             return MappedFile(path, self.file_size, file_start, open_files, writable=False)
         return ObjectFile(
-            self.store,
+            self.store if self.is_archived else self.archive,
             dict(self.storage_options),
             file_start,
             self.file_size,
             tag=self.tag,
-            wanted=(self.start - file_start, self.end - file_start),
+            wanted=(
+                max(0, self.start - file_start),
+                min(self.file_size, self.end - file_start),
+            ),
         )

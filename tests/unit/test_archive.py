@@ -1,11 +1,10 @@
 """Sealed log files in an archive, and one log out of archive and store."""
 
+import fcntl
 import json
 import pickle
 import signal
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from children import die, run_child
 
@@ -26,6 +25,10 @@ from rmqcore.transfer.archive import Archiver, restore, verify_archive
 
 pytestmark = pytest.mark.engine
 
+pa = pytest.importorskip("pyarrow")
+pc = pytest.importorskip("pyarrow.compute")
+pytest.importorskip("fsspec")
+
 FILE_SIZE = 1 << 18
 SMALL = {"mapped_file_size_commit_log": FILE_SIZE}
 
@@ -38,8 +41,11 @@ def put(path, count, topic=None, first=0):
             store.put(name, b"x" * 300 + b"%d" % number, queue_id=number % 2, keys=f"k{number}")
 
 
+COLUMNS = ("topic", "queue_offset", "phy_offset", "body")
+
+
 def rows(place, **selection):
-    return pa.table(read_store(place, ("topic", "queue_offset", "phy_offset", "body"), **selection))
+    return pa.table(read_store(place, COLUMNS, **selection))
 
 
 @pytest.fixture(scope="module")
@@ -227,6 +233,14 @@ def test_an_object_that_changed_underneath_is_told(archived, tmp_path):
     assert "SHA-256" in finding
     with pytest.raises(ObjectChangedError, match="SHA-256"):
         restore(str(archive), tmp_path / "restored")
+    data[FILE_SIZE // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptRecordError, match=report.files[1]):
+        list(read_store(archive, verify_crc=True))
+    damaged = []
+    found = read_store(archive, COLUMNS, verify_crc=True, on_damage=damaged.append)
+    assert 0 < rows(archived[1]).num_rows - pa.table(found).num_rows <= 2
+    assert [str(place.path) for place in damaged] == [str(path)]
     path.write_bytes(data[:-10])
     with pytest.raises(ObjectChangedError, match="bytes"):
         list(read_store(archive))
@@ -234,6 +248,10 @@ def test_an_object_that_changed_underneath_is_told(archived, tmp_path):
     with pytest.raises(RecordsGoneError, match="deleted"):
         list(read_store(archive))
     assert verify_archive(str(archive)).findings
+    damaged.clear()
+    found = read_store(archive, COLUMNS, on_damage=damaged.append)
+    assert pa.table(found).num_rows < rows(archived[1]).num_rows
+    assert [place.reason for place in damaged] == ["the file is gone"]
 
 
 def test_a_damaged_record_keeps_its_file_out(tmp_path):
@@ -271,6 +289,21 @@ class TestOneLog:
         assert dataset.count_rows(filter=pc.field("topic") == "T0") == 1000
         with rmqcore.open_store(store, mode="r") as opened:
             assert opened.arrow_dataset(archive=archive).count_rows() == every.num_rows
+
+    def test_a_file_that_is_deleted_before_it_is_read_is_read_above(self, archived, tmp_path):
+        put(tmp_path / "store", 3000)
+        archive = str(tmp_path / "archive")
+        Archiver(tmp_path / "store", archive).run_once()
+        every = rows(tmp_path / "store")
+        planned = read_store(tmp_path / "store", COLUMNS, archive=archive)
+        by_queue = read_store(tmp_path / "store", COLUMNS, archive=archive, topics=["T1"])
+        alone = read_store(tmp_path / "store", COLUMNS)
+        for number in range(2):
+            (tmp_path / "store" / "commitlog" / f"{number * FILE_SIZE:020d}").unlink()
+        assert pa.table(planned) == every
+        assert pa.table(by_queue).num_rows == 1000
+        with pytest.raises(RecordsGoneError):
+            list(alone)
 
     def test_a_gap_between_the_two_is_an_error(self, cut):
         store, archive, _ = cut
@@ -324,6 +357,11 @@ def test_objects_are_created_once_in_every_place(tmp_path):
         reader = objects.open("a/b")
         assert (reader.size, reader.read_at(1, 5)) == (3, b"ne")
         reader.close()
+        if isinstance(objects, directory.DirectoryObjects):
+            with (objects.path / "a" / ".c.tmp").open("w") as stream:
+                fcntl.flock(stream, fcntl.LOCK_EX)
+                with pytest.raises(ObjectExistsError, match="another process is writing it"):
+                    objects.create("a/c", b"one", "")
         assert [(one.name, one.size) for one in objects.list("a")] == [("a/b", 3)]
         assert objects.list("none") == []
         objects.delete("a/b")

@@ -4,8 +4,6 @@ import os
 import pickle
 import threading
 
-import boto3
-import pyarrow as pa
 import pytest
 from s3_server import ACCESS_KEY, BUCKET, SECRET_KEY, Proxy, s3_server
 
@@ -22,6 +20,10 @@ from rmqcore.scan.dataset import StoreDataset
 from rmqcore.transfer.archive import Archiver, restore, verify_archive
 
 pytestmark = pytest.mark.process
+
+boto3 = pytest.importorskip("boto3")
+pa = pytest.importorskip("pyarrow")
+pytest.importorskip("moto")
 
 FILE_SIZE = 1 << 18
 COLUMNS = ("topic", "queue_offset", "phy_offset", "body")

@@ -22,7 +22,12 @@ from rmqcore.files.archive_note import load_archive_note, store_archive_note
 from rmqcore.files.config_file import sealed, unsealed
 from rmqcore.files.deleted_topics import DELETED_TOPICS_NAME, deletions_told
 from rmqcore.files.objects import Objects, open_objects
-from rmqcore.files.objects.errors import ArchiveConflictError, ArchiveError, ObjectExistsError
+from rmqcore.files.objects.errors import (
+    ArchiveConflictError,
+    ArchiveError,
+    ObjectExistsError,
+    ObjectMissingError,
+)
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.java.json import format_java_json
 from rmqcore.scan.archive_log import TABLES
@@ -200,7 +205,10 @@ class Archiver:
         try:
             return self._objects.create(name, path, file.sha256)
         except ObjectExistsError as error:
-            reader = self._objects.open(name)
+            try:
+                reader = self._objects.open(name)
+            except ObjectMissingError:
+                raise ArchiveConflictError(error.url, error.reason) from None
             try:
                 digest = hashlib.sha256()
                 for at in range(0, reader.size, _READ_SIZE):
