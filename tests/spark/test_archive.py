@@ -67,6 +67,7 @@ def test_a_batch_reads_the_archive_and_both_as_one_log(rmq, archived):
     assert numbers_of(few) == [34, 40, 46, 52]
 
 
+@pytest.mark.peers
 def test_a_stream_goes_from_the_archive_into_the_store(spark, archived, tmp_path):
     path, url, options = archived
     reader = spark.readStream.format("rmq").options(

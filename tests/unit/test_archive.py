@@ -7,6 +7,7 @@ import signal
 
 import pytest
 from children import die, run_child
+from webhdfs import webhdfs
 
 import rmqcore
 from rmqcore.errors import ConfigError, CorruptRecordError, RecordsGoneError, StoreError
@@ -17,6 +18,7 @@ from rmqcore.files.objects.errors import (
     ObjectChangedError,
     ObjectExistsError,
     ObjectMissingError,
+    ObjectStoreError,
 )
 from rmqcore.scan import ArchiveLog, open_any_log, read_store, select
 from rmqcore.scan.dataset import StoreDataset
@@ -374,6 +376,17 @@ def test_an_archive_behind_fsspec_is_one_too(archived):
     assert len(Archiver(archived[0], url).run_once().files) == 5
     assert rows(url) == rows(archived[1])
     assert verify_archive(url).clean
+
+
+def test_an_archive_on_hdfs_is_read_through_webhdfs_and_not_written(archived):
+    pytest.importorskip("requests")
+    store, archive, _ = archived
+    with webhdfs(archive.parent) as url:
+        assert rows(f"{url}/archive") == rows(archive)
+        with pytest.raises(ArchiveError, match="no archive is here"):
+            read_store(f"{url}/none")
+        with pytest.raises(ObjectStoreError, match="can be read, not written"):
+            Archiver(store, f"{url}/none").run_once()
 
 
 def test_places_that_are_no_archive_are_told(tmp_path):
