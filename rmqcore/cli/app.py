@@ -48,6 +48,8 @@ _COMMANDS = {
     "admin": "admin:app",
     "ha": "ha:app",
     "sql": "sql:sql",
+    "bench": "bench:bench",
+    "debug": "debug:app",
     "man": "man:man",
 }
 #: needed beyond [cli], and the extra that brings it

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _ALONE: Final = {"python_enable_replacements": "false", "autoinstall_known_extensions": "false"}
 _EVERY_TOPIC: Final = "messages"
 _UNKNOWN: Final = re.compile(r"Table with name (\S+) does not exist")
+_WITH_TEXT: Final = "SELECT *, try(decode(body)) AS text"
 _ROWS_AT_ONCE: Final = 1000
 _COLUMNS: Final = tuple(name for name in COLUMNS if name != "record")
 
@@ -115,10 +116,8 @@ def _answer(
             chosen = None if name == _EVERY_TOPIC else [name]
             asked_of = store.arrow_dataset(_COLUMNS, plain_bodies=True, topics=chosen)
             database.register(f"rmqcore {name}", asked_of)
-            database.execute(
-                f"CREATE OR REPLACE VIEW {_quoted(name)} AS SELECT *, try(decode(body)) AS text "  # noqa: S608
-                f"FROM {_quoted(f'rmqcore {name}')}"
-            )
+            view = f"CREATE OR REPLACE VIEW {_quoted(name)} AS {_WITH_TEXT}"
+            database.execute(f"{view} FROM {_quoted(f'rmqcore {name}')}")
         asked = database.execute(query)
         heads = [str(column[0]) for column in asked.description or ()]
         return heads, _rows(asked, duckdb.Error)

@@ -44,16 +44,16 @@ def stat(
             check_queues_are_there(opened)
         except CorruptConsumeQueueError as error:
             lost = error
-        rows = _queue_rows(opened)
-        facts = _facts(opened) | {"ignored_settings": list(opened.config.ignored)}
+        rows = queue_rows(opened)
+        facts = store_facts(opened) | {"ignored_settings": list(opened.config.ignored)}
         broker_conf = opened.broker_conf()
-        events = _trace_rows(opened) if trace else []
+        events = trace_rows(opened) if trace else []
     if as_json:
         print_json(
             facts
             | ({"trace": events} if trace else {})
             | {
-                "topics": _topic_rows(rows),
+                "topics": topic_rows(rows),
                 "queues": rows,
                 "broker_conf": dict(
                     line.split("=", 1) for line in broker_conf.splitlines() if "=" in line
@@ -66,7 +66,7 @@ def stat(
         if trace:
             _print_trace(events)
         else:
-            _print_rows(rows if queues else _topic_rows(rows))
+            _print_rows(rows if queues else topic_rows(rows))
             show("broker.conf lines with which RocketMQ opens this store", style="bold")
             show(broker_conf.rstrip("\n"), style="dim")
     if lost is not None:
@@ -74,7 +74,8 @@ def stat(
         raise typer.Exit(ExitCode.FINDINGS)
 
 
-def _facts(store: ReadOnlyMessageStore) -> dict[str, Any]:
+def store_facts(store: ReadOnlyMessageStore) -> dict[str, Any]:
+    """State, bounds, times and sizes of a store, under the names of ``--json``."""
     low, high = store.min_phy_offset, store.max_phy_offset
     ends = _first_and_last(store)
     directory = StoreDir(store.path, store.config.store_path_commit_log)
@@ -134,7 +135,8 @@ def _size_below(folder: Path) -> dict[str, int]:
     }
 
 
-def _queue_rows(store: ReadOnlyMessageStore) -> list[dict[str, Any]]:
+def queue_rows(store: ReadOnlyMessageStore) -> list[dict[str, Any]]:
+    """Every queue with its bounds."""
     store.refresh()
     return [
         {
@@ -148,7 +150,8 @@ def _queue_rows(store: ReadOnlyMessageStore) -> list[dict[str, Any]]:
     ]
 
 
-def _topic_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def topic_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The topics of `queue_rows`, with their sums."""
     topics: dict[str, dict[str, Any]] = {}
     for row in rows:
         topic = topics.setdefault(row["topic"], {"topic": row["topic"], "queues": 0, "messages": 0})
@@ -157,7 +160,7 @@ def _topic_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return list(topics.values())
 
 
-def _trace_rows(store: ReadOnlyMessageStore) -> list[dict[str, Any]]:
+def trace_rows(store: ReadOnlyMessageStore) -> list[dict[str, Any]]:
     """The rows of the store's trace; None for what was not known yet."""
     return [
         {name: None if value == -1 else value for name, value in asdict(row).items()}

@@ -11,6 +11,7 @@ from cli.test_exit_codes import commands
 from typer.main import get_command
 
 from rmqcore import open_store
+from rmqcore.cli import complete
 from rmqcore.cli.app import app
 from rmqcore.cli.contents import EXAMPLES, PANELS, SHORT
 from rmqcore.testing import rocketmq_broker, rocketmq_topic  # noqa: F401 - fixtures
@@ -139,7 +140,7 @@ def completed(words, cwd):
 
 
 @pytest.mark.process
-def test_the_shell_completes_stores_topics_and_groups(tmp_path):
+def test_the_shell_completes_stores_topics_and_groups(tmp_path, monkeypatch):
     (tmp_path / "stuff").mkdir()
     (tmp_path / "storey.txt").touch()
     with open_store(tmp_path / "store") as store:
@@ -148,14 +149,15 @@ def test_the_shell_completes_stores_topics_and_groups(tmp_path):
         store.consumer_offsets.commit("Orders", "billing", 0, 1)
         store.consumer_offsets.commit("Orders", "audit", 0, 1)
     assert completed(["stat", "st"], tmp_path) == ["store", "stuff/"]
-    assert completed(["stat", f"{tmp_path}/sto"], tmp_path) == [f"{tmp_path}/store"]
-    assert completed(["cat", "store", "Or"], tmp_path) == ["Orders"]
     assert completed(["query", "store", "--topic", "O"], tmp_path) == ["Orders", "Others"]
-    assert completed(["offsets", "store", "b"], tmp_path) == ["billing"]
-    assert completed(["cat", "nothing", "O"], tmp_path) == []
     assert completed(["doctor", "st"], tmp_path) == ["store", "stuff/"]
-    assert completed(["do"], tmp_path) == ["doctor"]
     assert completed(["consume", "-n", "127.0.0.1:1", "O"], tmp_path) == []
+    monkeypatch.chdir(tmp_path)
+    assert complete.stores(f"{tmp_path}/sto") == [f"{tmp_path}/store"]
+    assert complete.stores("none/") == []
+    offsets = ALL["offsets"].make_context("offsets", ["store"])
+    assert complete.groups(offsets, "b") == ["billing"]
+    assert complete.groups(ALL["offsets"].make_context("offsets", ["stuff"]), "") == []
 
 
 @pytest.mark.engine

@@ -1,0 +1,38 @@
+"""A measurement says what it did, and leaves nothing behind."""
+
+from collections import namedtuple
+
+import pytest
+
+from rmqcore.cli.exit_codes import ExitCode
+
+pytestmark = pytest.mark.engine
+
+
+def test_bench_measures_beside_the_disk_and_leaves_nothing(rmqcore, tmp_path):
+    told = rmqcore("bench", "--dir", tmp_path, "--seconds", 0.01, "--size", 100, "--json").json
+    assert told["directory"] == str(tmp_path.resolve())
+    assert told["file_system"] != "?"
+    names = [step["name"] for step in told["steps"]]
+    assert [name.split()[0].strip(",:") for name in names] == [
+        *("disk", "put", "put", "disk", "put", "get", "query", "disk")
+    ]
+    for step in told["steps"]:
+        assert step["messages"] > 0
+        assert step["size"] == step["messages"] * 100
+        assert 0 < step["median_us"] <= step["p99_us"]
+        assert f"{step['operations']:,}" in step["did"] or "read" in step["name"]
+    assert list(tmp_path.iterdir()) == []
+    text = rmqcore("bench", "--dir", tmp_path, "--seconds", 0.01).stdout
+    assert "each with fdatasync" in text
+    assert "times what the disk does alone" in text
+
+
+def test_bench_wants_room(rmqcore, tmp_path, monkeypatch):
+    usage = namedtuple("usage", "free")
+    monkeypatch.setattr("rmqcore.cli.bench.disk_usage", lambda _: usage(1000))
+    outcome = rmqcore("bench", "--dir", tmp_path)
+    assert outcome.exit_code == ExitCode.USAGE
+    assert "1000 B" in outcome.stderr
+    monkeypatch.undo()
+    assert rmqcore("bench", "--dir", tmp_path / "none").exit_code == ExitCode.SYSTEM
