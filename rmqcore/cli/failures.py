@@ -23,6 +23,7 @@ from typer.core import TyperCommand, TyperGroup
 from rmqcore.cli.complete import stores
 from rmqcore.cli.exit_codes import ExitCode, FsckCode
 from rmqcore.cli.notes import forget, note
+from rmqcore.cli.parameters import take_as_typed
 from rmqcore.errors import (
     ConfigWarning,
     CorruptRecordError,
@@ -131,7 +132,15 @@ def report(
     return code
 
 
-class Application(TyperGroup):
+class _Group(TyperGroup):
+    """A group whose options take what was typed."""
+
+    def get_params(self, ctx: Any) -> Any:
+        """Its options, that of the help, too."""
+        return take_as_typed(super().get_params(ctx))
+
+
+class Application(_Group):
     """The command with all its commands: wrong usage is one line on standard error, too.
 
     SIGTERM ends it as Ctrl-C does: what was begun is closed in order.
@@ -207,6 +216,10 @@ class StoreCommand(TyperCommand):
 
     code_of: Callable[[BaseException], IntEnum] = staticmethod(exit_code_of)
 
+    def get_params(self, ctx: Any) -> Any:
+        """Its arguments and options, that of the help, too."""
+        return take_as_typed(super().get_params(ctx))
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command; never lets an expected error through as a traceback."""
         try:
@@ -237,7 +250,7 @@ class DoctorCommand(StoreCommand):
     code_of = staticmethod(fsck_code_of)
 
 
-class DoctorGroup(TyperGroup):
+class DoctorGroup(_Group):
     """The doctor's commands; the directory of a store in a command's place is looked at."""
 
     usage_code = FsckCode.USAGE
