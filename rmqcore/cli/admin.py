@@ -309,11 +309,19 @@ def delete_sub_group(admin: Admin, group: Group, as_json: AsJson = False) -> Non
 @_command("consumerProgress")
 def consumer_progress(
     admin: Admin,
-    group: Group,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "--group", "-g", help="the group; all of them without", autocompletion=remote_groups
+        ),
+    ] = None,
     topic: Annotated[str | None, typer.Option("--topic", "-t", help="only this topic")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """How far a group is, queue by queue."""
+    """How far a group is, queue by queue; without one, how far each group is."""
+    if group is None:
+        _all_progress(admin, topic, as_json)
+        return
     progress = admin.consumer_progress(group, topic)
     rows = [
         _queue(each.queue)
@@ -327,6 +335,22 @@ def consumer_progress(
     ]
     columns = (*_QUEUE, "broker_offset", "consumer_offset", "lag", "last_timestamp_ms")
     _show(rows, columns, as_json)
+
+
+def _all_progress(admin: Admin, topic: str | None, as_json: bool) -> None:
+    """A row a group: those that brokers only keep for themselves have consumed nothing."""
+    rows = []
+    for group in admin.groups():
+        progress = admin.consumer_progress(group, topic)
+        rows.append(
+            {
+                "group": group,
+                "topics": len({each.queue.topic for each in progress}),
+                "consumers": len(admin.consumers(group)),
+                "lag": sum(each.lag for each in progress),
+            }
+        )
+    _show(rows, ("group", "topics", "consumers", "lag"), as_json)
 
 
 @_command("consumerConnection")

@@ -81,8 +81,9 @@ def verify(
 
 def print_report(report: VerifyReport) -> None:
     """Print what a verification found."""
-    for finding in _followed(report):
-        show(str(finding), style=_STYLES[finding.severity])
+    findings = _followed(report)
+    for finding in findings:
+        show(str(replace(finding, how="")), style=_STYLES[finding.severity])
     if report.finding_count > len(report.findings):
         show(f"and {report.finding_count - len(report.findings):,} more")
     print_facts(
@@ -100,8 +101,11 @@ def print_report(report: VerifyReport) -> None:
     verdict = styled("clean", "good") if report.clean else styled("NOT clean", "bad")
     so_far = "" if report.complete else f" up to physical offset {report.verified_to}"
     show(f"verdict: {verdict}{so_far}, {report.finding_count:,} findings")
+    helps = list(dict.fromkeys(each.how for each in findings if each.how))
     if not report.clean:
-        show(f"what helps: {as_followed(HELP, report.path)}")
+        helps.insert(0, as_followed(HELP, report.path))
+    for advice in helps:
+        show(f"what helps: {advice}")
 
 
 def _followed(report: VerifyReport) -> list[Finding]:

@@ -68,7 +68,10 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "admin clusterList": ("rmqcore admin clusterList -n 10.0.0.1:9876",),
     "admin consumerConnection": ("rmqcore admin consumerConnection -g billing",),
-    "admin consumerProgress": ("rmqcore admin consumerProgress -g billing -t Orders",),
+    "admin consumerProgress": (
+        "rmqcore admin consumerProgress",
+        "rmqcore admin consumerProgress -g billing -t Orders",
+    ),
     "admin deleteSubGroup": ("rmqcore admin deleteSubGroup -g billing",),
     "admin deleteTopic": ("rmqcore admin deleteTopic -t Orders",),
     "admin getBrokerConfig": ("rmqcore admin getBrokerConfig -b broker-a",),

@@ -247,7 +247,8 @@ def _print_receipt(done: dict[str, Any], as_json: bool) -> None:
     text = f"{done['messages']:,} messages, {size_text(done['body_bytes'])} into {done['topic']}"
     if done["messages"]:
         text += (
-            f" in {done['elapsed_s']:.2f} s, physical offsets {done['first_phy_offset']} to "
-            f"{done['last_phy_offset']}; flushed, so all of it is on disk"
+            f" in {done['elapsed_s']:.2f} s, the first at physical offset "
+            f"{done['first_phy_offset']}, the last at {done['last_phy_offset']}; flushed, so all "
+            "of it is on disk"
         )
     typer.echo(text)

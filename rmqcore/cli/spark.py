@@ -109,13 +109,18 @@ def export(
     config: Config = None,
     cores: Cores = "*",
     memory: Memory = "1g",
+    as_json: AsJson = False,
 ) -> None:
     """Write the messages of a store as Parquet files, or as a Delta or Iceberg table."""
     with _session(cores, memory) as (jobs, spark):
         parts = jobs.export(
             spark, store, out, table_format=table_format, topics=topics, config=config
         )
-    show(f"{sum(part.rows for part in parts):,} messages in {len(parts)} files in {out}")
+    rows = sum(part.rows for part in parts)
+    if as_json:
+        print_json({"directory": str(out), "messages": rows, "files": len(parts)})
+    else:
+        show(f"{rows:,} messages in {len(parts)} files in {out}")
 
 
 @app.command("compact", cls=StoreCommand, epilog=EXIT_CODES)
@@ -125,12 +130,16 @@ def compact(
     topics: Topics = None,
     cores: Cores = "*",
     memory: Memory = "1g",
+    as_json: AsJson = False,
 ) -> None:
     """Write the latest message of each topic and key as Parquet files."""
     with _session(cores, memory) as (jobs, spark):
         jobs.compact(spark, store, topics=topics).write.parquet(str(out.absolute()))
         count = spark.read.parquet(str(out.absolute())).count()
-    show(f"{count:,} messages in {out}")
+    if as_json:
+        print_json({"directory": str(out), "messages": count})
+    else:
+        show(f"{count:,} messages in {out}")
 
 
 @app.command("trace", cls=StoreCommand, epilog=EXIT_CODES)

@@ -146,6 +146,8 @@ def test_groups_are_followed_and_reset(remote, topic):
     words = ("admin", "consumerProgress", "-g", group, "-t", topic, "--json")
     (row,) = remote(*words).json
     assert (row["consumer_offset"], row["broker_offset"], row["lag"]) == (2, 3, 1)
+    every = remote("admin", "consumerProgress", "--json").json
+    assert {"group": group, "topics": 1, "consumers": 0, "lag": 1} in every
     unknown = remote("admin", "consumerProgress", "-g", group + "x")
     assert (unknown.exit_code, unknown.stdout) == (ExitCode.STORE, "")
     assert f"consumer group {group}x; did you mean {group}?" in unknown.stderr

@@ -54,6 +54,14 @@ def test_every_example_parses(name):
         assert context.args == [], line
 
 
+def test_every_command_whose_output_is_data_prints_json():
+    leaves = {name for name, command in ALL.items() if not hasattr(command, "commands")}
+    without = {
+        name for name in leaves if not any("--json" in param.opts for param in ALL[name].params)
+    }
+    assert without == {"man", "metaq serve"}
+
+
 def test_the_help_has_panels_examples_and_times(rmqcore, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     top = rmqcore("--help").stdout
