@@ -13,6 +13,7 @@ from typer.core import TyperCommand
 from typer.main import get_group
 
 from rmqcore.cli.contents import EXAMPLES, PANELS, SHORT
+from rmqcore.cli.examples import NOT_HERE, has_examples
 from rmqcore.cli.exit_codes import EXIT_CODES, ExitCode
 from rmqcore.cli.failures import Application, StoreCommand
 from rmqcore.cli.notes import note
@@ -21,7 +22,6 @@ from rmqcore.version import __version__
 
 #: every command: its module below this room, and its function or its application there
 _COMMANDS = {
-    "demo": "demo.command:demo",
     "serve": "serve:serve",
     "broker": "serve:broker",
     "namesrv": "serve:namesrv",
@@ -52,6 +52,8 @@ _COMMANDS = {
     "debug": "debug:app",
     "man": "man:man",
 }
+if has_examples():
+    _COMMANDS["demo"] = "demo:demo"
 #: needed beyond [cli], and the extra that brings it
 _NEEDS = {
     "metaq": ("metaq:app", ("cronsim",)),
@@ -176,20 +178,23 @@ def _rmqcore(
     """Options of the command itself."""
 
 
-def _say_what_to_install(name: str, extra: str) -> None:
+def _say_what_is_missing(name: str, help_: str, words: str) -> None:
     @app.command(
         name,
-        help=rf"Not installed: pip install 'rmqcore\[{extra}]'.",
+        help=help_,
         context_settings=_ANYTHING,
         rich_help_panel=_PANEL_OF[name],
     )
     def _missing() -> None:
-        note(f"rmqcore: {name} needs pip install 'rmqcore[{extra}]'")
+        note(f"rmqcore: {words}")
         raise typer.Exit(ExitCode.USAGE)
 
 
+if "demo" not in _COMMANDS:
+    _say_what_is_missing("demo", "Not installed: see examples/ of the source.", NOT_HERE)
 for _name, _extra in _MISSING.items():
-    _say_what_to_install(_name, _extra)
+    _pip = f"pip install 'rmqcore[{_extra}]'"
+    _say_what_is_missing(_name, f"Not installed: {_unmarked(_pip)}.", f"{_name} needs {_pip}")
 
 
 def main() -> None:

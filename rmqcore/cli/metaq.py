@@ -23,6 +23,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from rmqcore.cli.examples import NOT_HERE, example, has_examples
+from rmqcore.cli.exit_codes import ExitCode
 from rmqcore.errors import CorruptStoreError, RmqCoreError
 from rmqcore.metaq import (
     MessageStore,
@@ -37,7 +39,6 @@ from rmqcore.metaq.manager import NOT_REPLAYED, transaction_journals
 from rmqcore.metaq.message import MAX_READ_BUFFER_SIZE
 from rmqcore.transfer.metaq import migrate as migrate_partitions
 from rmqcore.transfer.metaq import partitions
-from rmqcore.transfer.metaq_demo import run_demo
 
 app = typer.Typer(no_args_is_help=True, help="MetaQ, the older store: open, serve, migrate.")
 
@@ -309,11 +310,17 @@ def demo(
     messages: Annotated[int, typer.Option(help="messages before the kill")] = 200_000,
     as_json: Json = False,
 ) -> None:
-    """Write real text, kill the writer, recover, serve, migrate; print what happened."""
+    """Write real text, kill the writer, recover, serve, migrate; print what happened.
+
+    In a clone of the repository only.
+    """
+    if not has_examples():
+        typer.echo(f"rmqcore: {NOT_HERE}", err=True)
+        raise typer.Exit(ExitCode.USAGE)
     with _reported(), tempfile.TemporaryDirectory(prefix="rmqcore-metaq-") as temporary:
         place = folder or Path(temporary)
         say = (lambda _: None) if as_json else _OUT.print
-        result = run_demo(place, messages=messages, say=say)
+        result = example("metaq_demo").run_demo(place, messages=messages, say=say)
     if as_json:
         print(json.dumps(dataclasses.asdict(result), default=str))
     raise typer.Exit(0 if result.found_by_id and not result.lost else 1)

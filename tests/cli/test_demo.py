@@ -1,16 +1,21 @@
 """The demonstration: its verdict is earned, and it sees what is wrong."""
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
 from client.conftest import patient  # noqa: F401 - a fixture: waits for answers
+from demo import pipeline, steps
+from demo.corpus import Corpus, Entry, Source
+from demo.steps import Demo
 from patience import TIMEOUT_S
 
+import rmqcore
 from rmqcore import open_store
-from rmqcore.cli.demo import pipeline, steps
-from rmqcore.cli.demo.corpus import Corpus, Entry, Source
-from rmqcore.cli.demo.steps import Demo
 from rmqcore.cli.options import configured
 from rmqcore.cli.progress import Bars
 
@@ -72,6 +77,21 @@ def test_a_directory_with_files_in_it_is_not_taken(rmqcore, tmp_path):
     outcome = rmqcore("demo", "--keep", tmp_path)
     assert outcome.exit_code == 2
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_an_installed_package_says_where_the_demonstrations_are(tmp_path):
+    (tmp_path / "rmqcore").symlink_to(Path(rmqcore.__file__).parent)
+    for words in (["demo", "--size", "3"], ["metaq", "demo"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "rmqcore", *words],
+            env=os.environ | {"PYTHONPATH": str(tmp_path)},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "examples/" in done.stderr
 
 
 def test_a_body_that_is_not_what_was_put_is_seen(demo):
@@ -152,7 +172,7 @@ def test_a_failed_step_ends_with_1_and_says_failed(rmqcore, monkeypatch):
     def broken(demo):
         return steps.Step("broken", 0, 0, 0.0, "it is", ok=False)
 
-    monkeypatch.setattr("rmqcore.cli.demo.command.STEPS", (broken,))
+    monkeypatch.setattr("demo.command.STEPS", (broken,))
     outcome = rmqcore("demo", "--json")
     assert outcome.exit_code == 1
     assert json.loads(outcome.stdout)["verdict"] == "failed"

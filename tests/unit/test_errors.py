@@ -23,7 +23,7 @@ VALUES = {"int": 7, "int | None": 7, "float": 1.5}
 
 
 def error_classes() -> list[type[RmqCoreError]]:
-    elsewhere = ("rmqcore.spark", "rmqcore.cli.demo", "rmqcore.adapters")
+    elsewhere = ("rmqcore.spark", "rmqcore.adapters")
     for module in pkgutil.walk_packages(rmqcore.__path__, "rmqcore."):
         # what begins with an underscore is native, and has no errors of its own
         if not (module.name.startswith(elsewhere) or "._" in module.name):

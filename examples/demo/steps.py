@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from demo.corpus import QUEUES, Corpus, Entry
+from demo.writer import ACKNOWLEDGED
 from rmqcore import (
     DefaultMessageStore,
     Durability,
@@ -24,8 +27,6 @@ from rmqcore import (
     StoreError,
     open_store,
 )
-from rmqcore.cli.demo.corpus import QUEUES, Corpus, Entry
-from rmqcore.cli.demo.writer import ACKNOWLEDGED
 from rmqcore.cli.progress import Bars
 from rmqcore.client.blocking import Consumer, Producer
 from rmqcore.doctor import verify as verify_store
@@ -361,7 +362,7 @@ def _serve(path: str) -> Iterator[str]:
     command += ["--port", "0", "--namesrv-port", "0"]
     for setting in _SMALL_FILES:
         command += ["-c", setting]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:  # noqa: S603
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
             line = server.stdout.readline() if server.stdout else ""
             if not line:
@@ -375,9 +376,12 @@ def _write_and_kill(demo: Demo) -> int:
     """Let a process write, kill it in the middle; how many of its puts had returned."""
     target = int(demo.messages * _KILL_AT)
     acknowledged = 0
-    command = [sys.executable, "-m", "rmqcore.cli.demo.writer"]
+    command = [sys.executable, "-m", "demo.writer"]
     command += [str(demo.path), str(demo.corpus.size_max)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:  # noqa: S603 - our own
+    examples = Path(__file__).parents[1]
+    found = os.pathsep.join([str(examples), str(examples.parent), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"PYTHONPATH": found}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as writer:
         if writer.stdout is None:
             return 0
         try:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from rmqcore.cli.demo.steps import Step
+from demo.steps import Step
 from rmqcore.cli.exit_codes import ExitCode
 from rmqcore.cli.notes import note
 
@@ -31,7 +31,7 @@ def pipeline(store: Path, target: Path, html: Path | None) -> list[Step]:
     command = [sys.executable, "-m", "rmqcore", "spark", "pipeline", str(store), str(target)]
     command += ["--json", "--cores", "2"]
     command += [] if html is None else ["--html", str(html)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - ours
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode in _MISSING:
         reason = done.stderr.strip().splitlines()[-1].removeprefix("rmqcore: ")
         note(f"the part on Spark was left out: {reason}")

@@ -1,6 +1,7 @@
 """The demonstration: real text is written, the writer killed, its store recovered, served, moved.
 
-``python -m rmqcore.transfer.metaq_demo FOLDER`` is the writer that gets killed.
+`rmqcore metaq demo` runs it; as a script, ``metaq_demo.py FOLDER``, it is the writer that gets
+killed.
 """
 
 from __future__ import annotations
@@ -175,8 +176,10 @@ def write_for_ever(source: Path) -> None:
 
 def _write_and_kill(source: Path, messages: int) -> int:
     """Let a writer run until so many messages are acknowledged, then kill it without warning."""
-    command = [sys.executable, "-m", "rmqcore.transfer.metaq_demo", str(source)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:  # noqa: S603
+    command = [sys.executable, __file__, str(source)]
+    found = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"PYTHONPATH": found}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as writer:
         acknowledged = 0
         for line in writer.stdout or ():
             acknowledged = int(line)

@@ -1,4 +1,4 @@
-"""The writer that the demonstration kills: ``python -m rmqcore.cli.demo.writer STORE SIZE``.
+"""The writer that the demonstration kills: ``python -m demo.writer STORE SIZE``.
 
 Puts the corpus into queues of its own and says after every few puts how many have returned.
 """
@@ -9,8 +9,8 @@ import struct
 import sys
 from typing import BinaryIO
 
+from demo.corpus import QUEUES, Corpus
 from rmqcore import open_store
-from rmqcore.cli.demo.corpus import QUEUES, Corpus
 
 ACKNOWLEDGED = struct.Struct("<q")
 _ACKNOWLEDGE_EVERY = 100

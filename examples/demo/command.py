@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from rmqcore.cli.demo.corpus import Corpus
-from rmqcore.cli.demo.pipeline import pipeline
-from rmqcore.cli.demo.steps import STEPS, Demo, Step
+from demo.corpus import Corpus
+from demo.pipeline import pipeline
+from demo.steps import STEPS, Demo, Step
 from rmqcore.cli.exit_codes import ExitCode
 from rmqcore.cli.options import AsJson, ConfigFile, Settings, configured
 from rmqcore.cli.output import print_facts, print_json, print_table, show, styled
