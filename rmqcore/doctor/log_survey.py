@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from rmqcore.files.log_walker import GoodRecord, find_good_record, view_of, walk_file
+from rmqcore.files.log_walker import FileWalk, GoodRecord, find_good_record, view_of
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.files.unit_file import UNIT_HEAD
 from rmqcore.native.derive._dispatch import DispatchBatch
-from rmqcore.native.format._message import status_text
 from rmqcore.native.format._next_record import ScanStatus
 from rmqcore.native.format._numbers import UNIT_SIZE
 from rmqcore.recovery.judge import used_bytes
@@ -196,21 +195,18 @@ class _FileWalk:
 
     def _walk(self) -> None:
         found, file = self._found, self._file
-        at, stop = found.start, found.start + file.size
-        while at < stop:
-            status = ScanStatus.OK
-            for step in walk_file(view_of(file), self._scan, at, stop, file_end=self._file_end):
-                self._note_batch()
-                status, found.end = step.status, step.phy_offset
-            found.reason = status_text(status)
-            if status in (ScanStatus.BLANK, ScanStatus.OK):
-                found.ends_in_blank = status is ScanStatus.BLANK
-                return
-            following = self._following(found.end)
-            if following is None:
-                found.used_behind = used_bytes([file], found.end - found.start)
-                return
-            at = self._note_gap(found.end, following)
+        stop = found.start + file.size
+        walk = FileWalk(view_of(file), self._scan, found.start, stop, file_end=self._file_end)
+        for step in walk:
+            self._note_batch()
+            found.end, found.reason = step.phy_offset, step.reason
+            found.ends_in_blank = step.status is ScanStatus.BLANK
+            if not step.is_good:
+                following = self._following(found.end)
+                if following is None:
+                    found.used_behind = used_bytes([file], found.end - found.start)
+                    return
+                walk.go_on(self._note_gap(found.end, following))
 
     def _scan(
         self, buffer: ReadableBuffer, at: int, stop: int, /, *, base_offset: int

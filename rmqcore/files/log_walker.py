@@ -1,21 +1,23 @@
 """The walk over one log file, and the search for good records where it is broken.
 
-One walk for all who follow the log: `walk_file` feeds a kernel piece by piece and tells after each
+One walk for all who follow the log: `FileWalk` feeds a kernel piece by piece and tells after each
 call where it stands and why. It never decides what damage means, the caller does::
 
-    for step in walk_file(view_of(file), batch.scan, start, stop, file_end=file_end):
+    walk = FileWalk(view_of(file), batch.scan, start, stop, file_end=file_end)
+    for step in walk:
         ...                             # take what the kernel has made
-    # step.status: OK, all up to `stop`; BLANK, the file ends here and the log goes on in the
-    # next one; EMPTY or negative, no good record begins at step.phy_offset
+        if not step.is_good:            # no good record begins at step.phy_offset
+            walk.go_on(following)       # or the walk is over
+    # step.status is OK, all up to `stop`, or BLANK: the log goes on in the next file
 
-To pass over damage, look for `find_good_record` behind it and walk on from there. A record is good
-when it is whole, names its own physical offset and has a right CRC: nothing else looks like that by
-chance.
+`find_good_record` finds where to go on. A record is good when it is whole, names its own physical
+offset and has a right CRC: nothing else looks like that by chance.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 from rmqcore.files.commit_log import View
@@ -50,7 +52,7 @@ class Kernel(Protocol):
         ...
 
 
-#: readable bytes of one log file from a physical offset on, so many or what there is
+#: readable bytes of one log file from a physical offset on, this many or what there is
 LogView = Callable[[int, int], View]
 
 
@@ -128,6 +130,39 @@ def walk_file(
         yield LogStep(status, at)
         if status is not ScanStatus.OK:
             return
+
+
+class FileWalk:
+    """The steps over one log file, behind damage, too, where whoever meets it says so.
+
+    Args:
+        view, kernel, start, stop, file_end, piece_size: see `walk_file`.
+    """
+
+    def __init__(
+        self,
+        view: LogView,
+        kernel: Kernel,
+        start: int,
+        stop: int,
+        *,
+        file_end: int,
+        piece_size: int = PIECE_SIZE,
+    ) -> None:
+        self._at = start
+        self._stop = stop
+        self._walked_from = partial(
+            walk_file, view, kernel, stop=stop, file_end=file_end, piece_size=piece_size
+        )
+
+    def go_on(self, phy_offset: int) -> None:
+        """Go on at a physical offset behind the step that was handed out last."""
+        self._at = phy_offset
+
+    def __iter__(self) -> Iterator[LogStep]:
+        while self._at < self._stop:
+            at, self._at = self._at, self._stop
+            yield from self._walked_from(at)
 
 
 def view_of(file: LogFile) -> LogView:

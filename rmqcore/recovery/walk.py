@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rmqcore.config import OnCorruption
-from rmqcore.files.log_walker import Kernel, find_good_record, view_of, walk_file
+from rmqcore.files.log_walker import FileWalk, Kernel, find_good_record, view_of
 from rmqcore.native.format._next_record import ScanStatus
 from rmqcore.recovery.helper_thread import HelperThread
 from rmqcore.recovery.index_check import IndexCheck
@@ -99,21 +99,17 @@ class Walk:
 
     def _walk_file(self, file: MappedFile, verify: bool) -> int | None:
         """Walk one file; the end of the log when it ends here, else None."""
-        at, file_end = file.file_from_offset, file.file_from_offset + file.size
-        while at < file_end:
-            for step in walk_file(
-                view_of(file), self._kernel(verify), at, file_end, file_end=file_end
-            ):
-                self._hand_on()
-                position = step.phy_offset - file.file_from_offset
-            if step.status is ScanStatus.OK:
-                return None
+        start, file_end = file.file_from_offset, file.file_from_offset + file.size
+        walk = FileWalk(view_of(file), self._kernel(verify), start, file_end, file_end=file_end)
+        for step in walk:
+            self._hand_on()
             if step.status is ScanStatus.BLANK:
-                return self._judge.at_blank(file, position)
-            following = self._judge.at_no_record(file, position, step.status)
-            if following is None:
-                return step.phy_offset
-            at = following.phy_offset
+                return self._judge.at_blank(file, step.phy_offset - start)
+            if not step.is_good:
+                following = self._judge.at_no_record(file, step.phy_offset - start, step.status)
+                if following is None:
+                    return step.phy_offset
+                walk.go_on(following.phy_offset)
         return None
 
     def _kernel(self, verify: bool) -> Kernel:
@@ -171,17 +167,17 @@ class Walk:
             if file is None:
                 return
             file_end = file.file_from_offset + file.size
-            for step in walk_file(
-                view_of(file), kernel, start, min(end, file_end), file_end=file_end
-            ):
+            stop = min(end, file_end)
+            walk = FileWalk(view_of(file), kernel, start, stop, file_end=file_end)
+            for step in walk:
                 yield batch
                 batch.clear()
-                position = step.phy_offset - file.file_from_offset
-            if step.is_good:
-                start = file_end
-            else:
-                following = find_good_record([file], position + 1)
-                start = following.phy_offset if following else file_end
+                if not step.is_good:
+                    position = step.phy_offset - file.file_from_offset
+                    following = find_good_record([file], position + 1)
+                    if following is not None:
+                        walk.go_on(following.phy_offset)
+            start = file_end
 
     def keys_between(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """(physical offset, how many keys) of each record with keys in a range of the log."""

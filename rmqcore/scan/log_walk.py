@@ -14,11 +14,11 @@ from rmqcore.errors import CorruptRecordError, CorruptStoreError, RecordsGoneErr
 from rmqcore.files.log_file import LogFile
 from rmqcore.files.log_walker import (
     PIECE_SIZE,
+    FileWalk,
     Kernel,
     LogStep,
     find_good_record,
     view_of,
-    walk_file,
 )
 from rmqcore.files.mapped_file import OpenFiles
 from rmqcore.native.format._next_record import ScanStatus
@@ -99,28 +99,33 @@ class LogWalk:
             at = stop
 
     def _run_file(self, kernel: Kernel, file: LogFile, at: int, stop: int) -> Iterator[ScanStatus]:
-        view, file_end = view_of(file), file.file_from_offset + file.size
-        while at < stop:
-            try:
-                for step in walk_file(
-                    view, kernel, at, stop, file_end=file_end, piece_size=self._chunk_size
-                ):
-                    yield step.status
-                    following = stop if step.status is ScanStatus.BLANK else step.phy_offset
-                    self._progressed(following - at)
-                    at = following
-            except FileNotFoundError:
-                self._gone(file.path, at, stop)
-                return
-            except CorruptStoreError as error:
-                if self._on_damage is None or isinstance(error, CorruptRecordError):
-                    raise
-                self._on_damage(Damage(file.path, error.phy_offset, stop, error.reason))
-                return
+        file_end, size = file.file_from_offset + file.size, self._chunk_size
+        walk = FileWalk(view_of(file), kernel, at, stop, file_end=file_end, piece_size=size)
+        steps = iter(walk)
+        while (step := self._next(steps, file.path, at, stop)) is not None:
+            yield step.status
+            following = stop if step.status is ScanStatus.BLANK else step.phy_offset
+            self._progressed(following - at)
+            at = following
             if not step.is_good:
                 following = self._damaged(file, step, stop)
                 self._progressed(following - at)
                 at = following
+                walk.go_on(at)
+
+    def _next(
+        self, steps: Iterator[LogStep], path: Path | str, at: int, stop: int
+    ) -> LogStep | None:
+        """The next step; None at the end, and where the file is gone or cut short."""
+        try:
+            return next(steps, None)
+        except FileNotFoundError:
+            self._gone(path, at, stop)
+        except CorruptStoreError as error:
+            if self._on_damage is None or isinstance(error, CorruptRecordError):
+                raise
+            self._on_damage(Damage(path, error.phy_offset, stop, error.reason))
+        return None
 
     def _progressed(self, size: int) -> None:
         if self._on_progress is not None and size:
