@@ -17,7 +17,7 @@ from libc.string cimport memcpy
 from rmqcore.native.format._bytes cimport load_i16, load_i32, store_i16, store_i32
 from rmqcore.native.format._encoder cimport NO_PROBLEM, RecordEncoder
 from rmqcore.native.format._layout cimport *
-from rmqcore.native.format._message cimport Message, settled_keys
+from rmqcore.native.format._message cimport Message, keys_read_once
 from rmqcore.native.format._record cimport (
     PropertyWalk, RecordFields, RecordHead, Slice, bytes_t, check_body_crc, check_crc_property,
     java_hash_step, next_property, read_head, record_size, rmq_crc32, rmq_crc32_by_table,
@@ -198,7 +198,7 @@ cdef bytes body_of(Message message):
 
 cdef int gather(RecordEncoder encoder, Message message, bint append_crc) except -1:
     cdef int problem
-    keys, properties = settled_keys(message), message.properties
+    keys, properties = keys_read_once(message), message.properties
     encoder.kept = (keys, properties)
     problem = encoder.gather(message.tags, keys, properties, append_crc)
     if problem != NO_PROBLEM:

@@ -20,7 +20,7 @@ from rmqcore.world import sync_directory
 if TYPE_CHECKING:
     from rmqcore.files.mapped_file import OpenFiles
     from rmqcore.files.store_dir import StoreDir
-    from rmqcore.native.derive._dispatch import DispatchBatch, Stretch
+    from rmqcore.native.derive._dispatch import DispatchBatch, QueueStretch
 
 _log = logging.getLogger("rmqcore")
 #: A round of flushes writes through this many queues, however little is new in them.
@@ -197,7 +197,7 @@ class ConsumeQueueStore:
             self.append(stretch)
         self.dispatched(batch)
 
-    def append(self, stretch: Stretch) -> None:
+    def append(self, stretch: QueueStretch) -> None:
         """Append the units of one queue; what is there already stays.
 
         Raises:
@@ -251,7 +251,7 @@ class ConsumeQueueStore:
         if batch.record_count:
             self.dispatched_timestamp_ms = batch.store_timestamp
 
-    def _create(self, stretch: Stretch) -> StoredQueue:
+    def _create(self, stretch: QueueStretch) -> StoredQueue:
         topic, queue_id = stretch.topic, stretch.queue_id
         queue = self._new(topic, queue_id, batches=stretch.inner_batch)
         # files that an interrupted deletion has left
@@ -425,7 +425,7 @@ class ConsumeQueueStore:
             queue.close()
 
 
-def _begins_again(stretch: Stretch, queue: StoredQueue) -> bool:
+def _begins_again(stretch: QueueStretch, queue: StoredQueue) -> bool:
     """True for records behind all of a queue's whose numbers begin with 0 although it has some."""
     if stretch.first_queue_offset > 0 or queue.max_offset == 0:
         return False

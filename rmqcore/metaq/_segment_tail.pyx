@@ -156,7 +156,7 @@ cdef class SegmentTail:
             self.let_go()
         raise StoreClosedError(f"{self.path}: this segment takes no appends any more")
 
-    cdef int settle(self, int failure, int64_t size, int64_t messages) except -1:
+    cdef int confirm(self, int failure, int64_t size, int64_t messages) except -1:
         """Count what was written; on a failure cut the file back, so that nothing half stays."""
         if failure != 0:
             if ftruncate(self.fd, self.size) != 0:
@@ -213,7 +213,7 @@ cdef class SegmentTail:
                         failure = self.write(&view, size, at)
                 if checksum != -1 and checksum != actual:
                     raise InvalidChecksumError(checksum, actual)
-                self.settle(failure, size, 1)
+                self.confirm(failure, size, 1)
             finally:
                 self.let_go()
         finally:
@@ -243,7 +243,7 @@ cdef class SegmentTail:
                 at = self.size
                 with nogil:
                     failure = write_full(self.fd, <const uint8_t*>view.buf, view.len, at)
-                self.settle(failure, view.len, message_count)
+                self.confirm(failure, view.len, message_count)
             finally:
                 self.let_go()
             return Location(self.start + at, view.len)

@@ -19,7 +19,7 @@ from rmqcore.native.format._numbers import UNIT_SIZE
 
 if TYPE_CHECKING:
     from rmqcore.files.deleted_topics import DeletedTopics
-    from rmqcore.native.derive._dispatch import DispatchBatch, Stretch
+    from rmqcore.native.derive._dispatch import DispatchBatch, QueueStretch
 
 QueueKey = tuple[str, int]
 
@@ -117,7 +117,7 @@ class QueueWriter:
             for key in self._runs.emptied(self._deleted.lacks_files, {}):
                 self._begin_anew(key)
 
-    def _is_of_deleted(self, stretch: Stretch) -> bool:
+    def _is_of_deleted(self, stretch: QueueStretch) -> bool:
         if self._deleted is None:
             return False
         phy_offset, _ = UNIT_HEAD.unpack_from(stretch.units)

@@ -81,7 +81,7 @@ class IndexCheck:
         columns = batch.key_hashes, batch.key_offsets, batch.key_timestamps
         at = 0
         while not self._over:
-            at += check.take(*columns, at, stop)
+            at += check.compare(*columns, at, stop)
             if check.next_entry < check.limit:
                 phy_offset = self._files[self._number].entry(check.next_entry)[1]
                 if at == stop and (not stop or phy_offset != batch.key_offsets[stop - 1]):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rmqcore.files.commit_log import CommitLog
     from rmqcore.files.consume_queue import ConsumeQueue
     from rmqcore.files.deleted_topics import DeletedTopics
-    from rmqcore.native.derive._dispatch import DispatchBatch, Stretch
+    from rmqcore.native.derive._dispatch import DispatchBatch, QueueStretch
 
 _log = logging.getLogger("rmqcore")
 QueueKey = tuple[str, int]
@@ -120,7 +120,7 @@ class QueueCheck:
                 self._check_stretch(stretch, more_follow=more_follow)
         self._queues.dispatched(batch)
 
-    def _check_stretch(self, stretch: Stretch, *, more_follow: bool) -> None:
+    def _check_stretch(self, stretch: QueueStretch, *, more_follow: bool) -> None:
         key = stretch.topic, stretch.queue_id
         queue = self._queues.find(*key)
         if self._is_of_deleted(stretch, queue, key):
@@ -144,7 +144,9 @@ class QueueCheck:
 
     # ---- topics that were deleted
 
-    def _is_of_deleted(self, stretch: Stretch, queue: StoredQueue | None, key: QueueKey) -> bool:
+    def _is_of_deleted(
+        self, stretch: QueueStretch, queue: StoredQueue | None, key: QueueKey
+    ) -> bool:
         """True for records in front of the run of numbers that is the queue's."""
         phy_offset, _ = UNIT_HEAD.unpack_from(stretch.units)
         deleted_here = self._deleted.since(stretch.topic)
@@ -178,7 +180,7 @@ class QueueCheck:
         return unit[0] if named == (queue.topic, queue.queue_id, 0) else 0
 
     def _begins_anew(
-        self, stretch: Stretch, queue: StoredQueue | None, key: QueueKey, *, more_follow: bool
+        self, stretch: QueueStretch, queue: StoredQueue | None, key: QueueKey, *, more_follow: bool
     ) -> bool:
         """True when the numbers of a queue begin again with 0: its topic was made again."""
         if queue is None or queue.max_offset == 0:
@@ -195,7 +197,7 @@ class QueueCheck:
 
     # ---- numbers that rotted
 
-    def _check_numbers(self, queue: ConsumeQueue, stretch: Stretch) -> None:
+    def _check_numbers(self, queue: ConsumeQueue, stretch: QueueStretch) -> None:
         """Raise for a record whose number is another one than its queue and its neighbours say.
 
         RocketMQ's format protects a record's queue offset by nothing. When it is believed, the
@@ -261,7 +263,7 @@ class QueueCheck:
         file = self._log.queue.find(phy_offset)
         return file is not None and bool(good_record_at(file, phy_offset - file.file_from_offset))
 
-    def _has_hole(self, stretch: Stretch, queue: StoredQueue | None) -> bool:
+    def _has_hole(self, stretch: QueueStretch, queue: StoredQueue | None) -> bool:
         """True when the queue lacks units before the first of a batch; it is dropped then."""
         key = stretch.topic, stretch.queue_id
         if key in self.holes or stretch.behind_gap:

@@ -51,7 +51,7 @@ class SuspectIndexFiles:
         start = keys_filed(batch, index.resume_offset, index.resume_keys)
         columns = batch.key_hashes, batch.key_offsets, batch.key_timestamps
         while start < stop and (check := self._current_check()) is not None:
-            done = check.take(*columns, start, stop)
+            done = check.compare(*columns, start, stop)
             if done:
                 start += done
                 index.note_filed(batch, start)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from rmqcore.files.commit_log_writer import CommitLogWriter
     from rmqcore.files.consume_queue import ConsumeQueue
     from rmqcore.files.store_dir import StoreDir
-    from rmqcore.native.derive._dispatch import Stretch
+    from rmqcore.native.derive._dispatch import QueueStretch
     from rmqcore.recovery.walk import Walk
 
 QueueKey = tuple[str, int]
@@ -166,7 +166,7 @@ class _Queues(ConsumeQueueStore):
     def drop_damaged(self) -> None:
         pass
 
-    def append(self, stretch: Stretch) -> None:
+    def append(self, stretch: QueueStretch) -> None:
         pass
 
     def drop(self, topic: str, queue_id: int) -> None:
@@ -188,7 +188,7 @@ class _QueueCheck(QueueCheck):
             # where the queue would end with what recovery appends or writes anew
             queue.end_phy_offset = sum(UNIT_HEAD.unpack_from(units, len(units) - UNIT_SIZE))
 
-    def _has_hole(self, stretch: Stretch, queue: StoredQueue | None) -> bool:
+    def _has_hole(self, stretch: QueueStretch, queue: StoredQueue | None) -> bool:
         key = stretch.topic, stretch.queue_id
         if key in self._asked:
             return key in self.holes

@@ -28,7 +28,7 @@ from rmqcore.world import sleep
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-    from rmqcore.native.derive._dispatch import Stretch
+    from rmqcore.native.derive._dispatch import QueueStretch
 
 PROBLEMS_MAX = 1000
 _LIVE_WAIT_S = 0.001
@@ -181,7 +181,7 @@ class _Comparison:
                 for first, units in stretch.plain():
                     self._compare_units(key, first, units)
 
-    def _is_of_deleted(self, stretch: Stretch, key: QueueKey) -> bool:
+    def _is_of_deleted(self, stretch: QueueStretch, key: QueueKey) -> bool:
         """True for records that a deletion of their topic has taken out of its queues."""
         phy_offset, _ = UNIT_HEAD.unpack_from(stretch.units)
         if self._deleted.is_gone(key[0]) or phy_offset < self._deleted.since(key[0]):

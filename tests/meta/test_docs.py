@@ -36,6 +36,18 @@ def test_documents_and_code_agree():
     assert not differences(all_tables(FORMAT), LAYOUT)
 
 
+def test_the_record_at_the_head_of_its_kernels_is_that_of_the_page():
+    page = (FORMAT / "commit-log.md").read_text("utf-8")
+    row = r"^\| (\d+|…) \| [^|]* \| (\w+(?:-8)?)(?:, \w+)? \| (\w+) \|"
+    section = page.split("\n## Record\n")[1].split("\n### ")[0]
+    told = [(at.replace("…", "."), *rest) for at, *rest in re.findall(row, section, re.MULTILINE)]
+    kernels = (ROOT / "rmqcore/native/format/_record.pxd").read_text("utf-8")
+    drawn = re.findall(r"^# +(\d+|\.)  ([\w-]+) +(\w+)", kernels, re.MULTILINE)
+    assert len(told) == 20
+    # the first field at no fixed place is drawn where the last fixed one ends
+    assert drawn == [*told[:9], ("48", *told[9][1:]), *told[10:]]
+
+
 @pytest.mark.process
 def test_the_page_of_settings_is_that_of_the_source():
     check = [sys.executable, ROOT / "scripts" / "settings_page.py", "--check"]

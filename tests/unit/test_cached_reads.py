@@ -15,7 +15,7 @@ from rmqcore.errors import ArgumentError, StoreClosedError
 pytestmark = pytest.mark.engine
 
 #: what counts as written lately
-LATELY = 32 << 20
+HOT_TAIL_SIZE = 32 << 20
 FILE = 8 << 20
 SMALL = {
     "mapped_file_size_commit_log": FILE,
@@ -34,7 +34,7 @@ def written(tmp_path_factory):
     with rmqcore.open_store(path, **SMALL) as store:
         for number in range(COUNT):
             store.put("T", b"x" * BODY, tags="b" if number % 20 == 0 else "a", queue_id=0)
-        for _ in range(LATELY // (1 << 20) + 2):
+        for _ in range(HOT_TAIL_SIZE // (1 << 20) + 2):
             store.put("Bulk", b"x" * (1 << 20), queue_id=0)
     return path
 

@@ -55,7 +55,7 @@ def taken_over(data, columns, count, before_ms=0):
     """(entries that agreed, the file afterwards): checked, mended, and the rest inserted."""
     data = bytearray(data)
     check = EntryCheck(data, SLOTS, ENTRIES, by_header=False, before_ms=before_ms)
-    agreed = check.take(*columns, 0, count)
+    agreed = check.compare(*columns, 0, count)
     check.mend()
     put_keys(data, SLOTS, ENTRIES, *columns, agreed, count)
     return agreed, data
@@ -99,7 +99,7 @@ def test_any_damage_is_found_and_what_is_behind_it_made_anew():
         data = bytearray(wanted)
         data[at] ^= 1 + at % 255
         check = EntryCheck(bytearray(data), SLOTS, ENTRIES, by_header=True)
-        told = check.take(*columns, 0, 20) < 20 or not check.fits()
+        told = check.compare(*columns, 0, 20) < 20 or not check.fits()
         # the number of used slots, and the time of the first entry
         assert told != (32 <= at < 36 or FIRST_ENTRY + 12 <= at < FIRST_ENTRY + 16)
         agreed, found = taken_over(data, columns, 20)
@@ -113,7 +113,7 @@ def test_entries_without_their_keys_are_held_against_each_other():
     check = EntryCheck(data, SLOTS, ENTRIES, by_header=True)
     assert check.pass_over(3000)
     assert (check.next_entry, check.limit) == (10, 21)
-    assert check.take(*columns, 9, 20) == 11
+    assert check.compare(*columns, 9, 20) == 11
     assert check.fits()
     for position in (0, 4, 16):
         torn = bytearray(data)
@@ -125,7 +125,7 @@ def test_the_file_ends_before_the_keys_do():
     columns = keys(ENTRIES + 5)
     data = made(columns, ENTRIES - 1)
     check = EntryCheck(data, SLOTS, ENTRIES, by_header=False)
-    assert check.take(*columns, 0, ENTRIES + 5) == ENTRIES - 1
+    assert check.compare(*columns, 0, ENTRIES + 5) == ENTRIES - 1
     assert check.next_entry == check.limit
 
 
@@ -140,4 +140,4 @@ def test_bad_arguments():
     check = EntryCheck(bytearray(SIZE), SLOTS, ENTRIES, by_header=False)
     for start, stop in ((-1, 2), (2, 1), (0, 4)):
         with pytest.raises(IndexError):
-            check.take(*columns, start, stop)
+            check.compare(*columns, start, stop)

@@ -111,7 +111,7 @@ cdef int ask(str call, int fd, int64_t at, int64_t size) except -1:
     return 0 if sync_watcher is None else sync_watcher.before(call, fd, at, size, None)
 
 
-cdef int tell(str call, int fd, int64_t at, int64_t size, int failed) except -1:
+cdef int notify_watcher(str call, int fd, int64_t at, int64_t size, int failed) except -1:
     if sync_watcher is not None:
         sync_watcher.after(call, fd, at, size, -1 if failed else 0)
     return failed
@@ -123,7 +123,7 @@ cdef int sync_range_watched(void* at, int64_t size) except -1 with gil:
     if not failed:
         with nogil:
             failed = errno if rmq_sync_range(at, size) != 0 else 0
-    return tell("msync", -1, address, size, failed)
+    return notify_watcher("msync", -1, address, size, failed)
 
 
 cdef int sync_descriptor_watched(int fd, bint data_only) except -1 with gil:
@@ -132,7 +132,7 @@ cdef int sync_descriptor_watched(int fd, bint data_only) except -1 with gil:
     if not failed:
         with nogil:
             failed = errno if rmq_sync_descriptor(fd, data_only) != 0 else 0
-    return tell(call, fd, 0, 0, failed)
+    return notify_watcher(call, fd, 0, 0, failed)
 
 
 cdef int sync_range(void* at, int64_t size) except -1 nogil:

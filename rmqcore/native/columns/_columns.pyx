@@ -64,7 +64,7 @@ cdef Kind[23] KINDS = [
 
 # Every column there is, in the order of a batch that has them all.
 COLUMNS = tuple([KINDS[index].name.decode() for index in range(COLUMN_COUNT)])
-# Those that may lack a value in some row.
+# Columns that may have no value in some row.
 NULLABLE = frozenset([name for index, name in enumerate(COLUMNS) if KINDS[index].nullable])
 
 # Bytes of log in one batch; text may grow threefold when it is mended, and offsets are int32.
@@ -313,7 +313,7 @@ cdef class ColumnDecoder:
                 if self.is_full(self.row_count + found, &row.head):
                     status = CAPACITY
                     if not all_chosen:
-                        # it comes again
+                        # the row is decoded again in the next batch
                         self.chosen.of_topics_count -= 1
                 else:
                     self.byte_count += row.head.total_size

@@ -288,7 +288,7 @@ def batch_of_records(bytes records not None, int64_t number) -> tuple:
     """
     cdef bytes_t at = <bytes_t>PyBytes_AS_STRING(records)
     cdef int64_t left = PyBytes_GET_SIZE(records)
-    # an item has all that is in it from its record, and less around it
+    # an item has the parts of its record, and fewer fields around them
     cdef bytes items = PyBytes_FromStringAndSize(NULL, left)
     cdef uint8_t* start = <uint8_t*>PyBytes_AS_STRING(items)
     cdef uint8_t* item = start

@@ -158,7 +158,7 @@ cdef inline int32_t parse_host(const Slice* text, uint8_t* into) noexcept nogil:
         return 0
     size = 16 if start else 4
     if start and memcmp(into, b"\0\0\0\0\0\0\0\0\0\0\xff\xff", 12) == 0:
-        # an IPv4 address in the clothes of IPv6 becomes IPv4, as in Java
+        # an IPv4 address that is mapped into IPv6 becomes IPv4, as in Java
         memcpy(into, into + 12, 4)
         size = 4
     store_i32(into + size, port)

@@ -14,7 +14,7 @@ cdef enum Shape:
     AS_KEYS              # text, or a list of it
     AS_PAIRS             # a map of text, or a list of structures of two texts
 
-# Of a time.
+# The unit of a column of times.
 cdef enum Unit:
     MILLISECONDS
     SECONDS
@@ -22,7 +22,8 @@ cdef enum Unit:
     NANOSECONDS
 
 
-# By constants, as a division by what only the table says takes as long as a whole column.
+# One function for each unit, so that the divisor is a constant: dividing by a variable would take
+# as long as the rest of the column.
 cdef inline int64_t to_ms(int64_t time, Unit unit) noexcept nogil:
     """Milliseconds, rounded down, before 1970, too."""
     if unit == MILLISECONDS:

@@ -2,7 +2,8 @@
 
 `DispatchBatch.scan` walks whole records without the GIL and fills columns: per queue the 20-byte
 units in order, and for the index one (hash, offset, time) triple a key. Python then appends each
-queue's `Stretch` in one copy and inserts the keys in one call; no loop over records runs in Python.
+queue's `QueueStretch` in one copy and inserts the keys in one call; no loop over records runs in
+Python.
 """
 
 from cpython.bytearray cimport PyByteArray_AS_STRING
@@ -30,12 +31,13 @@ rmq_crc32_init()
 # A record may carry 32,767 bytes of one-letter keys; its keys must fit into an empty batch.
 cdef int32_t KEYS_A_RECORD_MAX = 16390
 cdef int64_t INNER_BATCH_MAX = 32767
-# A stretch costs its caller 20 us for each queue, which so many units for each make small.
+# A stretch is large enough when it has this many units for each queue: its caller spends 20 us
+# on a queue, whatever the number of its units.
 cdef int32_t UNITS_A_QUEUE = 64
 
 
 @cython.final
-cdef class Stretch:
+cdef class QueueStretch:
     """Units of one queue without a gap between them, as one scan of the log has them.
 
     Good until the batch scans again.
@@ -88,11 +90,11 @@ cdef class Stretch:
         return bytes(units)
 
 
-cdef Stretch new_stretch(
+cdef QueueStretch new_stretch(
     DispatchBatch batch, const Group* group, str topic, int32_t start, int32_t stop,
     int64_t first_queue_offset,
 ):
-    cdef Stretch stretch = Stretch.__new__(Stretch)
+    cdef QueueStretch stretch = QueueStretch.__new__(QueueStretch)
     stretch.batch = batch
     stretch.topic = topic
     stretch.queue_id = group.queue_id
@@ -263,7 +265,7 @@ cdef class DispatchBatch:
                     base + at, stop - at, base_offset + at, NO_FILE, checks, &head
                 )
                 if status == OK:
-                    status = self.take(base + at, &head)
+                    status = self.add_record(base + at, &head)
                 if status != OK:
                     break
                 self.record_count += 1
@@ -273,7 +275,7 @@ cdef class DispatchBatch:
             self.sort()
         return at, status
 
-    cdef int take(self, bytes_t record, const RecordHead* head) noexcept nogil:
+    cdef int add_record(self, bytes_t record, const RecordHead* head) noexcept nogil:
         """Add one record's units and keys; CAPACITY when they do not fit any more."""
         cdef Properties found
         cdef int32_t transaction = head.sys_flag & TRANSACTION_MASK
@@ -431,7 +433,7 @@ cdef class DispatchBatch:
         """What the last scan adds to each queue, cut where its queue offsets have a gap.
 
         Returns:
-            list of Stretch; those of one queue follow each other, in log order.
+            list of QueueStretch; those of one queue follow each other, in log order.
         """
         cdef int32_t index, start, place, stop
         cdef Group* group

@@ -17,7 +17,7 @@ class EntryCheck:
     def next_entry(self) -> int: ...
     @property
     def limit(self) -> int: ...
-    def take(
+    def compare(
         self,
         key_hashes: Buffer,
         phy_offsets: Buffer,

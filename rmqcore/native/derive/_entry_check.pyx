@@ -122,7 +122,7 @@ cdef class EntryCheck:
         self.end_time = store_timestamp
         return True
 
-    def take(
+    def compare(
         self, key_hashes, phy_offsets, store_timestamps_ms, Py_ssize_t start, Py_ssize_t stop
     ) -> int:
         """Accept the next entries as long as they are those of the keys ``start`` to ``stop``.

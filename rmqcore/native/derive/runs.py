@@ -14,12 +14,12 @@ from rmqcore.native.format._numbers import UNIT_SIZE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from rmqcore.native.derive._dispatch import Stretch
+    from rmqcore.native.derive._dispatch import QueueStretch
 
 QueueKey = tuple[str, int]
 
 
-def begins_anew(stretch: Stretch, *, more_follow: bool) -> bool:
+def begins_anew(stretch: QueueStretch, *, more_follow: bool) -> bool:
     """True when a stretch with number 0 is the beginning of a run, and no number that has rotted.
 
     Args:
@@ -32,7 +32,7 @@ def begins_anew(stretch: Stretch, *, more_follow: bool) -> bool:
     return not alone or not more_follow
 
 
-def with_more_follow(stretches: Iterable[Stretch]) -> Iterator[tuple[Stretch, bool]]:
+def with_more_follow(stretches: Iterable[QueueStretch]) -> Iterator[tuple[QueueStretch, bool]]:
     """Each stretch of a batch, and whether another one of the same queue is behind it."""
     listed = list(stretches)
     left = Counter((stretch.topic, stretch.queue_id) for stretch in listed)
@@ -73,7 +73,7 @@ class TopicRuns:
     def __init__(self) -> None:
         self._runs: dict[str, dict[int, list[RecordRun]]] = {}
 
-    def add(self, stretch: Stretch) -> None:
+    def add(self, stretch: QueueStretch) -> None:
         """Note the next stretch of a queue."""
         units = stretch.units
         count = len(units) // UNIT_SIZE

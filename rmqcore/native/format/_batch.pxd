@@ -21,7 +21,7 @@ cdef enum:
     ASKING_PROPERTY_SIZE_MIN = 16
 
 # What a message of a batch asks for that only a put of its own could give.
-cdef enum Asked:
+cdef enum BatchNeed:
     ASKS_FOR_TIMER = 1
     NAMES_LIGHT_QUEUES = 2
     NUMBERS_LIGHT_QUEUES = 4
@@ -86,7 +86,7 @@ cdef inline int64_t measure_batch(
     return -1
 
 cdef inline int batch_asks(bytes_t body, int32_t count) noexcept nogil:
-    """What the messages of a checked batch body ask for: bits of `Asked`."""
+    """What the messages of a checked batch body ask for: bits of `BatchNeed`."""
     cdef int asked = 0
     cdef bytes_t properties
     cdef PropertyWalk walk

@@ -41,6 +41,6 @@ cdef class MessageExt:
     cdef bint has_word(self, bytes_t key, int32_t size) noexcept
 
 
-cdef object settled_keys(Message message)
+cdef object keys_read_once(Message message)
 cdef object find_in_hold(BufferHold hold, bytes_t record, int64_t readable, bint check_crc)
 cdef MessageExt make_message(BufferHold hold, bytes_t at, const RecordHead* head)

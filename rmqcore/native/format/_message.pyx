@@ -130,7 +130,7 @@ def _message_again(kind, values):
     return kind(**values)
 
 
-cdef object settled_keys(Message message):
+cdef object keys_read_once(Message message):
     """The keys as None, a str or a tuple; an iterator, which can be read once only, is replaced."""
     given = message.keys
     if given is None or type(given) is tuple or type(given) is str:

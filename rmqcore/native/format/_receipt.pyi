@@ -59,7 +59,13 @@ class PutMessageResult:
     def with_flush(
         self, status: PutMessageStatus, durability: Durability | None, reason: str = ""
     ) -> PutMessageResult:
-        """A copy of this receipt after its flush has ended."""
+        """A copy of this receipt after its flush has ended.
+
+        Args:
+            status: how the wait for disk or slaves has ended.
+            durability: what was reached.
+            reason: why it is not what was asked for; empty when it is.
+        """
     def to_dict(self) -> dict[str, Any]:
         """Every attribute by its name."""
     def __eq__(self, other: object, /) -> bool: ...

@@ -101,7 +101,13 @@ cdef class PutMessageResult:
         return text
 
     def with_flush(self, status, durability, str reason=""):
-        """A copy of this receipt after its flush has ended."""
+        """A copy of this receipt after its flush has ended.
+
+        Args:
+            status: how the wait for disk or slaves has ended.
+            durability: what was reached.
+            reason: why it is not what was asked for; empty when it is.
+        """
         cdef PutMessageResult copy = PutMessageResult.__new__(PutMessageResult)
         copy.status = status
         copy.durability = durability

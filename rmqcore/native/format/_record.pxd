@@ -1,5 +1,28 @@
 # Kernels over one record, inlined where they are used. No objects, no exceptions, no GIL.
 # A record is read only through `read_head`, which checks every length against the bytes there are.
+#
+# A record, big-endian; docs/format/commit-log.md explains it, and a test compares both tables:
+#
+#    0  i32    total_size
+#    4  i32    magic
+#    8  i32    body_crc
+#   12  i32    queue_id
+#   16  i32    flag
+#   20  i64    queue_offset
+#   28  i64    phy_offset
+#   36  i32    sys_flag
+#   40  i64    born_timestamp
+#   48  bytes  born_host                     8, or 20 with BORN_HOST_V6
+#    .  i64    store_timestamp
+#    .  bytes  store_host                    8, or 20 with STORE_HOST_V6
+#    .  i32    reconsume_times
+#    .  i64    prepared_transaction_offset
+#    .  i32    body_size
+#    .  bytes  body
+#    .  i8     topic_size                    i16 in version 2
+#    .  UTF-8  topic
+#    .  i16    properties_size
+#    .  UTF-8  properties
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 

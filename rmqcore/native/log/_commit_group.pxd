@@ -54,8 +54,8 @@ cdef class CommitGroup:
     cdef bint sleep(self, Caller* me, double until) noexcept nogil
     cdef void give_way(self) noexcept nogil
     cdef void lead_late(self, Caller* caller) noexcept nogil
-    cdef void take_lead(self, Caller* caller) noexcept nogil
+    cdef void become_leader(self, Caller* caller) noexcept nogil
     cdef void cover(self, Caller* caller) noexcept nogil
-    cdef void tell(self) noexcept nogil
+    cdef void wake_next(self) noexcept nogil
     cdef Caller* next_told(self) noexcept nogil
     cdef void end(self, double seconds) noexcept nogil

@@ -36,9 +36,9 @@ cdef extern from "<sched.h>" nogil:
 cdef double SIGNALS_EVERY_S = 0.05
 # The longest gathering time.
 cdef double MOMENT_MAX_S = 0.001
-# At most so many flushes skip the gathering time after one that was in vain.
+# After a gathering time that was in vain at most this many flushes go without one.
 cdef int PAUSE_MAX = 31
-# A yield that takes longer than this shows that the processor has other work; then so many woken
+# A yield that takes longer than this shows that the processor has other work; then this many woken
 # threads do not yield.
 cdef double GIVE_WAY_MAX_S = 0.0005
 cdef int HURRIED_COUNT = 1000
@@ -92,7 +92,7 @@ cdef class CommitGroup:
             with nogil:
                 role = self.join(me, min(end, read_monotonic_s() + SIGNALS_EVERY_S))
             if role == TOLD:
-                self.tell()
+                self.wake_next()
             elif role == LEADS:
                 self.flush(offset)
             elif observe_word(&self.flushed) < offset:
@@ -167,7 +167,7 @@ cdef class CommitGroup:
             until = 0
         elif not self.leading:
             if self.all_came(self.waiting.count):
-                self.take_lead(me)
+                self.become_leader(me)
             elif self.waiting.count == 1:
                 me.role = GUARDS
         while me.role < TOLD and self.sleep(me, until):
@@ -218,9 +218,9 @@ cdef class CommitGroup:
         if self.moment_ends > 0 and 2 * came < self.missing:
             self.pause_next = min(2 * self.pause_next + 1, PAUSE_MAX)
             self.pause = self.pause_next
-        self.take_lead(caller)
+        self.become_leader(caller)
 
-    cdef void take_lead(self, Caller* caller) noexcept nogil:
+    cdef void become_leader(self, Caller* caller) noexcept nogil:
         RMQ_ASSERT(not self.leading)
         remove(&self.waiting, caller)
         caller.role = LEADS
@@ -232,7 +232,7 @@ cdef class CommitGroup:
         caller.role = COVERED
         add(&self.covered, caller)
 
-    cdef void tell(self) noexcept nogil:
+    cdef void wake_next(self) noexcept nogil:
         """Wake the next follower whose record is on the disk; a woken thread calls this."""
         cdef Caller* told
         pthread_mutex_lock(&self.mutex)
@@ -277,7 +277,7 @@ cdef class CommitGroup:
             if moment > 0:
                 caller.role = GUARDS
             else:
-                self.take_lead(caller)
+                self.become_leader(caller)
         if not self.telling:
             told = self.next_told()
         pthread_mutex_unlock(&self.mutex)

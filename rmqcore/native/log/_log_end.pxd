@@ -30,7 +30,7 @@ cdef class LogEnd:
     cdef readonly int64_t file_from_offset
     cdef int64_t file_size
     cdef int64_t wrote
-    # of a slave: the first bytes of a record whose rest has not come, and how many; in a master 0
+    # in a slave the first bytes of a record whose rest has not come, and how many; in a master 0
     cdef uint8_t* part
     cdef int64_t part_room
     cdef int64_t partial

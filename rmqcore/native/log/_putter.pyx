@@ -104,7 +104,7 @@ cdef class MessagePutter:
         self._confirmation = confirmation
         self._general = general
 
-    cdef object _settle(self, PutMessageResult receipt):
+    cdef object _confirm(self, PutMessageResult receipt):
         if self._confirmation.slaves is None:
             return self._confirmation.on_disk(receipt)
         return self._general.confirmed_now(receipt)
@@ -170,7 +170,7 @@ cdef class MessagePutter:
             if type(answer) is PutMessageResult:
                 if not self._confirmation.waits:
                     return answer
-                return self._general.raised(self._settle(answer))
+                return self._general.raised(self._confirm(answer))
         message = Message(
             topic, body, queue_id=queue_id, tags=tags, keys=keys, properties=properties,
             delay_level=delay_level, flag=flag, sys_flag=sys_flag,
@@ -207,7 +207,7 @@ cdef class MessagePutter:
                 if not self._confirmation.waits:
                     return answer
                 if (<Message>message).wait_store_msg_ok:
-                    return self._settle(answer)
+                    return self._confirm(answer)
                 return self._general.not_waited_for(answer)
         return self._general.put_generally(message, durability)
 

@@ -105,7 +105,7 @@ cdef class TopicTable:
             numbering.inner_batch = True
             numbering.message_count = inner_batch_size(properties)
             numbering.properties.pop("INNER_BASE", None)
-        # whose numbers they were: given by another store, or made up
+        # numbers of light queues that are not this store's: another store gave them, or the caller
         numbering.properties.pop("INNER_MULTI_QUEUE_OFFSET", None)
         names = properties.get("INNER_MULTI_DISPATCH")
         if multi_dispatch and names and dispatches_to_many(topic):

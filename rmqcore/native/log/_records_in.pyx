@@ -138,7 +138,7 @@ cdef class RecordAppender:
         if stop == at:
             tail.release()
             return ANSWER_END_OF_FILE
-        self.take_offsets()
+        self.assign_offsets()
         timestamp, start = tail.timestamp(), tail.wrote
         if stop - at < LARGE_SIZE:
             self.copy(data + at, stop - at, timestamp)
@@ -264,7 +264,7 @@ cdef class RecordAppender:
             count[0] += 1
         return at
 
-    cdef int take_offsets(self) noexcept:
+    cdef int assign_offsets(self) noexcept:
         cdef int32_t index
         cdef Queue* queue
         for index in range(self.touched_count):

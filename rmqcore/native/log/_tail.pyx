@@ -31,7 +31,7 @@ from rmqcore.native.format._layout cimport (
     BLANK_SIZE_MIN, INNER_BATCH, TRANSACTION_COMMIT, TRANSACTION_MASK,
 )
 from rmqcore.native.log._log_end cimport ANSWER_END_OF_FILE, ANSWER_REFUSED, LogEnd
-from rmqcore.native.format._message cimport Message, settled_keys
+from rmqcore.native.format._message cimport Message, keys_read_once
 from rmqcore.native.format._receipt cimport PutMessageResult
 from rmqcore.native.log._queue_offsets cimport Numbering, TopicEntry, TopicTable
 from rmqcore.native.format._record cimport (
@@ -61,7 +61,7 @@ cdef enum:
 # Bodies and batches from this size are copied without the GIL.
 cdef int32_t LARGE_SIZE = 65536
 cdef int HOSTS_CACHED_MAX = 4096
-# One put of so many is timed: two looks at the clock for each would cost a tenth of it.
+# One put in this many is timed: to read the clock twice for each would take a tenth of its time.
 cdef int SAMPLED_EVERY = 64
 
 
@@ -204,7 +204,7 @@ cdef class LogTail(LogEnd):
         fields.reconsume_times = message.reconsume_times
         fields.prepared_transaction_offset = message.prepared_transaction_offset
         # another thread may replace a field of the message meanwhile; its old value must stay alive
-        body, topic, tags, keys = message.body, message.topic, message.tags, settled_keys(message)
+        body, topic, tags, keys = message.body, message.topic, message.tags, keys_read_once(message)
         properties, born, stored_by = message.properties, message.born_host, message.store_host
         if type(message) is not Message and isinstance(message, StoredCopy):
             body = bytes(body)

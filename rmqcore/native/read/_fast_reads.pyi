@@ -8,7 +8,7 @@ from rmqcore.native.read._get_result import GetMessageResult
 from rmqcore.native.read._key_query import QueryMessageResult
 from rmqcore.native.read._log_map import LogMap
 
-GAP: int
+READ_ALONG_MAX: int
 
 @disjoint_base
 class UnitQueue:
@@ -43,7 +43,7 @@ class FastReads:
         queue_offset: int,
         max_messages: int,
         max_bytes: int,
-        waits: bool = True,
+        may_wait: bool = True,
     ) -> GetMessageResult | None: ...
     def is_cached(
         self,

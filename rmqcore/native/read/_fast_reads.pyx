@@ -70,14 +70,15 @@ cdef extern from *:
 
 cdef enum:
     UNITS_MAX = 256
-    # bytes at the log's end that were written, or read by a recovery, a moment ago
-    LATELY = 32 * 1024 * 1024
-    # bytes between two records that are read along with them
-    GAP_MAX = 64 * 1024
+    # bytes at the log's end that are in memory: they were written, or read by a recovery, a moment
+    # ago, and records there are not asked for page by page
+    HOT_TAIL_SIZE = 32 * 1024 * 1024
+    # two records that lie no further apart are read in one go, with the bytes between them
+    READ_ALONG_SIZE = 64 * 1024
 
 cdef int64_t OFFSET_MAX = (<int64_t>1 << 58) - 1
 
-GAP = GAP_MAX
+READ_ALONG_MAX = READ_ALONG_SIZE
 
 cdef object FOUND = GetMessageStatus.FOUND
 cdef int64_t SYSTEM_PAGE_SIZE = _PAGE_SIZE
@@ -101,14 +102,14 @@ cdef class UnitQueue:
     cdef int64_t stop
 
     cdef Py_ssize_t read(
-        self, int64_t offset, Py_ssize_t count, uint8_t* into, bint waits
+        self, int64_t offset, Py_ssize_t count, uint8_t* into, bint may_wait
     ) except -2:
         """Read units that lie in one file.
 
         Args:
             offset, count: the first unit, and how many.
             into: room for them.
-            waits: wait for the disk where they are not in memory.
+            may_wait: wait for the disk where they are not in memory.
 
         Returns:
             ``count``; 0 when they do not lie in one file, or it is gone; -1 when it would have to
@@ -133,7 +134,7 @@ cdef class UnitQueue:
         # this reference keeps the descriptor open, whatever closes the file meanwhile
         handle = file.handle
         fd = handle.fd
-        if not waits:
+        if not may_wait:
             done = rmq_read_cached(fd, into, size, at - start)
             if done != -2:
                 return count if done == size else -1
@@ -300,12 +301,12 @@ cdef class FastReads:
             self.log_list = files
         return self.min_offset
 
-    def get(self, topic, queue_id, queue_offset, max_messages, max_bytes, bint waits=True):
+    def get(self, topic, queue_id, queue_offset, max_messages, max_bytes, bint may_wait=True):
         """Messages of one queue from an offset on; None when the general path has to be taken.
 
         Args:
             topic, queue_id, queue_offset, max_messages, max_bytes: what is wanted.
-            waits: wait for the disk; without, None also where that would have to be read.
+            may_wait: wait for the disk; without, None also where that would have to be read.
         """
         cdef uint8_t units[UNITS_MAX * 20]
         cdef UnitQueue queue
@@ -330,10 +331,10 @@ cdef class FastReads:
         result = GetMessageResult.__new__(GetMessageResult)
         result.min_queue_offset = queue.min_offset
         result.max_queue_offset = queue.max_offset
-        if queue.read(offset, count, units, waits) < 1:
+        if queue.read(offset, count, units, may_wait) < 1:
             return None
         wanted = Wanted(count, bytes_max, True)
-        if not waits and not self.are_cached(units, count, None, &wanted):
+        if not may_wait and not self.are_cached(units, count, None, &wanted):
             return None
         result.holds = []
         count = result.take_mapped(self.log, units, count, bytes_max)
@@ -398,7 +399,7 @@ cdef class FastReads:
         cdef bytes_t end = NULL
         cdef BufferHold hold
         cdef BufferHold held = None
-        if self.end.observe() - load_i64(unit) <= LATELY:
+        if self.end.observe() - load_i64(unit) <= HOT_TAIL_SIZE:
             wanted.messages = 0
             return True
         for _ in range(count):
@@ -415,7 +416,7 @@ cdef class FastReads:
             hold = self.log.find(at, &record, &readable)
             if hold is None or size > readable:
                 return False
-            if hold is not held or not 0 <= record - end <= GAP_MAX:
+            if hold is not held or not 0 <= record - end <= READ_ALONG_SIZE:
                 if first != NULL and not rmq_in_memory(first, end, SYSTEM_PAGE_SIZE):
                     return False
                 first, held = record, hold

@@ -57,7 +57,8 @@ class GetMessageResult:
         """Take records out of one buffer of the commit log, in the order of the units.
 
         Args:
-            buffer: bytes of the log, of which the first ``end`` may be read.
+            buffer: bytes of the log.
+            end: how many of them, from the first on, may be read.
             path, base_offset: its file, and the physical offset of its first byte.
             units: consume-queue units, 20 bytes each.
             first: number of the unit to begin with.
@@ -90,6 +91,11 @@ class GetMessageResult:
         """The messages as a ``polars.DataFrame``; needs polars."""
     def collect_mapped(self, log: LogMap, units: bytes, max_messages: int, max_bytes: int) -> int:
         """Take every unit's record out of the mapped log: the plain case, in one call.
+
+        Args:
+            log: the mapped files.
+            units: consume-queue units, 20 bytes each.
+            max_messages, max_bytes: stop before either is exceeded; the first message always fits.
 
         Returns:
             units taken; they end where ``max_bytes`` would be exceeded. -1 when one of them needs

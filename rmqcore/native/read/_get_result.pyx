@@ -94,7 +94,8 @@ cdef class GetMessageResult:
         """Take records out of one buffer of the commit log, in the order of the units.
 
         Args:
-            buffer: bytes of the log, of which the first ``end`` may be read.
+            buffer: bytes of the log.
+            end: how many of them, from the first on, may be read.
             path, base_offset: its file, and the physical offset of its first byte.
             units: consume-queue units, 20 bytes each.
             first: number of the unit to begin with.
@@ -168,6 +169,11 @@ cdef class GetMessageResult:
         int64_t max_bytes,
     ):
         """Take every unit's record out of the mapped log: the plain case, in one call.
+
+        Args:
+            log: the mapped files.
+            units: consume-queue units, 20 bytes each.
+            max_messages, max_bytes: stop before either is exceeded; the first message always fits.
 
         Returns:
             units taken; they end where ``max_bytes`` would be exceeded. -1 when one of them needs

@@ -16,7 +16,7 @@ from rmqcore.errors import CorruptConsumeQueueError, CorruptRecordError
 from rmqcore.files.consume_queue import FILLER, UNIT
 from rmqcore.files.unit_file import UNIT_HEAD
 from rmqcore.native.format._numbers import UNIT_SIZE
-from rmqcore.native.read._fast_reads import GAP, FastReads
+from rmqcore.native.read._fast_reads import READ_ALONG_MAX, FastReads
 from rmqcore.native.read._get_result import GetMessageResult
 from rmqcore.native.read._key_query import QueryMessageResult, is_hit
 from rmqcore.status import BoundaryType, GetMessageStatus
@@ -196,7 +196,7 @@ class GeneralReads:
             if max_messages == 0 or left < size or (end >= 0 and records > max_bytes):
                 break
             max_messages -= 1
-            if end < 0 or not 0 <= at - end <= GAP:
+            if end < 0 or not 0 <= at - end <= READ_ALONG_MAX:
                 self._log.fetch(begin, end)
                 begin = at
             left -= max(0, at + size - max(begin, end))
