@@ -22,7 +22,7 @@ def token_bytes(size: int) -> bytes:
 
 
 def token_hex(size: int) -> str:
-    """Two hexadecimal digits, in lower case, for each of so many bytes that nobody can guess."""
+    """Two hexadecimal digits, in lower case, for each of this many bytes that nobody can guess."""
     return token_bytes(size).hex()
 
 

@@ -116,7 +116,7 @@ def _as_text(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def _fitting(properties: Mapping[str, str], spare: Sequence[str], beside: int) -> dict[str, str]:
-    """Properties without those to spare that do not fit beside so many bytes of others."""
+    """Properties without those to spare that do not fit beside this many bytes of others."""
     fitting = dict(properties)
     size = beside + _size(fitting)
     for name in spare:
@@ -290,7 +290,12 @@ class ReceivedMessage:
         return self.stored.body_view
 
     def has_key(self, topic: str, key: str) -> bool:
-        """True when the message is of the topic and carries the key, as one of KEYS or UNIQ_KEY."""
+        """True when the message is of the topic and carries the key, as one of KEYS or UNIQ_KEY.
+
+        Args:
+            topic: name of the topic.
+            key: the whole key.
+        """
         return self.stored.has_key(topic, key)
 
     def check_crc(self) -> bool:

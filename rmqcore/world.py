@@ -90,7 +90,7 @@ class World:
     Attributes:
         clock_ms: Unix time in milliseconds.
         monotonic_s: seconds of a clock that never steps back.
-        sleep: waits so many seconds.
+        sleep: waits this many seconds.
         sync: makes a descriptor's bytes durable without the GIL, or raises OSError.
         failpoint: called with a name before and after each step that a crash may separate.
     """

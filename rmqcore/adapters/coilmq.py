@@ -164,7 +164,7 @@ class RmqQueueStore(QueueStore):  # type: ignore[misc]
 
 
 def encode_frame(frame: Frame) -> bytes:
-    """A frame as bytes: a size, so many bytes of JSON with all but the body, the body."""
+    """A frame as bytes: a size, this many bytes of JSON with all but the body, the body."""
     text = isinstance(frame.body, str)
     headers = {str(name): str(value) for name, value in frame.headers.items()}
     head = json.dumps({"cmd": frame.cmd, "headers": headers, "text": text}).encode()

@@ -82,7 +82,7 @@ class RmqStorage(BaseStorage):  # type: ignore[misc]
             result_ttl: seconds after which a result that nobody read is dropped; None for never.
             lease_ms: None: a task is taken off the queue when it is handed out, as huey's own
                 storages do. A number: `RmqHuey` takes it off when it has been executed, and hands
-                it out again when its process has ended, or after so many milliseconds.
+                it out again when its process has ended, or after this many milliseconds.
             delete_consumed_every: seconds after which log files that nobody needs any more are
                 given back; None for never.
             settings: of `rmqcore.open_shared`.
@@ -193,7 +193,7 @@ class RmqStorage(BaseStorage):  # type: ignore[misc]
         return sum(row.ready for row in rows if row.topic == self._topic)
 
     def enqueued_items(self, limit: int | None = None) -> list[bytes]:
-        """The tasks that wait, or the next so many."""
+        """The tasks that wait; with a limit the next ones."""
         rows = [row for row in self.store.lag(GROUP, [self._topic]) if row.topic == self._topic]
         items: list[bytes] = []
         for row in sorted(rows, key=lambda row: -row.queue_id):
@@ -248,7 +248,7 @@ class RmqStorage(BaseStorage):  # type: ignore[misc]
         return self.store.kv_count(self._schedule)
 
     def scheduled_items(self, limit: int | None = None) -> list[bytes]:
-        """The tasks of the schedule, soonest first, or the next so many."""
+        """The tasks of the schedule, soonest first; with a limit the next ones."""
         found = self.store.kv_list(self._schedule, max_entries=limit or 0)
         return [data for _, data in found]
 

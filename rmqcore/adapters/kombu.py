@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from rmqcore.message import Lease, ReceivedMessage
     from rmqcore.store.protocol import MessageStore
 
-#: All consumers are one group of this name; a message that it could not read goes to
-#: ``%DLQ%kombu``.
+#: All consumers are one group of this name; what it could not read goes to ``%DLQ%kombu``.
 GROUP: Final = "kombu"
 #: the tables: arguments by queue, properties by exchange, bindings, queues that may expire
 QUEUES: Final = "kombu-queues"
@@ -43,8 +42,7 @@ EXPIRING: Final = "kombu-expiring"
 
 #: One `drain_events` delivers at most this many messages.
 _BATCH: Final = 32
-#: While a channel has its window full, `drain_events` waits no longer than this: another channel
-#: may have got a message.
+#: Beside a channel whose window is full, `drain_events` waits no longer than this for another one.
 _FULL_WAIT_S: Final = 0.05
 #: Consumers of a queue that expires renew it this many times within its time.
 _KEPT_TIMES: Final = 3

@@ -87,8 +87,8 @@ class OpenedStore:
     ) -> None:
         """Give back log files that nobody needs, if it is time to.
 
-        It is when so many bytes were handed out as a file has, and after so many seconds. What the
-        store refuses is logged: it is tried again.
+        It is time when as many bytes were handed out as a file has, and some seconds have passed.
+        What the store refuses is logged: it is tried again.
 
         Args:
             every_s: the seconds; None for never.
@@ -166,7 +166,7 @@ class _Handle:
 
 
 def held_size(store: MessageStore, file_size: int) -> int:
-    """Bytes of the log files of a store whose files have so many."""
+    """Bytes of the log files of a store whose files have this many."""
     least = store.min_phy_offset // file_size
     most = -(-store.max_phy_offset // file_size)
     return max(1, most - least) * file_size

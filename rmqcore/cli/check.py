@@ -123,7 +123,7 @@ def dump(
         str | None, typer.Option(help=f"where the place does not tell: {', '.join(KINDS)}")
     ] = None,
     start: Annotated[int, typer.Option(min=0, help="position in the file to begin at")] = 0,
-    count: Annotated[int | None, typer.Option("-n", min=0, help="at most so many items")] = None,
+    count: Annotated[int | None, typer.Option("-n", min=0, help="at most this many items")] = None,
     config: ConfigFile = None,
     settings: Settings = None,
     as_json: AsJson = False,

@@ -234,7 +234,7 @@ def diff(
             metavar="B", help="directory of another one", autocompletion=complete.stores
         ),
     ],
-    count: Annotated[int, typer.Option("-n", min=0, help="at most so many records")] = 20,
+    count: Annotated[int, typer.Option("-n", min=0, help="at most this many records")] = 20,
     jobs: Jobs = 1,
     config: ConfigFile = None,
     settings: Settings = None,

@@ -59,7 +59,7 @@ def cat(
     ] = None,
     until: Annotated[str | None, typer.Option(metavar="TIME", help="stored at or before")] = None,
     tags: Tags = None,
-    count: Annotated[int | None, typer.Option("-n", min=0, help="at most so many")] = None,
+    count: Annotated[int | None, typer.Option("-n", min=0, help="at most this many")] = None,
     long: Long = False,
     message_format: MessageFormat = None,
     skip_damaged: SkipDamaged = False,

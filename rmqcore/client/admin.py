@@ -172,8 +172,15 @@ class Admin:
     async def set_write_permission(self, broker_name: str, allowed: bool) -> int:
         """Let a broker's topics be written, or not, at every name server (327, 205).
 
+        Args:
+            broker_name: name of the broker's group, as in a route.
+            allowed: whether producers may write.
+
         Returns:
             how many topics it concerned.
+
+        Raises:
+            RequestRefusedError: a name server refuses.
         """
         code = RequestCode.WIPE_WRITE_PERM_OF_BROKER
         field = "wipeTopicCount"
@@ -383,7 +390,18 @@ class Admin:
         return await self._connections(code, {"consumerGroup": group}, topic)
 
     async def producers(self, group: str, topic: str) -> list[ClientConnection]:
-        """The producers of a group that are connected to a topic's brokers (204)."""
+        """The producers of a group that are connected to a topic's brokers (204).
+
+        Args:
+            group: name of the producers' group.
+            topic: topic whose brokers are asked.
+
+        Returns:
+            each connection once; an empty list when a broker knows no such producer.
+
+        Raises:
+            RemotingError: a broker does not answer.
+        """
         code = RequestCode.GET_PRODUCER_CONNECTION_LIST
         return await self._connections(code, {"producerGroup": group}, topic)
 

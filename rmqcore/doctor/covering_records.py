@@ -157,7 +157,7 @@ class CoveringRecords:
             at, size = at + take, size - take
 
     def _sized(self, message: Message, queue_offset: int, phy_offset: int, size: int) -> bytes:
-        """A record of exactly so many bytes; properties go where there is no room for them."""
+        """A record of exactly this many bytes; properties go where there is no room for them."""
         for properties, append_crc in (
             (message.properties, self._append_crc),
             (message.properties, False),

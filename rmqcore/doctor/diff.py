@@ -67,7 +67,7 @@ class DiffReport:
         a_bounds, b_bounds: physical offsets of the published logs.
         compared: bytes that both have, and that are the same up to the first difference.
         first: the first physical offset at which they differ, -1 for none in what both have.
-        differences: behind it, record by record, at most so many as were asked for.
+        differences: behind it, record by record, at most this many as were asked for.
         more: True when there are more of them.
     """
 
@@ -127,7 +127,7 @@ def diff(
         a: the directory of one store; only read, also beside a writer.
         b: the directory of the other.
         config: settings of both, as for `open_store`.
-        differences_max: at most so many records are named.
+        differences_max: at most this many records are named.
         jobs: processes that compare, or what else runs a function over splits.
         progress: called with ("diff", bytes done, bytes in all).
 

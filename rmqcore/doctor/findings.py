@@ -101,7 +101,16 @@ class VerifyReport:
         what: str,
         how: str = "",
     ) -> None:
-        """Note a finding; what is derived from a damaged log comes right when that does."""
+        """Note a finding; what is derived from a damaged log comes right when that does.
+
+        Args:
+            severity: how bad it is.
+            part: what of the store, such as "log" or "index".
+            path: the file or directory.
+            phy_offset: where in the log, in bytes; -1 when it is nowhere there.
+            what: what is wrong, a sentence.
+            how: what to do about it; empty when nothing helps.
+        """
         if part != "log" and "rmqcore rebuild" in how and self.log_is_damaged:
             how = "rmqcore doctor repair STORE derives it again, from the repaired log"
         self.finding_count += 1

@@ -544,7 +544,7 @@ class MappedFile:
         """Copy what the transient pool's buffer holds beyond the committed position to the file.
 
         Args:
-            goes_last: so many bytes at the front of it are written last, by themselves: a kill may
+            goes_last: how many bytes at the front of it are written last, by themselves: a kill may
                 break off the write of the others.
         """
         wrote = self.wrote_position

@@ -65,7 +65,7 @@ class SlaveLog(Protocol):
         ...
 
     def has_room(self, size: int) -> bool:
-        """Whether so many bytes can be appended without beginning another log file."""
+        """Whether this many bytes can be appended without beginning another log file."""
         ...
 
     def append_data(self, data: memoryview | bytes, phy_offset: int) -> None:

@@ -1,7 +1,7 @@
 """The bytes on the wire: what a slave reports, and what a master sends.
 
 A slave sends 8 bytes, the offset up to which it has the log, again and again. A master sends
-frames: 8 bytes offset, 4 bytes size, and so many bytes of its log; a frame of size 0 is a
+frames: 8 bytes offset, 4 bytes size, and this many bytes of its log; a frame of size 0 is a
 heart-beat. All integers are big-endian.
 
 Source: RocketMQ store/ha/DefaultHAConnection.java, DefaultHAClient.java.
@@ -46,7 +46,7 @@ class ReportReader:
         return self._buffer[self._filled :]
 
     def received(self, size: int) -> int | None:
-        """Take so many bytes into account; the latest offset reported, None when there is none.
+        """Take this many bytes into account; the latest offset reported, None when there is none.
 
         Raises:
             HAError: it is no slave that speaks.
@@ -89,7 +89,7 @@ class FrameReader:
         return self._buffer[self._filled :]
 
     def received(self, size: int, expected: int) -> Iterator[Frame]:
-        """Take so many bytes into account; every whole frame, each where the one before ends.
+        """Take this many bytes into account; every whole frame, each where the one before ends.
 
         Args:
             size: bytes received.

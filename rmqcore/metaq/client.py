@@ -85,6 +85,12 @@ class MetaClient:
     ) -> SendResult:
         """Store one message.
 
+        Args:
+            topic: name of the topic.
+            payload: the message's bytes.
+            attribute: text that goes with it; None for none.
+            partition: number of the partition; RANDOM_PARTITION leaves it to the broker.
+
         Raises:
             ResultError: the broker refused it.
         """
@@ -105,6 +111,13 @@ class MetaClient:
     ) -> bytes:
         """Fetch records; the last may be cut off.
 
+        Args:
+            topic: name of the topic.
+            partition: number of the partition in its topic.
+            offset: position of the first byte wanted.
+            group: the consumer's group, which the broker counts by.
+            max_size: most bytes of the answer.
+
         Raises:
             ResultError: 404 at the end of the log, 301 when the offset does not exist.
         """
@@ -114,7 +127,17 @@ class MetaClient:
     async def messages(
         self, topic: str, partition: int, offset: int = 0, *, group: str = "rmqcore"
     ) -> AsyncIterator[Message]:
-        """Yield every message from an offset to the end of the log, following 301 answers."""
+        """Yield every message from an offset to the end of the log, following 301 answers.
+
+        Args:
+            topic: name of the topic.
+            partition: number of the partition in its topic.
+            offset: position of the first message's first byte.
+            group: the consumer's group, which the broker counts by.
+
+        Raises:
+            ResultError: the broker refuses.
+        """
         size = _FETCH_SIZE
         while True:
             try:
@@ -139,7 +162,17 @@ class MetaClient:
                 size = needed
 
     async def offset(self, topic: str, partition: int, offset: int, *, group: str = "g") -> int:
-        """Ask for the nearest offset."""
+        """Ask for the offset of a message that is nearest to a position.
+
+        Args:
+            topic: name of the topic.
+            partition: number of the partition in its topic.
+            offset: the position, in bytes.
+            group: the consumer's group.
+
+        Raises:
+            ResultError: the broker refuses.
+        """
         command = Offset(topic, group, partition, offset, next(self._opaques))
         return int(await self._text(format_offset(command), command.opaque))
 

@@ -21,7 +21,15 @@ class DeletePolicy(Protocol):
     name: ClassVar[str]
 
     def can_delete(self, path: Path, now_ms: int) -> bool:
-        """Tell whether the file is old enough."""
+        """Tell whether the file is old enough.
+
+        Args:
+            path: the segment file.
+            now_ms: Unix time, milliseconds.
+
+        Raises:
+            OSError: the file's status cannot be read.
+        """
 
     def process(self, path: Path) -> None:
         """Take the file out of the log; the file stays as it is when this raises."""
@@ -41,7 +49,7 @@ class DiscardDeletePolicy:
     max_reserved_ms: int
 
     def can_delete(self, path: Path, now_ms: int) -> bool:
-        """Tell whether the file is older than the age."""
+        """Tell whether the file is older than the age; see `DeletePolicy.can_delete`."""
         return now_ms - path.stat().st_mtime_ns // 1_000_000 > self.max_reserved_ms
 
     def process(self, path: Path) -> None:
@@ -68,7 +76,7 @@ class ArchiveDeletePolicy:
     compress: bool = False
 
     def can_delete(self, path: Path, now_ms: int) -> bool:
-        """Tell whether the file is older than the age."""
+        """Tell whether the file is older than the age; see `DeletePolicy.can_delete`."""
         return now_ms - path.stat().st_mtime_ns // 1_000_000 > self.max_reserved_ms
 
     def process(self, path: Path) -> None:

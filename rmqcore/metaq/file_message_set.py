@@ -36,16 +36,37 @@ class MessageSet(Protocol):
         """Bytes of this view."""
 
     def append_buffer(self, buffer: bytes, message_count: int = 1) -> Location:
-        """Write whole records behind the last one."""
+        """Write whole records behind the last one.
+
+        Args:
+            buffer: whole records, one behind the other.
+            message_count: how many they are.
+
+        Returns:
+            where they lie.
+
+        Raises:
+            OSError: the disk refused; nothing was appended.
+        """
 
     def flush(self) -> None:
         """Make every byte durable."""
 
     def slice(self, offset: int, limit: int) -> MessageSet:
-        """View the bytes from ``offset`` up to the absolute position ``limit``."""
+        """View the bytes from ``offset`` up to the absolute position ``limit``.
+
+        Args:
+            offset: position of the first byte in the file.
+            limit: position behind the last byte; the view may end before it.
+        """
 
     def read(self, size: int | None = None, at: int | None = None) -> bytes:
-        """Copy bytes out."""
+        """Copy bytes out.
+
+        Args:
+            size: bytes; None: the whole view.
+            at: absolute position in the file (the view's offset is not added); None: the view.
+        """
 
     def write_header(self, opaque: int) -> bytes:
         """The reply line that precedes this view on the wire."""
@@ -205,6 +226,15 @@ class FileMessageSet:
     def append(self, message_id: int, data: bytes, flag: int = 0, checksum: int = -1) -> Location:
         """Write one message behind the last; see `SegmentTail.append`.
 
+        Args:
+            message_id: number that no other message has.
+            data: attribute and payload, as `encode_data` packs them.
+            flag: 1 when there is an attribute.
+            checksum: CRC of ``data``; -1: it is computed here.
+
+        Raises:
+            OSError: the disk refused; nothing was appended.
+
         Durability: page_cache until `flush`.
         """
         try:
@@ -218,7 +248,7 @@ class FileMessageSet:
         return self.append_buffer(encode_many(rows), len(rows))
 
     def append_buffer(self, buffer: bytes, message_count: int = 1) -> Location:
-        """Write bytes that already are whole records."""
+        """Write bytes that already are whole records; see `MessageSet.append_buffer`."""
         try:
             return self.tail.append_buffer(buffer, message_count)
         except OSError as error:
@@ -256,6 +286,8 @@ class FileMessageSet:
 
     def slice(self, offset: int, limit: int) -> FileMessageSet:
         """View the durable bytes from ``offset`` to the absolute position ``limit``.
+
+        See `MessageSet.slice` for the arguments.
 
         Differs: the original clips a view to the file's size, so that a reader may see bytes
         which a power cut takes back; here it is clipped to the high-water mark.

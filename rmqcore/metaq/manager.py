@@ -79,13 +79,23 @@ class MessageStoreManager:
     # ---- partitions ----
 
     def get(self, topic: str, partition: int) -> MessageStore | None:
-        """The store of a partition, None when it does not exist."""
+        """The store of a partition, None when it does not exist.
+
+        Args:
+            topic: name of the topic.
+            partition: number of the partition in its topic.
+        """
         return self.stores.get(topic, {}).get(partition)
 
     def get_or_create(
         self, topic: str, partition: int, *, offset_if_create: int = 0
     ) -> MessageStore:
         """The store of a partition; a configured topic's partition is created when it is missing.
+
+        Args:
+            topic: name of the topic.
+            partition: number of the partition in its topic.
+            offset_if_create: offset of a new partition's first byte.
 
         Raises:
             IllegalTopicError: no configured name matches the topic.

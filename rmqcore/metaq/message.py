@@ -100,6 +100,10 @@ class Message:
 def encode_data(payload: bytes, attribute: str | None = None) -> tuple[bytes, int]:
     """Pack payload and attribute into a record's data.
 
+    Args:
+        payload: the message's bytes.
+        attribute: text in front of it; None for none.
+
     Returns:
         ``(data, flag)``: without an attribute the payload itself and flag 0.
 
@@ -113,6 +117,10 @@ def encode_data(payload: bytes, attribute: str | None = None) -> tuple[bytes, in
 
 def split_data(data: bytes | memoryview, flag: int) -> tuple[bytes | None, bytes]:
     """Split a record's data into the attribute's bytes (None without one) and the payload.
+
+    Args:
+        data: a record's data.
+        flag: the record's; its lowest bit says whether there is an attribute.
 
     Raises:
         ValueError: the flag promises an attribute that the data does not hold.

@@ -115,6 +115,10 @@ class MetaConfig:
     def add_property_change_listener(self, event: str, listener: Listener) -> None:
         """Call ``listener()`` at every event of a name; it reads what it needs here.
 
+        Args:
+            event: one of `EVENTS`.
+            listener: called without arguments, in the thread that reloads.
+
         Raises:
             ConfigError: there is no such event.
         """
@@ -208,7 +212,12 @@ class MetaConfig:
         return opened
 
     def is_closed_partition(self, topic: str, partition: int) -> bool:
-        """Tell whether a partition is closed."""
+        """Tell whether a partition is closed.
+
+        Args:
+            topic: name of the topic.
+            partition: number of the partition in its topic.
+        """
         return partition in self._closed.get(topic, ())
 
     def _fire(self, event: str) -> None:

@@ -57,6 +57,10 @@ class PartitionReader:
     def slice(self, offset: int, max_size: int) -> FileMessageSet | None:
         """View at most ``max_size`` durable bytes from ``offset``, within one segment.
 
+        Args:
+            offset: position of the first byte in the partition.
+            max_size: most bytes of the view.
+
         Returns:
             None at or behind the end. A view may end inside a message; the client asks again.
 
@@ -76,6 +80,10 @@ class PartitionReader:
 
     def read(self, offset: int, size: int) -> bytes:
         """Copy durable bytes out of one segment; fewer at its end.
+
+        Args:
+            offset: position of the first byte in the partition.
+            size: how many bytes; fewer come at the end of a segment.
 
         Raises: as `slice`.
         """

@@ -163,7 +163,13 @@ class TopicConfig:
 
     @classmethod
     def of(cls, topic: str, system: SystemConfig, **own: Any) -> TopicConfig:
-        """Fill what a topic does not say itself from the system section."""
+        """Fill what a topic does not say itself from the system section.
+
+        Args:
+            topic: name of the topic.
+            system: the section from which the rest is inherited.
+            own: what the topic says itself, by field name.
+        """
         names = {f.name for f in fields(cls) if "key" in f.metadata}
         inherited = {name: getattr(system, name) for name in names}
         return cls(topic=topic, **{**inherited, **own})

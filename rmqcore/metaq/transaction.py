@@ -37,7 +37,13 @@ class AddMsgLocation:
 
     @classmethod
     def of(cls, location: Location, rows: Iterable[Row], description: str) -> AddMsgLocation:
-        """Describe an append of rows."""
+        """Describe an append of rows.
+
+        Args:
+            location: where the rows were appended.
+            rows: ``(message_id, data, flag)`` of each message.
+            description: topic and partition, ``TOPIC-PARTITION``.
+        """
         return cls(location.offset, location.length, checksum(encode_many(rows)), description)
 
     @property
@@ -62,6 +68,10 @@ def encode_locations(locations: Iterable[AddMsgLocation]) -> bytes:
 
 def decode_locations(buffer: bytes, path: str = "") -> list[AddMsgLocation]:
     """Read entries up to the end of a buffer.
+
+    Args:
+        buffer: entries, one behind the other.
+        path: file that they are from, for errors.
 
     Raises:
         CorruptStoreError: a number or a name is not possible, or the buffer ends inside an entry.

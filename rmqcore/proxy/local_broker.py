@@ -65,7 +65,7 @@ class LocalBroker:
         call: Call | None = None,
         timeout_ms: float = 3000,
     ) -> RemotingCommand | Awaitable[RemotingCommand]:
-        """See `Cluster`."""
+        """See `Cluster.ask`."""
         server = self._server()
         if server is None or broker_name != self._name():
             raise RefusedError(Code.INTERNAL_SERVER_ERROR, f"broker {broker_name} is not here now")
@@ -111,7 +111,7 @@ class LocalBroker:
     async def make_topic(
         self, name: str, kind: MessageType | None, caller: Caller
     ) -> TopicView | None:
-        """See `Cluster`."""
+        """See `Cluster.make_topic`."""
         check_may_use(name, kind, caller)
         to_be = await self.topic_to_be(name)
         if to_be is None:

@@ -54,7 +54,7 @@ def java_hash(text: str) -> int:
 
 @lru_cache(maxsize=4096)
 def consistent_hash(number: int, count: int) -> int:
-    """One of so many buckets, of which few change when there is one more."""
+    """One of this many buckets, of which few change when there is one more."""
     state, candidate = number & _MASK, 0
     while True:
         state = (_MULTIPLIER * state + 1) & _MASK

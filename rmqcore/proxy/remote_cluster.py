@@ -91,7 +91,7 @@ class RemoteCluster:
         call: Call | None = None,
         timeout_ms: float = 3000,
     ) -> Awaitable[RemotingCommand]:
-        """See `Cluster`."""
+        """See `Cluster.ask`."""
         address = self._addresses.get(broker_name)
         if address is None:
             reason = f"broker {broker_name} is not known to the name servers"
@@ -215,7 +215,7 @@ class RemoteCluster:
     async def make_topic(
         self, name: str, kind: MessageType | None, caller: Caller
     ) -> TopicView | None:
-        """See `Cluster`."""
+        """See `Cluster.make_topic`."""
         check_may_use(name, kind, caller)
         to_be = await self.topic_to_be(name)
         if to_be is None:

@@ -83,6 +83,11 @@ class AclSigner:
 def signature(ext_fields: Mapping[str, str], body: bytes, secret_key: str) -> str:
     """HMAC-SHA1 over the values in the order of their names, then the body; as Base64.
 
+    Args:
+        ext_fields: the header's fields; an old signature among them does not count.
+        body: what follows the header.
+        secret_key: of the account.
+
     Source: AclUtils, combineRequestContent; AclSigner, calSignature.
     """
     digest = hmac.new(secret_key.encode("utf-8"), digestmod="sha1")
@@ -95,6 +100,10 @@ def signature(ext_fields: Mapping[str, str], body: bytes, secret_key: str) -> st
 
 def signature_is_right(command: RemotingCommand, secret_key: str) -> bool:
     """Tell whether a request's signature was made with this secret; in constant time.
+
+    Args:
+        command: the request, with its signature in the header.
+        secret_key: of the account that it names.
 
     Source: DefaultAuthenticationContextBuilder, build.
     """

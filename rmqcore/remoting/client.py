@@ -76,7 +76,13 @@ class RemotingClient:
         self._closed = False
 
     def register(self, code: int, processor: Processor) -> None:
-        """Let a function, plain or a coroutine function, handle what servers ask by one code."""
+        """Let a function, plain or a coroutine function, handle what servers ask by one code.
+
+        Args:
+            code: request code that servers send.
+            processor: gets (connection, request) and returns the answer or None; see
+                `rmqcore.remoting`.
+        """
         self.processors[int(code)] = processor
 
     async def invoke(
@@ -126,6 +132,11 @@ class RemotingClient:
     ) -> None:
         """Send a request that gets no answer.
 
+        Args:
+            address: `host:port`.
+            command: gets its opaque, flag and signature here.
+            timeout_ms: for connection and request together.
+
         Raises:
             RemotingConnectError: there is no connection; nothing was sent.
             RemotingTimeoutError: the server took nothing in all that time; nothing was sent.
@@ -140,6 +151,10 @@ class RemotingClient:
 
     async def connection(self, address: str, timeout_ms: float = 3000) -> Connection:
         """Return the open connection to an address; make one when there is none.
+
+        Args:
+            address: `host:port`.
+            timeout_ms: how long to wait for a connection that has to be made.
 
         Raises:
             RemotingConnectError: there is none to be had in this time.

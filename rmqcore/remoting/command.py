@@ -68,6 +68,10 @@ class RemotingCommand:
     def text(self, name: str, default: str | None = None) -> str:
         """Return a field of the header.
 
+        Args:
+            name: of the field.
+            default: when it is missing; None: it has to be there.
+
         Raises:
             RequestRefusedError: it is missing, and there is no default; answers with code 1, as
                 RocketMQ does.
@@ -105,6 +109,10 @@ class RemotingCommand:
     def boolean(self, name: str, default: bool = False) -> bool:
         """Return a field of the header that is `true` in any case, or anything else for false.
 
+        Args:
+            name: of the field.
+            default: when it is missing.
+
         Source: java.lang.Boolean, parseBoolean.
         """
         text = self.ext_fields.get(name)
@@ -114,12 +122,23 @@ class RemotingCommand:
 def success(
     ext_fields: dict[str, str] | None = None, body: bytes = b"", remark: str | None = None
 ) -> RemotingCommand:
-    """Make an answer with code 0; who sends it pairs it with its request."""
+    """Make an answer with code 0; who sends it pairs it with its request.
+
+    Args:
+        ext_fields: fields of the header.
+        body: what follows the header.
+        remark: words for whoever reads a log; None for none.
+    """
     return RemotingCommand(ResponseCode.SUCCESS, ext_fields or {}, body, remark)
 
 
 def failure(code: int, remark: str) -> RemotingCommand:
-    """Make an answer with another code and the words that say what to do."""
+    """Make an answer with another code and the words that say what to do.
+
+    Args:
+        code: a `ResponseCode` other than SUCCESS.
+        remark: what is wrong, and what to do.
+    """
     return RemotingCommand(code, {}, b"", remark)
 
 

@@ -179,6 +179,14 @@ class Connection(asyncio.Protocol):
         """Answer a request with one frame or more, each when the peer takes what it is sent.
 
         So that long answers, however many, never pile up. Ends early when the connection does.
+
+        Args:
+            request: what is answered.
+            responses: the frames; each gets the request's opaque, and may be made when it is its
+                turn.
+
+        Raises:
+            FrameError: no frame can hold an answer; those before it were sent.
         """
         for response in responses:
             self._flush()
@@ -247,6 +255,11 @@ class Connection(asyncio.Protocol):
     ) -> None:
         """Send a request that gets no answer; waits only while the peer does not read.
 
+        Args:
+            command: gets its opaque and flag here.
+            timeout_ms: how long to wait for a peer that reads slowly.
+            serialize_type: of the header.
+
         Raises:
             RemotingTimeoutError: the peer took nothing in all that time; nothing was sent.
             RemotingClosedError: the connection is closed.
@@ -258,6 +271,10 @@ class Connection(asyncio.Protocol):
 
     def notify(self, command: RemotingCommand, *, serialize_type: int = JSON_HEADER) -> None:
         """Send a request that gets no answer, without ever waiting.
+
+        Args:
+            command: gets its opaque and flag here.
+            serialize_type: of the header.
 
         Raises:
             RemotingClosedError: the connection is closed.

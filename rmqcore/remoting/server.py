@@ -133,7 +133,13 @@ class RemotingServer:
         return tuple(self._connections)
 
     def register(self, code: int, processor: Processor) -> None:
-        """Let a function, plain or a coroutine function, handle all requests of one code."""
+        """Let a function, plain or a coroutine function, handle all requests of one code.
+
+        Args:
+            code: request code.
+            processor: gets (connection, request) and returns the answer or None; see
+                `rmqcore.remoting`.
+        """
         self.processors[int(code)] = processor
 
     async def start(self) -> None:

@@ -43,7 +43,7 @@ _SEEN_BYTES = 64
 #: A writer dispatches this many bytes of the log together, to one queue after the other.
 _DISPATCHED_AT_ONCE = 64 << 20
 #: A split ends at the end of a log file when that makes it shorter by no more than this fraction,
-#: one part in so many.
+#: one part in this many.
 _SHORTER_MAX = 8
 _ConfigSource = StoreConfig | str | Path | None
 
@@ -350,7 +350,13 @@ class LogPlan:
         return self.split(phy_offset, phy_offset).first_file
 
     def split(self, start: int, end: int, units: Iterable[UnitRange] | None = None) -> Split:
-        """The split between two physical offsets; of some units' records only, where given."""
+        """The split between two physical offsets; of some units' records only, where given.
+
+        Args:
+            start: physical offset where a record begins.
+            end: physical offset behind the last record.
+            units: ranges of consume-queue units; None: every record.
+        """
         origin = self.files[0][0] if self.files else 0
         return Split(
             str(self.directory.path),
@@ -370,7 +376,14 @@ class LogPlan:
         end: int | None = None,
         topics: Iterable[str] | None = None,
     ) -> list[Split]:
-        """Cut the log; arguments as those of `plan`."""
+        """Cut the log into splits, in log order.
+
+        Args:
+            split_size: bytes that a split should have; see `plan`.
+            start: physical offset where a record begins; None: where the log begins.
+            end: physical offset behind the last record; None: where the log ends.
+            topics: leave out what lies before the first message of these topics.
+        """
         low = self.start if start is None else max(start, self.start)
         high = self.end if end is None else min(end, self.end)
         if topics is not None:
@@ -414,6 +427,10 @@ class LogPlan:
         """Queue offsets of a queue's first message in the log, and behind its last unit.
 
         None for a queue that is not there, or of batches.
+
+        Args:
+            topic: topic of the queue.
+            queue_id: number of the queue in its topic.
         """
         queue = self._opened(self.directory.consume_queue / topic / str(queue_id))
         if queue is None or not queue.max_offset:
@@ -422,7 +439,12 @@ class LogPlan:
         return queue.min_offset, queue.max_offset
 
     def last_of_queue(self, topic: str, queue_id: int) -> GoodRecord | None:
-        """The last record that a queue knows; None for none."""
+        """The last record that a queue knows; None for none.
+
+        Args:
+            topic: topic of the queue.
+            queue_id: number of the queue in its topic.
+        """
         queue = self._opened(self.directory.consume_queue / topic / str(queue_id))
         unit = None if queue is None else queue.unit_at(queue.max_offset - 1)
         return None if unit is None else self.good_record_at(unit[0])

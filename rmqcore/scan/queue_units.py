@@ -122,7 +122,7 @@ class QueueUnits:
         return UnitRange(*key, first, end)
 
     def places(self, units: UnitRange, most: int) -> NDArray[np.int64]:
-        """(physical offset, size) of the messages of a range's first units, of so many at most."""
+        """(physical offset, size) of the messages of a range's first units, ``most`` of them."""
         return places_of(
             self._files, UnitRange(*units.key, units.first, min(units.end, units.first + most))
         )
@@ -130,7 +130,7 @@ class QueueUnits:
     def place_of_nth(self, ranges: list[UnitRange], count: int) -> tuple[int, int] | None:
         """(physical offset, size) of the record that is number ``count`` of ranges in log order.
 
-        Fillers count as well. None when there are not so many.
+        Fillers count as well. None when there are not that many.
         """
         if sum(units.count for units in ranges) < count:
             return None

@@ -61,8 +61,8 @@ def read(
         columns: names out of `rmqcore.scan.COLUMNS`; only these are decoded.
         verify_crc: refuse a body that contradicts its CRC; the column ``crc_ok`` only says so.
         plain_bodies: decompress bodies that are stored compressed.
-        batch_rows: at most so many rows in a batch.
-        batch_bytes: a batch is made of at most so many bytes of log.
+        batch_rows: at most this many rows in a batch.
+        batch_bytes: a batch is made of at most this many bytes of log.
         delays_ms: delay of level 1, 2, ..., for the tags code of delayed messages.
         on_damage: called for each damaged place, which is passed over; None raises there.
         **selection: only these messages: see `Selection`.

@@ -199,13 +199,13 @@ class SelectedLog:
         return self._known
 
     def end_of_rows(self, count: int) -> tuple[int | None, int] | None:
-        """Where so many messages end, as consume queues know it.
+        """Where this many messages end, as consume queues know it.
 
         Args:
             count: messages, as `queue_counts` counts them.
 
         Returns:
-            (physical offset behind the last of them, or None when there are not so many; how many
+            (physical offset behind the last of them, or None when there are not that many; how many
             there are up to there). None when the log contradicts the queues.
         """
         units = self._known_units()
@@ -249,7 +249,7 @@ class SelectedLog:
         return found if row_max is None else [part for s in found for part in self._cut(s, row_max)]
 
     def _cut(self, split: Split, row_max: int) -> list[Split]:
-        """A split in parts of so many rows."""
+        """A split in parts of this many rows."""
         parts, start, left = [], split.start, self._known_units()
         while True:
             left = [self._between(units, start, split.end) for units in left]

@@ -84,7 +84,12 @@ class ShownTopics:
 
 
 def shown(log: Log, selection: Selection) -> Selection:
-    """A selection that leaves out what is not shown, where it has no rule of its own."""
+    """A selection that leaves out what is not shown, where it has no rule of its own.
+
+    Args:
+        log: whose tables of topics decide.
+        selection: what the caller selects.
+    """
     if "topic_rule" in selection:
         return selection
     services = selection.get("uncommitted", False)

@@ -30,7 +30,7 @@ def new_event() -> asyncio.Event:
 
 
 def within(seconds: float) -> asyncio.Timeout:
-    """A block that ends with TimeoutError after so many seconds."""
+    """A block that ends with TimeoutError after this many seconds."""
     import asyncio  # noqa: PLC0415 - as above
 
     return asyncio.timeout(seconds)

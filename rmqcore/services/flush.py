@@ -311,7 +311,7 @@ class DerivedQueues(Derived, Protocol):
     """As `Derived`, of many files."""
 
     def flush_some(self, least_bytes: int) -> tuple[int, bool]:
-        """Write through what is most urgent, so many new bytes in any case.
+        """Write through what is most urgent, this many new bytes in any case.
 
         Returns:
             (as of `flush`, True when nothing was left out).

@@ -215,7 +215,7 @@ class CleanCommitLogService:
             archived_end: physical offset up to which an archive has the log, where nothing else may
                 be deleted at all; None where that is no matter.
             hour: hour of the day of a time in milliseconds.
-            sleep: waits so many seconds, between two deletions.
+            sleep: waits this many seconds, between two deletions.
         """
         self.config = config
         self._log = log

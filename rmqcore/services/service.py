@@ -43,7 +43,7 @@ class Service:
     """Work that `rmqcore.services.runner` does in rounds, until it is stopped.
 
     - A round that raises ends the service. Where `tries` says so, a round that fails with OSError
-      is repeated a second later, until so many rounds in a row have failed. One that gets no
+      is repeated a second later, until `tries` rounds in a row have failed. One that gets no
       descriptor is repeated until it gets one.
     - It has no thread: `run` is told the time, and says when it wants to run next.
 

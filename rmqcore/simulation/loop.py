@@ -271,7 +271,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         *args: *_Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Plan a call in so many seconds."""
+        """Plan a call in this many seconds."""
         when_ns = self.now_ns + round(delay * NANOSECONDS)
         return self.call_at_ns(when_ns, callback, *args, context=context)
 

@@ -36,6 +36,12 @@ def rebuild_consume_queues(
 
     Every task writes its units where they belong, so nothing is shuffled, and a task that is run
     again writes the same bytes. See `rmqcore.rebuild.rebuild_consume_queues`.
+
+    Args:
+        spark: the session whose executors work.
+        store: the store's directory, at the same path on every executor.
+        config: settings of the store, as for `open_store`.
+        skip_damage: pass over damaged records instead of raising.
     """
     return rebuilding.rebuild_consume_queues(
         store, config=config, jobs=SparkRunner(spark), skip_damage=skip_damage
@@ -49,6 +55,12 @@ def rebuild_index(
 
     One walk counts keys, a second one writes; a file is written whole by one task, in its place, so
     nothing is shuffled. See `rmqcore.rebuild.index_files`.
+
+    Args:
+        spark: the session whose executors work.
+        store: the store's directory, at the same path on every executor.
+        config: settings of the store, as for `open_store`.
+        skip_damage: pass over damaged records instead of raising.
     """
     return rebuilding.rebuild_index(
         store, config=config, jobs=SparkRunner(spark), skip_damage=skip_damage
@@ -61,12 +73,26 @@ def audit(
     """Check every record, and the derived files against the log; ``clean`` is the verdict.
 
     See `rmqcore.doctor.verify.verify`; `findings_frame` makes a frame of the report.
+
+    Args:
+        spark: the session whose executors work.
+        store: the store's directory, at the same path on every executor.
+        config: settings of the store, as for `open_store`.
+        check_crc: whether the body of every record is compared with its CRC.
     """
     return verify(store, config=config, jobs=SparkRunner(spark), check_crc=check_crc)
 
 
 def findings_frame(spark: SparkSession, report: VerifyReport) -> DataFrame:
-    """What an audit found, one row a finding."""
+    """What an audit found, one row a finding.
+
+    Args:
+        spark: the session that the frame belongs to.
+        report: of `audit`.
+
+    Returns:
+        columns severity, part, path, phy_offset, what, how.
+    """
     rows = [
         (str(f.severity), f.part, str(f.path), f.phy_offset, f.what, f.how) for f in report.findings
     ]

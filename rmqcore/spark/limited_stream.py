@@ -113,7 +113,7 @@ class LimitedStreamReader(RmqStreamReader, SupportsTriggerAvailableNow):
         return found | {"bytes": {"log": log, "read": read}, "lag": queues, "messages_behind": lag}
 
     def _end_of_rows(self, name: str, start: int, end: int, row_max: int) -> tuple[int, int]:
-        """Where so many of a log's chosen rows end, and how many there are up to there."""
+        """Where this many of a log's chosen rows end, and how many there are up to there."""
         rows = 0
         plan = self._plans[name]
         if start >= end:

@@ -104,7 +104,7 @@ def finish_appends(
     Args:
         store_path: the store's directory.
         config: settings of the store, as for `open_store`.
-        forget_days: also forget the ids of jobs that were appended so many days ago: such a job
+        forget_days: also forget the ids of jobs that were appended this many days ago: such a job
             would be appended again. None keeps them all.
 
     Returns:

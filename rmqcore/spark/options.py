@@ -34,7 +34,7 @@ class ReadOptions:
         starting_offsets, ending_offsets: "earliest", "latest", or queue offsets.
         assign: topics, and the ids of their queues.
         starting_times, ending_times: Unix milliseconds of single queues.
-        min_offsets_per_trigger: a trigger waits for so many, or ``max_trigger_delay_s``.
+        min_offsets_per_trigger: a trigger waits for this many, or ``max_trigger_delay_s``.
         archive: URL of the store's archive, which is read where retention has deleted.
         storage_options: with which archives are opened.
         verify_crc: "off", "fail", "flag"; None compares the bodies that are handed out.

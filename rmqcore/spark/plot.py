@@ -35,7 +35,15 @@ def page(title: str, parts: Iterable[str]) -> str:
 
 
 def traffic_page(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """A page with the picture of the traffic and nothing else."""
+    """A page with the picture of the traffic and nothing else.
+
+    Args:
+        title: above the picture.
+        rows: of `rmqcore.spark.traffic`.
+
+    Returns:
+        HTML.
+    """
     return page(title, [traffic_picture(rows)])
 
 

@@ -45,7 +45,7 @@ class SparkRunner:
 
     Args:
         spark: the session.
-        tasks: at most so many, each with its share of the splits; None for a few a slot.
+        tasks: at most this many, each with its share of the splits; None for a few a slot.
     """
 
     def __init__(self, spark: SparkSession, tasks: int | None = None) -> None:
@@ -70,7 +70,7 @@ class SparkRunner:
 
 
 def grouped(splits: Sequence[Split], tasks: int) -> list[list[Split]]:
-    """Splits in order, packed evenly for at most so many tasks."""
+    """Splits in order, packed evenly for at most this many tasks."""
     tasks = min(tasks, len(splits))
     cuts = [number * len(splits) // tasks for number in range(tasks + 1)] if tasks else []
     return [list(splits[start:stop]) for start, stop in pairwise(cuts)]

@@ -75,14 +75,30 @@ class RmqSource(DataSource):
         return _StreamReader(read_options(self.options), checked_columns(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """A writer that appends a frame to a store, or sends it to a cluster."""
+        """A writer that appends a frame to a store, or sends it to a cluster.
+
+        Args:
+            schema: columns of the frame.
+            overwrite: refused when it is true: messages are only added.
+
+        Raises:
+            ConfigError: an option or a column is wrong.
+        """
         if is_cluster(self.options):
             options = cluster_write_options(self.options)
             return ClusterWriter(schema, options, overwrite=overwrite)
         return RmqWriter(schema, write_options(self.options), overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """A writer that appends each batch of a stream to a store, or sends it to a cluster."""
+        """A writer that appends each batch of a stream to a store, or sends it to a cluster.
+
+        Args:
+            schema: columns of the stream.
+            overwrite: refused when it is true: messages are only added.
+
+        Raises:
+            ConfigError: an option or a column is wrong.
+        """
         if is_cluster(self.options):
             options = cluster_write_options(self.options)
             return ClusterStreamWriter(schema, options, overwrite=overwrite)

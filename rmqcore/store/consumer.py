@@ -123,7 +123,7 @@ class Consumer:
         """Return the next messages.
 
         Args:
-            max_messages: at most so many; it is not waited for more than the first.
+            max_messages: at most this many; it is not waited for more than the first.
             timeout_ms: how long to wait for one, milliseconds; None until there is one.
 
         Returns:

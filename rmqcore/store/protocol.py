@@ -78,7 +78,10 @@ class MessageStore(Protocol):
         prepared_transaction_offset: int = 0,
         durability: Durability | DurabilityName | None = None,
     ) -> PutMessageResult:
-        """Store one message; raises when it is not stored as was asked."""
+        """Store one message; raises when it is not stored as was asked.
+
+        See `MessagePutter.put` for arguments and errors.
+        """
         ...
 
     def put_message(
@@ -87,7 +90,10 @@ class MessageStore(Protocol):
         *,
         durability: Durability | DurabilityName | None = None,
     ) -> PutMessageResult:
-        """Store one message; the status says when it is not stored as was asked."""
+        """Store one message; the status says when it is not stored as was asked.
+
+        See `MessagePutter.put_message` for arguments and errors.
+        """
         ...
 
     def put_messages(
@@ -103,7 +109,10 @@ class MessageStore(Protocol):
         reconsume_times: int = 0,
         durability: Durability | DurabilityName | None = None,
     ) -> PutMessageResult:
-        """Store several messages of one queue back to back, all or none."""
+        """Store several messages of one queue back to back, all or none.
+
+        See `Writing.put_messages` for arguments and errors.
+        """
         ...
 
     def put_columns(
@@ -115,7 +124,10 @@ class MessageStore(Protocol):
         copy: bool = False,
         durability: Durability | DurabilityName | None = None,
     ) -> PutColumnsResult:
-        """Store every row of a table as a message; the status says when not all are stored."""
+        """Store every row of a table as a message; the status says when not all are stored.
+
+        See `ColumnWriting.put_columns` for arguments and errors.
+        """
         ...
 
     async def put_columns_async(
@@ -138,7 +150,7 @@ class MessageStore(Protocol):
         durability: Durability | DurabilityName | None = None,
         **settings: Unpack[PutSettings],
     ) -> PutMessageResult:
-        """As `put`, without blocking the event loop."""
+        """As `put`, without blocking the event loop. See `Writing.put_async`."""
         ...
 
     async def put_message_async(
@@ -157,7 +169,7 @@ class MessageStore(Protocol):
         durability: Durability | DurabilityName | None = None,
         **settings: Unpack[BatchSettings],
     ) -> PutMessageResult:
-        """As `put_messages`, without blocking the event loop."""
+        """As `put_messages`, without blocking the event loop. See `Writing.put_messages_async`."""
         ...
 
     @property
@@ -194,7 +206,10 @@ class MessageStore(Protocol):
         tags: str | None = None,
         max_scanned: int | None = None,
     ) -> GetMessageResult:
-        """Messages of one queue from an offset on, and where to go on."""
+        """Messages of one queue from an offset on, and where to go on.
+
+        See `Reading.get_message` for arguments and errors.
+        """
         ...
 
     def query_message(
@@ -208,7 +223,10 @@ class MessageStore(Protocol):
         page: int | None = None,
         explain: bool = False,
     ) -> QueryMessageResult:
-        """The newest messages of a topic that carry a key: true hits, each once."""
+        """The newest messages of a topic that carry a key: true hits, each once.
+
+        See `Reading.query_message` for arguments and errors.
+        """
         ...
 
     def queue_offset_by_time(
@@ -219,7 +237,10 @@ class MessageStore(Protocol):
         *,
         boundary: BoundaryType | BoundaryName = "lower",
     ) -> int:
-        """The queue offset that belongs to a store time."""
+        """The queue offset that belongs to a store time.
+
+        See `Reading.queue_offset_by_time` for arguments and errors.
+        """
         ...
 
     def message_at(self, phy_offset: int) -> MessageExt | None:
@@ -239,11 +260,17 @@ class MessageStore(Protocol):
         stop: int | None = None,
         on_damage: OnDamage | None = None,
     ) -> Iterator[MessageExt]:
-        """Every message of a queue, of a topic, or of the whole log, in order."""
+        """Every message of a queue, of a topic, or of the whole log, in order.
+
+        See `Reading.messages` for arguments and errors.
+        """
         ...
 
     def read_units(self, topic: str, queue_id: int, queue_offset: int, count: int) -> bytes:
-        """Up to ``count`` consume-queue units of 20 bytes; empty outside the queue."""
+        """Up to ``count`` consume-queue units of 20 bytes; empty outside the queue.
+
+        See `Reading.read_units` for arguments and errors.
+        """
         ...
 
     def queues(self) -> list[tuple[str, int]]:
@@ -251,11 +278,17 @@ class MessageStore(Protocol):
         ...
 
     def min_queue_offset(self, topic: str, queue_id: int) -> int:
-        """Number of the oldest message of a queue; 0 when the queue is unknown."""
+        """Number of the oldest message of a queue; 0 when the queue is unknown.
+
+        See `Reading.min_queue_offset` for arguments and errors.
+        """
         ...
 
     def max_queue_offset(self, topic: str, queue_id: int) -> int:
-        """Number that the next message of a queue gets; 0 when the queue is unknown."""
+        """Number that the next message of a queue gets; 0 when the queue is unknown.
+
+        See `Reading.max_queue_offset` for arguments and errors.
+        """
         ...
 
     @property
@@ -271,29 +304,44 @@ class MessageStore(Protocol):
     # ---- small tables of keys and values
 
     def kv_get(self, table: str, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The values of keys, None for each that there is not."""
+        """The values of keys, None for each that there is not.
+
+        See `KeyValues.kv_get` for arguments and errors.
+        """
         ...
 
     def kv_put(self, table: str, key: bytes, value: bytes | None, *, ttl_ms: int = 0) -> None:
-        """Set the value of a key, or delete it (None); as durable as a put."""
+        """Set the value of a key, or delete it (None); as durable as a put.
+
+        See `KeyValues.kv_put` for arguments and errors.
+        """
         ...
 
     def kv_swap(
         self, table: str, key: bytes, old: bytes | None, new: bytes | None, *, ttl_ms: int = 0
     ) -> bool:
-        """Set the value of a key if it has the value that the caller knows; None: not there."""
+        """Set the value of a key if it has the value that the caller knows; None: not there.
+
+        See `KeyValues.kv_swap` for arguments and errors.
+        """
         ...
 
     def kv_list(
         self, table: str, *, first: bytes = b"", last: bytes | None = None, max_entries: int = 0
     ) -> list[tuple[bytes, bytes]]:
-        """The entries of a range, by key."""
+        """The entries of a range, by key.
+
+        See `KeyValues.kv_list` for arguments and errors.
+        """
         ...
 
     def kv_take(
         self, table: str, *, first: bytes = b"", last: bytes | None = None, max_entries: int = 0
     ) -> list[tuple[bytes, bytes]]:
-        """Delete the entries of a range and give them: each goes to one caller."""
+        """Delete the entries of a range and give them: each goes to one caller.
+
+        See `KeyValues.kv_take` for arguments and errors.
+        """
         ...
 
     def kv_count(self, table: str) -> int:
@@ -303,7 +351,10 @@ class MessageStore(Protocol):
     # ---- consuming
 
     def wait(self, topic: str, queue_id: int, offset: int, timeout_ms: float | None = None) -> bool:
-        """Wait until a queue has a message with an offset; False when it has not come in time."""
+        """Wait until a queue has a message with an offset; False when it has not come in time.
+
+        See `Consuming.wait` for arguments and errors.
+        """
         ...
 
     async def wait_async(
@@ -315,7 +366,10 @@ class MessageStore(Protocol):
     def follow(
         self, topic: str, queue_id: int, start: int | None = None
     ) -> AsyncIterator[MessageExt]:
-        """Every message of a queue, and those that come: ``async for`` without end."""
+        """Every message of a queue, and those that come: ``async for`` without end.
+
+        See `Consuming.follow` for arguments and errors.
+        """
         ...
 
     def lease(
@@ -331,7 +385,10 @@ class MessageStore(Protocol):
         by_priority: bool = False,
         drop_expired: bool = False,
     ) -> list[ReceivedMessage]:
-        """Hand out messages of some topics to one of a group's consumers, for a time."""
+        """Hand out messages of some topics to one of a group's consumers, for a time.
+
+        See `Consuming.lease` for arguments and errors.
+        """
         ...
 
     async def lease_async(
@@ -351,11 +408,17 @@ class MessageStore(Protocol):
         ...
 
     def acknowledge(self, group: str, leases: Iterable[Lease]) -> int:
-        """Be done with messages; how many were not acknowledged before."""
+        """Be done with messages; how many were not acknowledged before.
+
+        See `Consuming.acknowledge` for arguments and errors.
+        """
         ...
 
     def change_lease(self, group: str, leases: Iterable[Lease], lease_ms: int) -> int:
-        """Let leases end so many milliseconds from now; how many there are still."""
+        """Let leases end some milliseconds from now; how many there are still.
+
+        See `Consuming.change_lease` for arguments and errors.
+        """
         ...
 
     def give_back(
@@ -366,7 +429,10 @@ class MessageStore(Protocol):
         delay_ms: int | None = None,
         max_reconsume_times: int = 16,
     ) -> int:
-        """Let messages come again later, or become dead letters; how many leases there were."""
+        """Let messages come again later, or become dead letters; how many leases there were.
+
+        See `Consuming.give_back` for arguments and errors.
+        """
         ...
 
     def release_leases(self, holder: str) -> int:
@@ -374,11 +440,17 @@ class MessageStore(Protocol):
         ...
 
     def lag(self, group: str, topics: Iterable[str]) -> list[QueueLag]:
-        """What a group has before it of each queue of some topics and of its retry topic."""
+        """What a group has before it of each queue of some topics and of its retry topic.
+
+        See `Consuming.lag` for arguments and errors.
+        """
         ...
 
     def purge(self, group: str, topic: str) -> int:
-        """Be done with all messages of a topic that are ready; how many."""
+        """Be done with all messages of a topic that are ready; how many.
+
+        See `Consuming.purge` for arguments and errors.
+        """
         ...
 
     # ---- settings and topics

@@ -57,6 +57,10 @@ BROKEN = {
         ("rmqcore/_a.pyx", "# if size > limit:\n"),
         ("rmqcore/_a.pyx", "# import os\n"),
     ],
+    "a constant's comment without a subject": [
+        ("rmqcore/a.py", "#: of one queue\nSIZE_MAX = 8\n"),
+        ("rmqcore/a.py", "A = 1\n#: so many are kept\n#: at once\nKEPT_MAX = 8\n"),
+    ],
     "typed memoryview": [("rmqcore/_a.pyx", "def f(const uint8_t[::1] data):\n    pass\n")],
 }
 
@@ -73,6 +77,7 @@ FINE = [
     ("rmqcore/_a.pyx", "# a pair is `name 0x01 value 0x02`, the last separator may be missing\n"),
     ("rmqcore/a.py", '"""Never print(), never except:."""\n'),
     ("rmqcore/a.py", "store.print()\n"),
+    ("rmqcore/a.py", "#: A queue has at most this many messages\n#: of one group.\nMAX = 8\n"),
     ("rmqcore/cli/main.py", 'print("here")\n'),
     ("rmqcore/native/a.py", "size = int.from_bytes(head[:4])\n"),
     ("rmqcore/a.py", "value = int.from_bytes(data[at : at + size])\nhead = data[:4]\n"),

@@ -107,6 +107,15 @@ def commented_out(text: str) -> Iterator[int]:
             yield number
 
 
+def subjectless(text: str) -> Iterator[int]:
+    """Find comments on constants that begin with a genitive, whose noun is the name below."""
+    before = ""
+    for number, line in enumerate(text.split("\n"), 1):
+        if re.match(r"#: (?:of|for|so|to|by)\b", line) and not before.startswith("#:"):
+            yield number
+        before = line
+
+
 BANS = (
     Ban(
         "mmap",
@@ -169,6 +178,14 @@ BANS = (
         but_not=("tests/meta/test_tidy.py",),
     ),
     Ban("commented-out code", commented_out, "delete it", CYTHON),
+    Ban(
+        "a constant's comment without a subject",
+        subjectless,
+        "a sentence that says what happens at the limit",
+        PYTHON,
+        below=("rmqcore",),
+        but_not=("rmqcore/broker/*", "rmqcore/remoting/permissions.py"),
+    ),
     Ban(
         "typed memoryview",
         pattern(r"\b(?:char|int|long|float|double|u?int(?:8|16|32|64)_t)\s*\[::?1?\]"),

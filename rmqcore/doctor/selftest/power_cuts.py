@@ -71,7 +71,7 @@ class _Cutter:
         self._broken = False
 
     def round(self, number: int, cuts: int) -> Iterator[None]:
-        """Record once, and cut so many times; yields behind each cut."""
+        """Record once, and cut this many times; yields behind each cut."""
         rng = random.Random(f"{self._seed}/{self._mode}/{number}")  # noqa: S311 - repeatable
         log_file = _LOG_FILES[number // _GENERATIONS % len(_LOG_FILES)]
         if self._broken or number % _GENERATIONS == 0:

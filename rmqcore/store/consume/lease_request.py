@@ -70,7 +70,7 @@ class TopicFilter:
             raise ArgumentError("expression", expression, f"SQL92; {error}") from error
 
     def looks_at(self, count: int) -> int:
-        """How many messages are got where so many are wanted."""
+        """How many messages are got where this many are wanted."""
         return count if self.condition is None else max(count, _LOOKED_AT)
 
     def is_for(self, item: LeasedItem) -> bool:

@@ -203,8 +203,7 @@ class Leases:
                     queue.done(offset)
                     entries.append(Done(queue.number, offset, 1))
                     continue
-                # before the message counts as leased, so that an interrupt leaves no lease that
-                # never ends
+                # before it counts as leased: an interrupt leaves no lease that never ends
                 self._table.due.add(due_ms, queue.number, offset)
                 queue.lease(offset, 1, due_ms, holder, times)
                 entries.append(Leased(queue.number, offset, 1, due_ms, holder, times))

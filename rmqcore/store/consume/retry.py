@@ -19,7 +19,7 @@ _REASON_MAX: Final = 1000
 
 
 def first_retry_level(reconsume_times: int) -> int:
-    """The delay level of the next try after so many; each waits longer than the one before."""
+    """The delay level of the next try after this many; each waits longer than the one before."""
     return _FIRST_LEVEL + reconsume_times
 
 

@@ -235,11 +235,11 @@ class Consuming:
             subscriptions: topic -> ``*``, tags such as ``a || b``, or `Sql`; the group's retry
                 topic belongs to them.
             holder: who takes them, see `release_leases`.
-            max_messages: at most so many.
+            max_messages: at most this many.
             lease_ms: for how long, milliseconds.
             timeout_ms: how long to wait when there is none; 0 not at all, None without end.
-            max_reconsume_times: what was handed out once and so many times again goes to the
-                group's dead-letter topic.
+            max_reconsume_times: a message that was handed out once, and this many times again, goes
+                to the group's dead-letter topic.
             by_priority: queues with higher ids first, always; else they take turns.
             drop_expired: what has a property EXPIRES_MS with a Unix time in milliseconds that has
                 come is acknowledged in place of being handed out.
@@ -409,7 +409,7 @@ class Consuming:
         return found
 
     def _until_due(self, leases: Leases, left_s: float) -> float:
-        """Seconds until something comes again, at most so many."""
+        """Seconds until something comes again, at most this many."""
         due_ms = leases.next_due_ms()
         due_s = math.inf if due_ms is None else (due_ms - self._clock_ms()) / 1000
         return min(left_s, max(0.0, due_s))
@@ -434,10 +434,18 @@ class Consuming:
         return self._made_leases().acknowledge(group, leases)
 
     def change_lease(self, group: str, leases: Iterable[Lease], lease_ms: int) -> int:
-        """Let leases end so many milliseconds from now.
+        """Let leases end some milliseconds from now.
+
+        Args:
+            group: whose leases they are.
+            leases: the ``place`` of each message.
+            lease_ms: milliseconds from now until its message may come again.
 
         Returns:
             how many there are still; the others are over, and nothing becomes of them.
+
+        Raises:
+            DiskFullError: there is no room to write it down; the leases are as before.
 
         Source: RocketMQ broker/processor/ChangeInvisibleTimeProcessor.java.
         """
@@ -485,14 +493,32 @@ class Consuming:
         return self._made_leases().release(text("holder", holder))
 
     def lag(self, group: str, topics: Iterable[str]) -> list[QueueLag]:
-        """What a group has before it of each queue of some topics and of its retry topic."""
+        """What a group has not acknowledged yet, by queue.
+
+        Args:
+            group: the consumers that share the messages.
+            topics: topics that it consumes; the group's retry topic is added.
+
+        Returns:
+            one `QueueLag` for each queue of these topics that exists.
+
+        Raises:
+            StoreClosedError: the store is closed.
+        """
         return self._made_leases().lag(group, topics)
 
     def purge(self, group: str, topic: str) -> int:
         """Be done with all messages of a topic that are ready; those that are leased stay.
 
+        Args:
+            group: the consumers that share the messages.
+            topic: topic whose messages the group does not want.
+
         Returns:
             how many.
+
+        Raises:
+            DiskFullError: there is no room to write it down; nothing is acknowledged.
         """
         check_topic_name(text("group", group), "group")
         return self._made_leases().purge(group, topic)

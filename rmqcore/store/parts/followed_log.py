@@ -95,7 +95,7 @@ class FollowedLog:
         return self._log.queue.file_size
 
     def has_room(self, size: int) -> bool:
-        """Whether so many bytes can be appended without beginning another log file."""
+        """Whether this many bytes can be appended without beginning another log file."""
         written = self._tail.appended_offset - self._writer.attached_offset
         return 0 < size <= self._log.queue.file_size - written and bool(self._log.queue.files)
 

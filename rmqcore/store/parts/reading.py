@@ -107,11 +107,11 @@ class Reading:
             topic: topic of the queue.
             queue_id: number of the queue in its topic.
             queue_offset: number of the first message wanted.
-            max_messages: at most so many; nothing else caps the number.
-            max_bytes: at most so many bytes of records; the first message always comes.
+            max_messages: at most this many; nothing else caps the number.
+            max_bytes: at most this many bytes of records; the first message always comes.
             tags: ``a``, ``a || b``, or None and ``*`` for all. Tags are compared by their hash, as
                 RocketMQ's broker does; a consumer compares the text.
-            max_scanned: with tags, look at so many units of the queue at most, and answer
+            max_scanned: with tags, look at this many units of the queue at most, and answer
                 NO_MATCHED_MESSAGE with the offset to go on at when none of them matches; None looks
                 to the end of the queue.
 
@@ -151,8 +151,8 @@ class Reading:
             topic: topic of the queue.
             queue_id: number of the queue in its topic.
             queue_offset: number of the first message wanted.
-            max_messages: at most so many.
-            max_bytes: at most so many bytes of records; the first message always comes.
+            max_messages: at most this many.
+            max_bytes: at most this many bytes of records; the first message always comes.
 
         Returns:
             None where that is not enough: ask `is_cached` and `get_message`.
@@ -228,21 +228,38 @@ class Reading:
         return self._files.consume_queues.keys()
 
     def min_queue_offset(self, topic: str, queue_id: int) -> int:
-        """Number of the oldest message of a queue; 0 when the queue is unknown."""
+        """Number of the oldest message of a queue; 0 when the queue is unknown.
+
+        Args:
+            topic: topic of the queue.
+            queue_id: number of the queue in its topic.
+        """
         topic, queue_id = queue_names(topic, queue_id)
         self._level.catch_up_queue(topic, queue_id)
         queue = self._files.consume_queues.find(topic, queue_id)
         return queue.min_offset if queue else 0
 
     def max_queue_offset(self, topic: str, queue_id: int) -> int:
-        """Number that the next message of a queue gets; 0 when the queue is unknown."""
+        """Number that the next message of a queue gets; 0 when the queue is unknown.
+
+        Args:
+            topic: topic of the queue.
+            queue_id: number of the queue in its topic.
+        """
         topic, queue_id = queue_names(topic, queue_id)
         self._level.catch_up_queue(topic, queue_id)
         queue = self._files.consume_queues.find(topic, queue_id)
         return queue.max_offset if queue else 0
 
     def read_units(self, topic: str, queue_id: int, queue_offset: int, count: int) -> bytes:
-        """Up to ``count`` consume-queue units of 20 bytes; empty outside the queue."""
+        """Up to ``count`` consume-queue units of 20 bytes; empty outside the queue.
+
+        Args:
+            queue_offset: number of the first unit.
+            count: how many units at most; fewer come where the queue ends.
+            topic: topic of the queue.
+            queue_id: number of the queue in its topic.
+        """
         topic, queue_id = queue_names(topic, queue_id)
         self._level.catch_up_queue(topic, queue_id)
         queue = self._files.consume_queues.find(topic, queue_id)
@@ -267,7 +284,7 @@ class Reading:
         Args:
             topic: the messages' topic.
             key: one of their keys, or their UNIQ_KEY.
-            max_messages: at most so many, the newest.
+            max_messages: at most this many, the newest.
             begin_ms: earliest store time.
             end_ms: latest store time, included; None has no end.
             page: ``next_page`` of the result before, for older hits.
@@ -306,7 +323,7 @@ class Reading:
         Args:
             topic: the messages' topic.
             keys: what to look for, of each one.
-            max_messages: at most so many of each key, the newest.
+            max_messages: at most this many of each key, the newest.
             begin_ms: earliest store time.
             end_ms: latest store time, included; None has no end.
 

@@ -307,10 +307,16 @@ class Writing:
         durability: Durability | DurabilityName | None = None,
         **settings: Unpack[PutSettings],
     ) -> PutMessageResult:
-        """As `put`, with the same arguments, without blocking the event loop.
+        """As `MessagePutter.put`, without blocking the event loop.
 
         One that is cancelled while it waits for the disk, or for the next log file, is stored all
         the same.
+
+        Args:
+            topic: see `MessagePutter.put`.
+            body: see `MessagePutter.put`.
+            durability: see `MessagePutter.put`.
+            settings: the other arguments of `put`, by name.
         """
         _check_names(settings, PutSettings)
         message = Message(topic, body, **settings)
@@ -322,7 +328,10 @@ class Writing:
         *,
         durability: Durability | DurabilityName | None = None,
     ) -> PutMessageResult:
-        """As `put_message`, without blocking the event loop; of cancelling see `put_async`."""
+        """As `MessagePutter.put_message`, without blocking the event loop.
+
+        One that is cancelled is stored all the same, as with `put_async`.
+        """
         ready = self._checked(message)
         put_wait = self._confirmation.put_wait(
             durability, wait_store_msg_ok=ready.wait_store_msg_ok
@@ -342,9 +351,14 @@ class Writing:
         durability: Durability | DurabilityName | None = None,
         **settings: Unpack[BatchSettings],
     ) -> PutMessageResult:
-        """As `put_messages`, with the same arguments, without blocking the event loop.
+        """As `put_messages`, without blocking the event loop.
 
         Of cancelling see `put_async`.
+
+        Args:
+            messages: see `put_messages`.
+            durability: see `put_messages`.
+            settings: the other arguments of `put_messages`, by name.
         """
         _check_names(settings, BatchSettings)
         put_wait = self._confirmation.put_wait(durability)

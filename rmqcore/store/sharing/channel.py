@@ -432,7 +432,7 @@ def _release(look: threading.Lock) -> None:
 
 
 def _behind(buffers: list[Buffer], sent: int) -> list[Buffer]:
-    """What is left of a frame of which so many bytes have been sent."""
+    """What is left of a frame of which this many bytes have been sent."""
     left: list[Buffer] = []
     for each in buffers:
         size = len(each)

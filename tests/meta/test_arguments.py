@@ -1,0 +1,182 @@
+"""Each public function with two arguments or more says what they are.
+
+Public is what `rmqcore` and the rooms below export: functions, and public methods of classes,
+inherited ones too. An argument is described where its name stands in ``Args:``, or in the function
+whose name the docstring gives as the one to see.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+pytestmark = pytest.mark.logic
+
+ROOT = Path(__file__).parents[2]
+ROOMS = (
+    ".",
+    "broker",
+    "client",
+    "config",
+    "doctor",
+    "ha",
+    "metaq",
+    "namesrv",
+    "proxy",
+    "rebuild",
+    "remoting",
+    "scan",
+    "spark",
+    "transfer",
+)
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+class Place(NamedTuple):
+    """A function, its module and its class."""
+
+    module: str
+    owner: str
+    node: Function
+
+
+#: The names of these say all that there is to say.
+PLAIN = ("has_key", "refusal_of")
+#: "See `Class.method`", "As `method`", "Arguments as those of `method`"
+SAME_AS = re.compile(r"\b(?:see|as|as those of)\s+(`[\w.]+`)", re.IGNORECASE)
+
+
+@cache
+def tree(module: str) -> ast.Module:
+    """Parse a module, its stub where it is native."""
+    base = ROOT / module.replace(".", "/")
+    sources = (base.with_suffix(".py"), base.with_suffix(".pyi"), base / "__init__.py")
+    return ast.parse(next(source for source in sources if source.exists()).read_text("utf-8"))
+
+
+@cache
+def imported(module: str) -> dict[str, tuple[str, str]]:
+    """Map each name that a module has from another module of rmqcore to its place there."""
+    return {
+        alias.asname or alias.name: (node.module, alias.name)
+        for node in ast.walk(tree(module))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rmqcore")
+        for alias in node.names
+    }
+
+
+def exported(module: str) -> list[str]:
+    """List the names in a module's `__all__`; Spark's are the keys of its lazy table."""
+    for node in tree(module).body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
+            return [each.value for each in ast.walk(node.value) if isinstance(each, ast.Constant)]
+    return []
+
+
+def found(module: str, name: str) -> tuple[str, ast.ClassDef | Function] | None:
+    """Find a class or function by the name that it has in a module, with the module it is from."""
+    for node in tree(module).body:
+        named = isinstance(node, (ast.ClassDef, *Function.__args__)) and node.name == name
+        if named and not (isinstance(node, Function) and is_overload(node)):
+            return module, node
+    origin = imported(module).get(name)
+    return None if origin is None or origin == (module, name) else found(*origin)
+
+
+def is_overload(node: Function) -> bool:
+    """Tell the further signatures of a function from the function."""
+    return any("overload" in ast.unparse(each) for each in node.decorator_list)
+
+
+def methods(module: str, node: ast.ClassDef) -> dict[str, Place]:
+    """Collect the public methods of a class by name, inherited ones too; its own come last."""
+    collected: dict[str, Place] = {}
+    for base in node.bases:
+        name = ast.unparse(base).split("[")[0]
+        origin = found(module, name)
+        if origin is not None and isinstance(origin[1], ast.ClassDef):
+            collected |= methods(origin[0], origin[1])
+    for each in node.body:
+        if isinstance(each, Function) and not each.name.startswith("_") and not is_overload(each):
+            collected[each.name] = Place(module, node.name, each)
+    return collected
+
+
+def arguments(node: Function) -> list[str]:
+    """List the names of a function's arguments that a caller gives."""
+    spec = node.args
+    several = [each for each in (spec.vararg, spec.kwarg) if each is not None]
+    named = [*spec.posonlyargs, *spec.args, *spec.kwonlyargs, *several]
+    return [each.arg for each in named if each.arg not in ("self", "cls") and each.arg[0] != "_"]
+
+
+def described(place: Place) -> set[str]:
+    """List the names that a docstring describes, or the docstrings that it says to see."""
+    text = ast.get_docstring(place.node) or ""
+    names: set[str] = set()
+    for line in re.findall(r"^ {4}((?:\*{0,2}\w+(?:, )?)+): ", text, re.MULTILINE):
+        names |= set(re.findall(r"\w+", line))
+    for reference in SAME_AS.findall(text):
+        for other in referred(reference.strip("`"), place):
+            names |= described(other)
+    return names
+
+
+def referred(name: str, place: Place) -> list[Place]:
+    """Find the function that a docstring names: of its own class, of another, or of a module."""
+    owner, _, method = name.rpartition(".")
+    own_class = found(place.module, owner or place.owner)
+    if own_class is not None and isinstance(own_class[1], ast.ClassDef):
+        other = methods(*own_class).get(method)
+        return [other] if other is not None and other.node is not place.node else []
+    classes = every_class().get(owner, [])
+    places = [methods(*each).get(method) for each in classes]
+    return [each for each in places if each is not None and each.node is not place.node]
+
+
+@cache
+def every_class() -> dict[str, list[tuple[str, ast.ClassDef]]]:
+    """Map each class of rmqcore to the places where one of its name is."""
+    classes: dict[str, list[tuple[str, ast.ClassDef]]] = {}
+    for source in [*ROOT.glob("rmqcore/**/*.py"), *ROOT.glob("rmqcore/**/*.pyi")]:
+        module = ".".join(source.relative_to(ROOT).with_suffix("").parts)
+        for node in ast.parse(source.read_text("utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                classes.setdefault(node.name, []).append((module, node))
+    return classes
+
+
+def undescribed(module: str) -> list[str]:
+    """List the exported functions with arguments that nobody describes."""
+    lacking = []
+    for name in exported(module):
+        origin = found(module, name)
+        if origin is None:
+            continue
+        if isinstance(origin[1], ast.ClassDef):
+            places = {f"{name}.{key}": place for key, place in methods(*origin).items()}
+        else:
+            places = {name: Place(origin[0], "", origin[1])}
+        for whole, place in places.items():
+            names = arguments(place.node) if place.node.name not in PLAIN else []
+            missing = set(names) - described(place) if len(names) > 1 else ()
+            if missing:
+                lacking.append(f"{whole}: {', '.join(sorted(missing))}")
+    return lacking
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_arguments_of_public_functions_are_described(room):
+    assert undescribed("rmqcore" if room == "." else f"rmqcore.{room}") == []
+
+
+def test_an_argument_without_a_word_is_found():
+    source = 'def move(here, there):\n    """Move.\n\n    Args:\n        here: whence.\n    """'
+    node = ast.parse(source).body[0]
+    assert described(Place("rmqcore", "", node)) == {"here"}
+    assert arguments(node) == ["here", "there"]
