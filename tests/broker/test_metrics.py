@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import re
+from pathlib import Path
 
 import pytest
 from broker.conftest import LONG_MS, SMALL, Peer, held
@@ -32,6 +34,7 @@ NAMES = {
     "rocketmq_storage_flush_behind_bytes",
     "rocketmq_storage_dispatch_behind_bytes",
 }
+DEPLOY = Path(__file__).parents[2] / "deploy"
 
 
 async def get(port, path, method="GET"):
@@ -174,5 +177,26 @@ def test_pulls_that_wait_are_answered_before_the_broker_stops(tmp_path):
         await held(broker.managers.waiting_pulls, 3)
         await broker.stop()
         assert [(await each).code for each in waiting] == [19, 19, 19]
+
+    run_with_status(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("name", ["prometheus-alerts.yaml", "grafana-dashboard.json"])
+def test_what_rules_and_boards_ask_for_is_told(tmp_path, name):
+    text = (DEPLOY / name).read_text("utf-8")
+    asked = set(re.findall(r"\brocketmq_\w+", text))
+    assert len(asked) > 8
+    if name.endswith(".json"):
+        panels = json.loads(text)["panels"]
+        assert len({panel["id"] for panel in panels}) == len(panels)
+
+    async def scenario(broker, peer, port):
+        await broker.start()
+        _, page = await get(port, "/metrics")
+        told = set()
+        for family in text_string_to_metric_families(page.decode()):
+            suffixes = {"counter": ["_total"], "histogram": ["_bucket"]}.get(family.type, [""])
+            told |= {family.name + suffix for suffix in suffixes}
+        assert asked - told == set()
 
     run_with_status(tmp_path, scenario)
