@@ -20,6 +20,7 @@ from rmqcore.broker.admin.status_server import StatusServer
 from rmqcore.broker.requests import NEEDS
 from rmqcore.cli.grpc_port import grpc_server, proxy_servers
 from rmqcore.cli.options import AsJson, ConfigFile, Settings, StorePath, parse_settings
+from rmqcore.cli.web import BrokerPages, WebPort, WebWrite
 from rmqcore.config import parse_broker_conf
 from rmqcore.errors import ConfigError
 from rmqcore.namesrv import NameServer, NamesrvConfig
@@ -127,6 +128,8 @@ def serve(
     tls_config: TlsConfig = None,
     metrics_port: MetricsPort = None,
     small: Small = False,
+    web_port: WebPort = None,
+    web_write: WebWrite = False,
     as_json: AsJson = False,
 ) -> None:
     """Serve a store: a name server and a broker for RocketMQ's clients, until Ctrl-C.
@@ -157,8 +160,13 @@ def serve(
         broker = Broker(store, _placed(properties, host, port), accounts=accounts, tls=tls)
         return broker, grpc_server(broker, store, host, grpc_port, accounts, tls)
 
+    def pages(broker: Broker) -> BrokerPages | None:
+        if web_port is None:
+            return None
+        return BrokerPages(broker, web_port, accounts, write=web_write)
+
     async def start() -> tuple[list[Server], dict[str, object]]:
-        return await _start_both(name_server, host, new_broker, metrics_port)
+        return await _start_both(name_server, host, new_broker, metrics_port, pages)
 
     run(_until_signal(start, store, began, as_json=as_json))
 
@@ -258,19 +266,25 @@ async def _start_both(
     host: str,
     new_broker: Callable[[str], tuple[Broker, GrpcServer | None]],
     metrics_port: int | None,
+    new_pages: Callable[[Broker], BrokerPages | None],
 ) -> tuple[list[Server], dict[str, object]]:
-    """Start a name server, a broker that registers with it, and the broker's port for gRPC."""
+    """Start a name server, a broker that registers with it, its port for gRPC, and its pages."""
     await name_server.start()
     servers: list[Server] = [name_server]
     facts: dict[str, object] = {"namesrv": f"{host}:{name_server.port}"}
     try:
         broker, grpc = new_broker(str(facts["namesrv"]))
+        pages = new_pages(broker)
+        if pages is not None:
+            servers.insert(0, pages)
         started, more = await _start_broker(broker, metrics_port)
-        servers, facts = [*started, name_server], facts | more
+        servers, facts = [*servers[:-1], *started, name_server], facts | more
         if grpc is not None:
             await grpc.start()
             servers.insert(0, grpc)
             facts["grpc"] = f"{host}:{grpc.port}"
+        if pages is not None:
+            facts["web"] = pages.start()
     except BaseException:
         for server in servers:
             await server.stop()

@@ -48,8 +48,9 @@ def web(
         raise ConfigError("web", "", _WITHOUT) from error
     ended = threading.Event()
     with open_for_reading(store, config, settings) as opened:
-        entry = Entry()
-        server = WebServer(web_app(ColdSource(opened), entry), _HOST, port)
+        entry, source = Entry(), ColdSource(opened)
+        source.queues()
+        server = WebServer(web_app(source, entry), _HOST, port)
         server.start()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: ended.set())

@@ -51,6 +51,7 @@ class _Web:
         self._pages = Pages(source.path.name or str(source.path), write=write)
         self._lags = AllLags(source)
         self._history = overview.History(source)
+        self._picture = overview.kept_picture(source)
         self._live = Live(source)
         self._checking = threading.Lock()
         self._sampling: asyncio.Task[None] | None = None
@@ -67,6 +68,7 @@ class _Web:
             Route("/store", self._store, methods=get),
             Route("/store/verify", self._form(self._verify), methods=post),
             Route("/store/plan", self._form(self._plan), methods=post),
+            Route("/store/explain", self._form(self._explain), methods=post),
             Route("/dead/put", self._form(self._put_again), methods=post),
             Route("/live", self._live_page, methods=get),
             Route("/live/events", self._live.events, methods=get),
@@ -149,7 +151,7 @@ class _Web:
     # ---- pages
 
     def _overview(self, request: Request) -> Response:
-        facts = overview.overview(self._source, self._history, self._lags)
+        facts = overview.overview(self._source, self._history, self._lags, self._picture)
         return self._pages.render(request, "overview", facts)
 
     def _topics(self, request: Request) -> Response:
@@ -239,6 +241,9 @@ class _Web:
 
     def _plan(self, request: Request, _: dict[str, list[str]]) -> Response:
         return self._check(request, "plan", store_page.planned)
+
+    def _explain(self, request: Request, _: dict[str, list[str]]) -> Response:
+        return self._check(request, "explained", store_page.explained)
 
     def _check(self, request: Request, template: str, check: Callable[[Source], Any]) -> Response:
         """Let the doctor look at the store, for one reader at a time."""

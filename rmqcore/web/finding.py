@@ -139,7 +139,7 @@ def _by_key(source: Source, wanted: Wanted, found: Found) -> None:
         return
     topics = [wanted.topic] if wanted.topic else sorted(source.queues())[:_TOPICS_ASKED]
     begin_ms, end_ms = parse_time(wanted.since) or 0, parse_time(wanted.until)
-    page = _number(wanted.page, "page")
+    page, explanations = _number(wanted.page, "page"), list[str]()
     for topic in topics:
         result = source.store.query_message(
             topic,
@@ -153,14 +153,14 @@ def _by_key(source: Source, wanted: Wanted, found: Found) -> None:
         found.messages += reversed(result.messages)
         if wanted.topic and result.next_page is not None:
             found.older = {"page": result.next_page}
-        if wanted.topic and not result.messages and result.explanation is not None:
-            found.why += str(result.explanation).splitlines()
+        if begin_ms or end_ms is not None:
+            explanations += str(result.explanation).splitlines() if wanted.topic else []
     found.messages = found.messages[: 4 * MESSAGES_SHOWN]
     if not found.messages and not wanted.topic:
         asked = f"the first {len(topics)} topics" if len(topics) == _TOPICS_ASKED else "all topics"
         found.why.append(f"No message of {asked} has it; name the topic, and see what was probed.")
     elif not found.messages:
-        found.why += _explained(source, topic=wanted.topic, key=key)
+        found.why += [*_explained(source, topic=wanted.topic, key=key), *explanations]
 
 
 def _by_id(source: Source, wanted: Wanted, found: Found) -> None:

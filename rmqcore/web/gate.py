@@ -48,13 +48,13 @@ class Session:
 
     Attributes:
         name: of the account; empty for who has the token.
-        form_token: has to come with each form.
         seen_s: when it was used last, by the monotonic clock.
+        form_token: has to come with each form.
     """
 
     name: str
+    seen_s: float
     form_token: str = field(default_factory=lambda: token_hex(16))
-    seen_s: float = field(default_factory=monotonic_s)
 
 
 class Entry:
@@ -85,7 +85,7 @@ class Entry:
     def begin(self, name: str = "") -> str:
         """Let somebody in; the value of the cookie."""
         key = token_hex(24)
-        self._sessions[key] = Session(name)
+        self._sessions[key] = Session(name, monotonic_s())
         while len(self._sessions) > _SESSIONS_MAX:
             self._sessions.popitem(last=False)
         return key

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from rmqcore.broker.parts import BrokerParts
@@ -34,15 +35,16 @@ def groups(source: Source, lags: AllLags, find: str, page: int, *, by_lag: bool)
     if by_lag:
         names.sort(key=lambda name: -(known[name].behind if name in known else 0))
     found: Paged[str] = paged(names, page)
-    rows = []
+    consumed, rows = _consumed(source, found.items), []
     for name in found.items:
         lag, group = known.get(name), online.get(name)
+        progresses = (row for topic in consumed[name] for row in progress(source, topic, name))
         rows.append(
             {
                 "name": name,
                 "topics": lag.topics if lag else 0,
                 "behind": lag.behind if lag else None,
-                "waits_ms": _longest(source, name) if lag and lag.behind else None,
+                "waits_ms": longest_ms(source, progresses) if lag and lag.behind else None,
                 "clients": None if source.managers is None else len(group.clients) if group else 0,
                 "model": group.message_model.lower() if group else "",
             }
@@ -50,15 +52,18 @@ def groups(source: Source, lags: AllLags, find: str, page: int, *, by_lag: bool)
     return {"rows": rows, "paged": found}
 
 
-def _longest(source: Source, group: str) -> int | None:
-    """For how long the oldest message waits that a group has before it."""
-    topics = [topic for topic, name in source.offsets.pairs() if name == group]
-    return longest_ms(source, (row for topic in topics for row in progress(source, topic, group)))
+def _consumed(source: Source, groups: Iterable[str]) -> dict[str, list[str]]:
+    """By group, the topics of which it has committed offsets."""
+    found: dict[str, list[str]] = {name: [] for name in groups}
+    for topic, name in source.offsets.pairs():
+        if name in found:
+            found[name].append(topic)
+    return found
 
 
 def group(source: Source, name: str, page: int) -> dict[str, Any] | None:
     """The facts of one group; None when nothing is known of it."""
-    topics = sorted(topic for topic, of in source.offsets.pairs() if of == name)
+    topics = sorted(_consumed(source, [name])[name])
     config, managers = source.groups.get(name), source.managers
     online = None if managers is None else managers.consumers.find(name)
     if config is None and not topics and online is None:

@@ -8,8 +8,8 @@ from typing import Final
 
 from rmqcore.errors import CorruptStoreError, MessageIllegalError
 from rmqcore.message import RETRY_PREFIX
+from rmqcore.web.kept import Kept
 from rmqcore.web.source import Source
-from rmqcore.world import monotonic_s
 
 #: seconds for which lags of all groups are not looked up again
 _KNOWN_S: Final = 5.0
@@ -90,7 +90,7 @@ def longest_ms(source: Source, rows: Iterable[QueueProgress]) -> int | None:
 
 
 class AllLags:
-    """The lags of all groups in messages, looked up every few seconds at most.
+    """The lags of all groups in messages, as of a moment ago.
 
     Args:
         source: where they are.
@@ -98,16 +98,11 @@ class AllLags:
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._known_s = -_KNOWN_S
-        self._lags: dict[str, GroupLag] = {}
+        self._kept = Kept(self._look, _KNOWN_S)
 
     def get(self) -> dict[str, GroupLag]:
         """By group; a group that has committed nothing is not there."""
-        now_s = monotonic_s()
-        if now_s - self._known_s >= _KNOWN_S:
-            self._lags = self._look()
-            self._known_s = monotonic_s()
-        return self._lags
+        return self._kept.get()
 
     def _look(self) -> dict[str, GroupLag]:
         topics: dict[str, int] = {}

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from rmqcore.message import DEAD_LETTER_PREFIX
 from rmqcore.services.retention import disk_usage
 from rmqcore.store.message_store import DefaultMessageStore
+from rmqcore.web.kept import Kept
 from rmqcore.web.lags import AllLags
 from rmqcore.web.shown import size_text
 from rmqcore.web.source import Source, Store, index_files
@@ -22,8 +23,12 @@ _SAMPLES: Final = 120
 _COLUMNS: Final = 48
 _QUEUES_DRAWN: Final = 16
 _POINTS: Final = 24
+_DRAWN_S: Final = 10.0
 _SHOWN: Final = 8
 _DISK_WARNING: Final = 85
+
+
+_Picture: TypeAlias = tuple[int | None, int | None, list[float]]
 
 
 class History:
@@ -63,7 +68,18 @@ class History:
         )  # type: ignore[return-value]
 
 
-def overview(source: Source, history: History, lags: AllLags) -> dict[str, Any]:
+def kept_picture(source: Source) -> Kept[_Picture]:
+    """When the messages of the largest queues came, as of a moment ago; see `messages_by_time`."""
+
+    def look() -> _Picture:
+        return messages_by_time(source.store, _largest(source.store))
+
+    return Kept(look, _DRAWN_S, lambda: source.store.max_phy_offset)
+
+
+def overview(
+    source: Source, history: History, lags: AllLags, drawn: Kept[_Picture]
+) -> dict[str, Any]:
     """The facts of the page."""
     store, queues = source.store, source.queues()
     low, high = store.min_phy_offset, store.max_phy_offset
@@ -85,8 +101,7 @@ def overview(source: Source, history: History, lags: AllLags) -> dict[str, Any]:
     }
     managers = source.managers
     if managers is None:
-        facts["drawn"] = drawn = messages_by_time(store, _largest(store, queues))
-        facts["first_ms"], facts["last_ms"] = drawn[0], drawn[1]
+        facts["first_ms"], facts["last_ms"], facts["drawn"] = drawn.get()
         return facts
     facts["rates"] = history.rates()
     facts["stats"] = managers.store.stats()
@@ -134,7 +149,7 @@ def _dead_letters(source: Source, queues: dict[str, list[int]]) -> list[tuple[st
     return sorted(found, key=lambda each: -each[1])[:_SHOWN]
 
 
-def _largest(store: Store, queues: dict[str, list[int]]) -> list[tuple[str, int]]:
+def _largest(store: Store) -> list[tuple[str, int]]:
     """The queues with most messages."""
     sized = [
         (queue.max_offset - queue.min_offset, queue.topic, queue.queue_id)
@@ -145,9 +160,7 @@ def _largest(store: Store, queues: dict[str, list[int]]) -> list[tuple[str, int]
     ]
 
 
-def messages_by_time(
-    store: Store, queues: Sequence[tuple[str, int]]
-) -> tuple[int | None, int | None, list[float]]:
+def messages_by_time(store: Store, queues: Sequence[tuple[str, int]]) -> _Picture:
     """When the messages of some queues came: a few of each are read, the rest is between them.
 
     Args:

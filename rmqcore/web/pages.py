@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from rmqcore.version import __version__
-from rmqcore.web.shown import count_text, size_text, span_text, time_text, visible
+from rmqcore.web.shown import count_text, rates_text, size_text, span_text, time_text, visible
 from rmqcore.web.sparkline import sparkline
 
 HERE: Final = Path(__file__).parent
@@ -62,6 +62,7 @@ class Pages:
             "count": count_text,
             "time": time_text,
             "span": span_text,
+            "rates": rates_text,
         }
         self._environment.globals |= {
             "link": link,

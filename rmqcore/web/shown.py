@@ -25,7 +25,7 @@ NONE: Final = "\N{EN DASH}"
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _KEPT: Final = "\n\t"
 _SPANS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
-_LOCAL_FORMS: Final = re.compile(r"\d{1,16}")
+_UNIX_MS: Final = re.compile(r"\d{1,16}", re.ASCII)
 
 
 def size_text(size: float) -> str:
@@ -43,6 +43,11 @@ def count_text(number: float | None) -> str:
     if number is None:
         return NONE
     return f"{number:,}" if isinstance(number, int) else f"{number:,.1f}"
+
+
+def rates_text(told: str) -> str:
+    """Rates as RocketMQ tells them, ``1.8999 2.0 2.1``, each to one place behind the point."""
+    return " · ".join(f"{float(each):,.1f}" for each in told.split())
 
 
 def time_text(timestamp_ms: int | None) -> str:
@@ -82,7 +87,7 @@ def parse_time(text: str) -> int | None:
     text = text.strip()
     if not text:
         return None
-    if text.isascii() and _LOCAL_FORMS.fullmatch(text):
+    if _UNIX_MS.fullmatch(text):
         return int(text)
     try:
         return max(0, int(datetime.fromisoformat(text).astimezone().timestamp() * 1000))

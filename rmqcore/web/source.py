@@ -14,11 +14,12 @@ from rmqcore.files.index_file import IndexFile
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.store.read_only_store import ReadOnlyMessageStore
-from rmqcore.world import monotonic_s, wall_clock_ms
+from rmqcore.web.kept import Kept
+from rmqcore.world import wall_clock_ms
 
 Store: TypeAlias = DefaultMessageStore | ReadOnlyMessageStore
 _Table = TypeVar("_Table", TopicConfigTable, ConsumerOffsetTable, SubscriptionGroupTable)
-#: seconds for which the list of all queues is not asked for again
+#: seconds for which the list of all queues is not looked up again
 _LISTED_S: Final = 2.0
 
 
@@ -69,6 +70,11 @@ class Source(Protocol):
         """What is wrong with what was asked last, in words."""
         ...
 
+    @property
+    def is_written(self) -> bool:
+        """Whether somebody has the store open for writing."""
+        ...
+
     def state(self) -> str:
         """What a reader wants to know first of the store, in a word or two."""
         ...
@@ -78,22 +84,11 @@ class Source(Protocol):
         ...
 
 
-class _Queues:
-    """The queues of a store by topic, asked for every now and then."""
-
-    def __init__(self) -> None:
-        self._listed_s = -_LISTED_S
-        self._queues: dict[str, list[int]] = {}
-
-    def of(self, store: Store) -> dict[str, list[int]]:
-        """Queue ids by topic; raises as the store's `queues`."""
-        now_s = monotonic_s()
-        if now_s - self._listed_s >= _LISTED_S:
-            found: dict[str, list[int]] = {}
-            for topic, queue_id in store.queues():
-                found.setdefault(topic, []).append(queue_id)
-            self._queues, self._listed_s = found, now_s
-        return self._queues
+def _listed(store: Store) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for topic, queue_id in store.queues():
+        found.setdefault(topic, []).append(queue_id)
+    return found
 
 
 class ColdSource:
@@ -108,11 +103,11 @@ class ColdSource:
     def __init__(self, store: ReadOnlyMessageStore) -> None:
         self.path = store.path
         self._store = store
-        self._queues = _Queues()
+        self._queues = Kept(self._listed, _LISTED_S, lambda: store.max_phy_offset)
+        self._last_ms = Kept(self._last_stored_ms, _LISTED_S, lambda: store.max_phy_offset)
         self._directory = StoreDir(store.path, store.config.store_path_commit_log)
         self._tables: dict[str, tuple[tuple[int, int] | None, Any]] = {}
         self._wrong: dict[str, str] = {}
-        self._last_ms: int | None = None
 
     @property
     def store(self) -> ReadOnlyMessageStore:
@@ -155,9 +150,12 @@ class ColdSource:
 
     def queues(self) -> dict[str, list[int]]:
         """Queue ids by topic; none where the queues are lost, which `notices` says."""
+        return self._queues.get()
+
+    def _listed(self) -> dict[str, list[int]]:
         self._wrong.pop("queues", None)
         try:
-            return self._queues.of(self._store)
+            return _listed(self._store)
         except CorruptConsumeQueueError as error:
             self._wrong["queues"] = str(error)
             return {}
@@ -166,19 +164,22 @@ class ColdSource:
         """What could not be read."""
         return list(self._wrong.values())
 
+    @property
+    def is_written(self) -> bool:
+        """Whether another process has the store open for writing."""
+        return self._directory.is_locked()
+
     def state(self) -> str:
         """Whether somebody has the store open for writing, and how the last one left it."""
-        if self._directory.is_locked():
+        if self.is_written:
             return "open for writing"
         return "not closed" if self._directory.was_aborted else "closed"
 
     def now_ms(self) -> int:
         """Now while somebody writes, else when the last message came."""
-        if self._directory.is_locked():
+        if self.is_written:
             return wall_clock_ms()
-        if self._last_ms is None:
-            self._last_ms = self._last_stored_ms()
-        return self._last_ms
+        return self._last_ms.get()
 
     def _last_stored_ms(self) -> int:
         self.queues()
@@ -198,7 +199,7 @@ class BrokerSource:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.path = broker.path
-        self._queues = _Queues()
+        self._queues = Kept(lambda: _listed(self.store), _LISTED_S)
 
     @property
     def broker(self) -> Broker:
@@ -238,11 +239,16 @@ class BrokerSource:
 
     def queues(self) -> dict[str, list[int]]:
         """Queue ids by topic."""
-        return self._queues.of(self.store)
+        return self._queues.get()
 
     def notices(self) -> list[str]:
         """Nothing: what is wrong with a broker is in its state."""
         return []
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the broker serves."""
+        return self._broker.managers is not None
 
     def state(self) -> str:
         """As a probe is told."""

@@ -6,30 +6,30 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from rmqcore.doctor.explain import explain
+from rmqcore.doctor.explain import Explanation, explain
 from rmqcore.doctor.findings import VerifyReport
 from rmqcore.doctor.plan import RepairPlan, plan
 from rmqcore.doctor.verify import verify
-from rmqcore.errors import RmqCoreError
 from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.web.paging import Paged, paged
+from rmqcore.web.shown import rates_text
 from rmqcore.web.source import BrokerSource, Source, Store, index_files
 
 _FILES_SHOWN: Final = 30
+_NEXT_SHOWN: Final = 8
 _EVENTS_SHOWN: Final = 40
 #: how long a verification from a page may walk over the log
 VERIFY_S: Final = 20.0
-#: of the runtime info, what the page shows, in words
+#: of the runtime info, what the page shows: rates first, then plain values
+_RATES: Final = {"putTps": "In a second", "getTransferredTps": "Out a second"}
 _STATS: Final = {
-    "putTps": "messages in a second: 10 s, 60 s, 600 s",
-    "getTransferredTps": "messages out a second: 10 s, 60 s, 600 s",
-    "putLatency99": "a put takes at most, 99 of 100 (ms)",
-    "putLatency999": "999 of 1,000 (ms)",
-    "putMessageFailedTimes": "puts that failed",
-    "remainHowManyDataToFlush": "not flushed to the disk yet",
-    "dispatchBehindBytes": "bytes not dispatched yet",
-    "commitLogMinOffset": "log begins at",
-    "commitLogMaxOffset": "log ends at",
+    "putLatency99": "99 of 100 puts take at most (ms)",
+    "putLatency999": "999 of 1,000 puts take at most (ms)",
+    "putMessageFailedTimes": "Puts that failed",
+    "remainHowManyDataToFlush": "Not flushed to the disk yet (bytes)",
+    "dispatchBehindBytes": "Not dispatched yet (bytes)",
+    "commitLogMinOffset": "The log begins at",
+    "commitLogMaxOffset": "The log ends at",
 }
 
 
@@ -50,15 +50,14 @@ def store_page(source: Source, page: int) -> dict[str, Any]:
             }
             for file in reversed(index_files(store)[-_FILES_SHOWN:])
         ],
-        "why_not_writable": store.why_not_writable(),
-        "deletions": _deletions(source),
+        **_puts_and_deletions(store),
         "trace": list(reversed(store.trace()[-_EVENTS_SHOWN:])),
         "settings": _settings(store),
     }
     if isinstance(store, DefaultMessageStore):
         told = store.stats()
-        facts["stats"] = [(words, told[name]) for name, words in _STATS.items() if name in told]
-        facts["delays"] = sorted(store.delay_offsets().items())
+        facts["stats"] = [(words, rates_text(told[name])) for name, words in _RATES.items()]
+        facts["stats"] += [(words, told[name]) for name, words in _STATS.items()]
     if isinstance(source, BrokerSource):
         facts["replication"] = _replication(source)
     return facts
@@ -77,20 +76,18 @@ def _log_file(store: Store, file: Any) -> dict[str, Any]:
     }
 
 
-def _deletions(source: Source) -> list[tuple[str, str]]:
-    """(log file, why and when) of what retention deletes next."""
-    store = source.store
+def _puts_and_deletions(store: Store) -> dict[str, Any]:
+    """Why puts are refused; where they may come, also which log files retention deletes next."""
     if isinstance(store, DefaultMessageStore):
-        names = [Path(file.path).name for file in store.log.queue.files[:8]]
+        names = [Path(file.path).name for file in store.log.queue.files[:_NEXT_SHOWN]]
         told = [(name, store.why_will_be_deleted(name)) for name in names]
-        return [(name, why) for name, why in told if why]
-    try:
-        facts = explain(source.path, config=store.config).facts
-    except (RmqCoreError, OSError):
-        return []
-    return [
-        (what.removeprefix("log file "), why) for what, why in facts if what.startswith("log file ")
-    ]
+        refused = store.why_not_writable()
+        return {
+            "refused": refused is not None,
+            "puts": refused or "accepted",
+            "deletions": [(name, why) for name, why in told if why],
+        }
+    return {"refused": False, "puts": "none from here: it is open for reading only"}
 
 
 def _settings(store: Store) -> list[tuple[str, str]]:
@@ -107,13 +104,18 @@ def _replication(source: BrokerSource) -> dict[str, Any]:
         "name": config.broker_name,
         "id": config.broker_id,
         "slaves": list(told.get("haConnectionInfo", ())),
-        "client": dict(told.get("haClientRuntimeInfo", {})),
+        "client": dict(told.get("haClientRuntimeInfo", {})) if config.is_slave else {},
     }
 
 
 def verified(source: Source) -> VerifyReport:
     """Verify the store, for so long as a page may take; raises as `verify`."""
     return verify(source.path, config=source.store.config, max_duration_s=VERIFY_S)
+
+
+def explained(source: Source) -> Explanation:
+    """Why puts would be refused, and what retention would delete; raises as `explain`."""
+    return explain(source.path, config=source.store.config)
 
 
 def planned(source: Source) -> RepairPlan:

@@ -1,0 +1,158 @@
+"""The pages over a store that nobody serves say what it holds, and find every message."""
+
+import re
+
+import pytest
+from web.conftest import TOPIC, fill, reader_of
+
+from golden.stores import unpack
+from rmqcore import open_store
+from rmqcore.web import ColdSource
+
+pytestmark = pytest.mark.engine
+
+ROWS = re.compile(r'href="/message\?at=(\d+)">')
+NUMBER = re.compile(r"&#34;number&#34;: (\d+)")
+
+
+def words_of(page):
+    """The words of a page, without its tags."""
+    return " ".join(re.sub(r"<[^>]*>", " ", page).split())
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/", ["Store closed", "20 messages, all groups", "billing"]),
+        ("/topics", ["Orders normal 3 60 not configured"]),
+        ("/topic?name=Orders", ["billing 20", "0 0 20 20"]),
+        ("/groups", ["billing 20"]),
+        ("/groups?sort=lag&find=BILL", ["billing 20"]),
+        ("/group?name=billing", ["20 messages", "Orders 0 0 20 20"]),
+        ("/messages", ["Name what is wanted"]),
+        ("/store", ["00000000000000000000", "Last events", "in order"]),
+        ("/live", ["Name a topic"]),
+        ("/live?topic=Orders", ["key-59", "key-40"]),
+    ],
+)
+def test_a_page_says_what_the_store_holds(read, path, said):
+    words = words_of(read.text(path))
+    for each in said:
+        assert each in words
+
+
+@pytest.mark.parametrize("path", ["/topic?name=none", "/group?name=none", "/message?at=1", "/else"])
+def test_what_is_not_there_is_not_found(read, path):
+    assert "<h1>No" in read.text(path, 404)
+
+
+def test_every_message_of_a_topic_is_on_one_page_and_pages_go_both_ways(read):
+    first = read.text("/messages", by="time", topic=TOPIC)
+    older = read.text(re.search(r'rel="next" href="([^"]+)', first)[1].replace("&amp;", "&"))
+    numbers = [int(each) for each in NUMBER.findall(first) + NUMBER.findall(older)]
+    assert numbers == list(range(59, -1, -1))
+    assert 'rel="next"' not in older
+    newer = read.text(re.search(r'rel="prev" href="([^"]+)', older)[1].replace("&amp;", "&"))
+    assert ROWS.findall(newer) == ROWS.findall(first)
+
+
+def test_messages_are_found_between_two_times_and_in_one_queue(store_path):
+    with open_store(store_path, mode="r") as store:
+        read = reader_of(ColdSource(store))
+        stored = [message.store_timestamp_ms for message in store.messages()]
+        since, until = stored[10], stored[-1]
+        wanted = sum(since <= each <= until for each in stored)
+        page = read.text("/messages", by="time", topic=TOPIC, since=since, until=until)
+        assert len(ROWS.findall(page)) == min(50, wanted)
+        page = read.text("/messages", by="time", topic=TOPIC, queue=2)
+        assert {int(each) % 3 for each in NUMBER.findall(page)} == {2}
+        page = words_of(read.text("/messages", by="time", topic=TOPIC, until=stored[0] - 1000))
+        assert "Its messages were stored from" in page
+
+
+@pytest.mark.parametrize(
+    ("asked", "number"),
+    [
+        ({"by": "key", "topic": TOPIC, "key": "key-7"}, 7),
+        ({"by": "key", "key": "key-8"}, 8),
+        ({"by": "queue", "topic": TOPIC, "queue": "1", "offset": "19"}, 58),
+        ({"by": "offset", "offset": "0"}, 0),
+    ],
+)
+def test_a_message_is_found_by_what_is_known_of_it(read, asked, number):
+    assert NUMBER.findall(read.text("/messages", **asked)) == [str(number)]
+
+
+def test_a_message_is_found_by_its_id_and_shown_whole(read):
+    at = ROWS.findall(read.text("/messages", by="key", key="key-5"))[0]
+    page = read.text("/message", at=at)
+    message_id = re.search(r"<dt>Message id</dt><dd>(\w+)", page)[1]
+    assert ROWS.findall(read.text("/messages", by="id", message_id=message_id)) == [at]
+    assert "{\n  &#34;number&#34;: 5\n}" in page
+    assert "7b 22 6e 75" in read.text("/message", at=at, **{"as": "hex"})
+    assert read.get("/message/body", at=at).body == b'{"number": 5}'
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"by": "key", "topic": TOPIC, "key": "none"}, "no entry of the slot"),
+        ({"by": "key", "key": "none"}, "No message of all topics has it"),
+        ({"by": "queue", "topic": TOPIC, "offset": "99"}, "the queue has offsets 0 to 19"),
+        ({"by": "offset", "offset": "1"}, "no record begins"),
+        ({"by": "time", "topic": "none"}, "no queue of a topic"),
+        ({"by": "time", "topic": TOPIC, "queue": "9"}, "its queues are 0, 1, 2"),
+        ({"by": "time", "topic": TOPIC, "since": "then"}, "is no time"),
+        ({"by": "offset", "offset": "-1"}, "is no number from 0 on"),
+    ],
+)
+def test_where_nothing_is_found_the_page_says_why(read, asked, why):
+    page = read.text("/messages", **asked)
+    assert why in words_of(page)
+    assert not ROWS.findall(page)
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/store/verify", "Nothing is wrong."),
+        ("/store/plan", "There is nothing to repair."),
+        ("/store/explain", "nothing is against opening it for writing"),
+    ],
+)
+def test_the_doctor_looks_when_it_is_asked(read, path, said):
+    answer = read.submit(path)
+    assert answer.status == 200
+    assert said in words_of(answer.text)
+
+
+def test_a_cold_store_has_no_form_that_writes(read):
+    answer = read.submit("/dead/put", at="0", topic="%DLQ%billing")
+    assert answer.status == 403
+    assert "read only" in answer.text
+
+
+def test_a_damaged_table_is_said_and_the_rest_is_shown(tmp_path):
+    store_path = fill(tmp_path / "orders")
+    for name in ("consumerOffset.json", "consumerOffset.json.bak"):
+        (store_path / "config" / name).write_text("{")
+    with open_store(store_path, mode="r") as store:
+        read = reader_of(ColdSource(store))
+        words = words_of(read.text("/"))
+        assert "Files" in words
+        assert "consumerOffset.json" in words
+        assert "Orders" in read.text("/topics")
+
+
+@pytest.mark.parametrize(("release", "name"), [("5.5.0", "batches"), ("4.9.7", "basic")])
+def test_every_page_opens_on_a_store_of_rocketmq(release, name, tmp_path):
+    golden = unpack(release, name, tmp_path / "golden")
+    with open_store(golden.path, mode="r", config=golden.conf) as store:
+        source = ColdSource(store)
+        read = reader_of(source)
+        for path in ("/", "/topics", "/groups", "/store"):
+            read.text(path)
+        for topic in list(source.queues())[:3]:
+            read.text("/topic", name=topic)
+            for at in ROWS.findall(read.text("/messages", by="time", topic=topic))[:3]:
+                read.text("/message", at=at)
