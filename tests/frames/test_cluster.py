@@ -2,12 +2,13 @@
 
 import json
 
+import pyarrow as pa
 import pytest
 from patience import until
 from spark_by_hand import bodies_of, numbered, rows_of
 
 from rmqcore.client.blocking import Admin, Producer
-from rmqcore.errors import ConfigError, StoreError
+from rmqcore.errors import ArgumentError, ConfigError, StoreError
 from rmqcore.scan.cluster import Access, Cluster
 from rmqcore.world import wall_clock_ms
 
@@ -222,3 +223,59 @@ def test_offsets_behind_the_end_are_told(rocketmq_broker, topic, send, name):
         batch(rocketmq_broker, **options)
     rows = batch(rocketmq_broker, **options, failOnDataLoss="false")
     assert len(rows) == (0 if name == "startingOffsets" else 10)
+
+
+# ---- what else a frame has of a cluster
+
+
+def test_a_batch_is_cut_for_tasks_and_has_only_what_is_chosen(rocketmq_broker, topic, send):
+    from rmqcore.spark.source import ClusterReader
+
+    for queue_id in range(3):
+        send(topic, *numbered(10), queue_id=queue_id)
+    reader = reading(
+        ClusterReader,
+        rocketmq_broker,
+        {"assign": json.dumps({topic: [0, 2]}), "maxRecordsPerPartition": "4"},
+    )
+    parts = reader.partitions()
+    assert [(part.range.queue.queue_id, part.range.count) for part in parts] == [
+        *((0, count) for count in (4, 4, 2)),
+        *((2, count) for count in (4, 4, 2)),
+    ]
+    assert len(set(places(rows_of(reader, parts)))) == 20
+    middle = {"startingOffsets": {topic: {"broker-a": {"0": 3}}}}
+    middle["endingOffsets"] = {topic: {"0": 5, "1": -1}}
+    texts = {name: json.dumps(value) for name, value in middle.items()}
+    rows = batch(rocketmq_broker, subscribe=topic, queueIds="0,1", **texts)
+    assert [row["queue_offset"] for row in rows] == [3, 4, *range(10)]
+
+
+def test_rows_of_a_table_are_sent_with_keys_that_can_be_told_again(rocketmq_broker, topic):
+    table = {"body": ["a", "b", "c"], "queue_id": [0, 1, 0], "tags": ["x", None, "y"]}
+    sent = []
+    settings = {"topic": topic, "unique_prefix": "0123456789ABCDEF"}
+    settings["on_batch"] = lambda result, count: sent.append((result.queue_id, count))
+    with Producer(rocketmq_broker.namesrv_addr) as producer:
+        for _ in range(2):
+            assert producer.send_columns(pa.table(table), **settings) == []
+        assert sorted(sent) == 2 * [(0, 2)] + 2 * [(1, 1)]
+        with pytest.raises(ArgumentError, match="unique_prefix"):
+            producer.send_columns(pa.table(table), topic=topic, unique_prefix="short")
+    rows = batch(rocketmq_broker, subscribe=topic)
+    keys = {row["body"]: row["unique_key"] for row in rows}
+    assert len(rows) == 6
+    assert keys == {
+        body: f"0123456789ABCDEF{number:016X}" for number, body in enumerate((b"a", b"b", b"c"))
+    }
+    tagged = batch(rocketmq_broker, subscribe=topic, tags="x || y")
+    assert bodies_of(tagged) == [b"a", b"c"] * 2
+
+
+def test_what_waits_at_a_broker_is_no_row_unless_it_is_named(rocketmq_broker, topic):
+    with Producer(rocketmq_broker.namesrv_addr) as producer:
+        producer.send(topic, b"now", queue_id=0)
+        producer.send(topic, b"in two hours", queue_id=0, delay_level=18)
+    assert bodies_of(batch(rocketmq_broker, subscribePattern=f"{topic}|SCHEDULE.*")) == [b"now"]
+    waiting = batch(rocketmq_broker, subscribe="SCHEDULE_TOPIC_XXXX")
+    assert b"in two hours" in bodies_of(waiting)

@@ -161,6 +161,19 @@ def test_a_body_with_a_wrong_crc_is_told_or_refused():
     assert (rows, at, status) == ([], 0, ScanStatus.BAD_CRC)
 
 
+def test_records_from_anywhere_are_rows_where_places_are_not_compared():
+    records = [Record(topic="T", phy_offset=place, body=b"b") for place in (500, 7, 500)]
+    data = b"".join(map(encode_record, records))
+    rows, at, status = decoded(data, base_offset=None, columns=["phy_offset"])
+    assert [row["phy_offset"] for row in rows] == [500, 7, 500]
+    assert (at, status) == (len(data), ScanStatus.OK)
+    rows, at, status = decoded(data[:-1], base_offset=None, columns=["phy_offset"])
+    assert (len(rows), status) == (2, ScanStatus.TRUNCATED)
+    wrong = data.replace(b"\0\0\0\1b", b"\0\0\0\1c", 1)
+    _, at, status = decoded(wrong, base_offset=None, columns=["phy_offset"], verify_crc=True)
+    assert (at, status) == (0, ScanStatus.BAD_CRC)
+
+
 def test_a_record_that_lies_elsewhere_is_no_row():
     data = encode_record(Record(topic="T", phy_offset=500))
     assert decoded(data, base_offset=0)[2] is ScanStatus.BAD_OFFSET

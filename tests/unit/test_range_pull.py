@@ -4,9 +4,19 @@ import itertools
 
 import pytest
 
+from rmqcore import Message
+from rmqcore._codec import encode_record
 from rmqcore.client import MessageQueue
+from rmqcore.errors import CorruptRecordError
 from rmqcore.remoting import RemotingClosedError, RemotingCommand, RequestRefusedError
-from rmqcore.scan.cluster import Access, QueueRange, pulls
+from rmqcore.scan.cluster import (
+    Access,
+    Cluster,
+    MessagesGoneError,
+    QueueRange,
+    pulls,
+    read_range,
+)
 
 pytestmark = pytest.mark.logic
 
@@ -123,3 +133,60 @@ def test_a_queue_that_has_lost_its_begin_goes_on_with_what_it_has(monkeypatch):
 def test_a_batch_that_reaches_further_is_not_read_again(monkeypatch):
     broker = Broker(odd={64: (0, 70)})
     assert pulled(monkeypatch, broker) == [*range(64), *range(70, 1000)]
+
+
+# ---- as columns
+
+
+class Records(Broker):
+    """The same, whose messages are records; of those in `lacks` it has only the offset."""
+
+    lacks = frozenset()
+
+    def answer(self, fields):
+        found = super().answer(fields)
+        offsets = [int(number) for number in found.body.decode().split(",") if number]
+        found.body = b"".join(record(n) for n in offsets if n not in self.lacks)
+        return found
+
+
+def record(number):
+    message = Message("T", b"%d" % number, queue_id=0)
+    # records of a queue lie anywhere in a log
+    return encode_record(
+        message, queue_offset=number, phy_offset=number * 7919, store_timestamp_ms=number
+    )
+
+
+def rows_of(monkeypatch, broker, first=0, stop=1000, **settings):
+    monkeypatch.setattr(pulls, "Link", broker.link)
+    monkeypatch.setattr(Cluster, "begins", lambda _, queues: dict.fromkeys(queues, broker.begin))
+    monkeypatch.setattr(Cluster, "ends", lambda _, queues: dict.fromkeys(queues, broker.end))
+    one = QueueRange(MessageQueue("T", "b", 0), ("master",), first, stop)
+    batches = read_range(ACCESS, one, ("queue_offset", "phy_offset"), batch_rows=100, **settings)
+    tables = [batch.to_arrow().to_pylist() for batch in batches]
+    return [(row["queue_offset"], row["phy_offset"]) for table in tables for row in table]
+
+
+def test_records_from_anywhere_in_a_log_are_rows(monkeypatch):
+    expected = [(number, number * 7919) for number in range(1000)]
+    assert rows_of(monkeypatch, Records(most=130)) == expected
+
+
+def test_what_retention_has_deleted_is_told(monkeypatch):
+    with pytest.raises(MessagesGoneError, match=r"T/b/0 from 0 to 1000.* 0 and up to 500"):
+        rows_of(monkeypatch, Records(begin=500))
+    left = rows_of(monkeypatch, Records(begin=500), fail_on_loss=False)
+    assert [offset for offset, _ in left] == list(range(500, 1000))
+
+
+def test_an_offset_that_never_had_a_record_is_no_loss(monkeypatch):
+    broker = Records()
+    broker.lacks = {3, 500}
+    assert len(rows_of(monkeypatch, broker)) == 998
+
+
+def test_what_is_no_record_is_an_error_with_its_place(monkeypatch):
+    broker = Broker(most=8)
+    with pytest.raises(CorruptRecordError, match=r"T/b/0 .*pull of 0\)"):
+        rows_of(monkeypatch, broker)

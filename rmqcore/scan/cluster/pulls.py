@@ -176,7 +176,7 @@ class RangePull:
         if code == ResponseCode.PULL_OFFSET_MOVED:
             following = answer.number("nextBeginOffset", first)
             # of a queue that ends before nothing is there of what was asked for
-            following = stop if following <= first else min(following, stop)
+            following = stop if following <= first else following
         elif code == ResponseCode.SUCCESS or code in _PASSING:
             following = answer.number("nextBeginOffset", first)
         else:
@@ -196,7 +196,7 @@ class RangePull:
             self._skip(number + 1, following)
 
     def _skip(self, number: int, following: int) -> None:
-        """The last record reaches beyond what was asked for: a batch that has several offsets."""
+        """The queue goes on behind what was asked for, as after a batch with several offsets."""
         self._at = max(self._at, following)
         for asked in list(self._asked)[number:]:
             if asked.first < following < asked.stop:
