@@ -14,7 +14,7 @@ from typing import Any, Final
 from rmqcore.client import MessageQueue
 from rmqcore.client.names import GROUP_MAX, check_name
 from rmqcore.errors import ArgumentError, ConfigError
-from rmqcore.scan.cluster import Access
+from rmqcore.scan.cluster import Access, parse_namesrv_url
 from rmqcore.scan.cluster.pulls import TOOLS_GROUP
 from rmqcore.spark.options import (
     EARLIEST,
@@ -86,8 +86,9 @@ class ClusterWriteOptions:
 
 
 def is_cluster(options: Mapping[str, str]) -> bool:
-    """Tell whether options name a running cluster."""
-    return any(name.lower() == NAMESRV.lower() for name in options)
+    """Tell whether options name a running cluster, by its option or as ``namesrv://``."""
+    named = any(name.lower() == NAMESRV.lower() for name in options)
+    return named or options.get("path", "").startswith(("namesrv://", "namesrvs://"))
 
 
 def cluster_read_options(options: Mapping[str, str]) -> ClusterOptions:
@@ -96,6 +97,7 @@ def cluster_read_options(options: Mapping[str, str]) -> ClusterOptions:
     Raises:
         ConfigError: an unknown option, a wrong value, or two that contradict each other.
     """
+    options = _without_url(options, "subscribe")
     _refuse(options)
     table = {name: row for name, row in read_parsers().items() if name not in _ONLY_FILES}
     for name, numbers in (
@@ -130,6 +132,7 @@ def cluster_write_options(options: Mapping[str, str]) -> ClusterWriteOptions:
     Raises:
         ConfigError: an unknown option or a wrong value.
     """
+    options = _without_url(options, "topic")
     _refuse(options)
     table = {
         "topic": ("topic", lambda _name, text: text),
@@ -138,6 +141,27 @@ def cluster_write_options(options: Mapping[str, str]) -> ClusterWriteOptions:
     }
     found = parsed(options, {**table, **_ACCESS})
     return ClusterWriteOptions(access=_access(found), **found)
+
+
+def _without_url(options: Mapping[str, str], topic_option: str) -> dict[str, str]:
+    """The options with what a path ``namesrv://host:port/topic`` says as options.
+
+    Raises:
+        ConfigError: the path says something else, or an option says it, too.
+    """
+    found = dict(options)
+    url = found.get("path", "")
+    if url.startswith(("namesrv://", "namesrvs://")):
+        try:
+            access, topic = parse_namesrv_url(url)
+        except ArgumentError as error:
+            raise ConfigError("path", url, error.rule) from None
+        del found["path"]
+        said = {NAMESRV: access.namesrv_addr, topic_option: topic}
+        for name in {name.lower() for name in found} & {name.lower() for name in said}:
+            raise ConfigError(name, "...", f"{url} says it")
+        found |= said | ({"tls": "true"} if access.tls else {})
+    return found
 
 
 def _refuse(options: Mapping[str, str]) -> None:

@@ -127,6 +127,8 @@ def test_half_of_the_keys_is_refused_without_the_other(missing):
         ({"startingOffsets": '{"T": {"0": "x"}}'}, "broker-a"),
         ({"topics": "T", "assign": '{"T": [0]}'}, "not both"),
         ({"namesrvAddr": "here"}, "host:port"),
+        ({"path": "namesrv://here/T"}, "host:port"),
+        ({"path": "namesrv://127.0.0.1:1/T"}, "says it"),
     ],
 )
 def test_a_wrong_option_is_refused_with_the_right_one(given, said):

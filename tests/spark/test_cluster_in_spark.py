@@ -5,6 +5,7 @@ from patience import until
 
 from rmqcore.client.blocking import Producer
 from rmqcore.scan.cluster import Access, Cluster, read_range
+from rmqcore.spark import read
 
 pytestmark = pytest.mark.process
 
@@ -13,8 +14,8 @@ def test_a_topic_of_a_broker_is_a_frame(spark, rocketmq_broker, rocketmq_topic):
     with Producer(rocketmq_broker.namesrv_addr) as producer:
         for queue_id in range(2):
             producer.send_batch(rocketmq_topic, [b"%d" % n for n in range(50)], queue_id=queue_id)
-    options = {"namesrvAddr": rocketmq_broker.namesrv_addr, "subscribe": rocketmq_topic}
-    frame = spark.read.format("rmq").options(**options).load()
+    url = f"namesrv://{rocketmq_broker.namesrv_addr}/{rocketmq_topic}"
+    frame = read(spark, url)
     rows = sorted(map(tuple, frame.select("broker", "queue_id", "body").collect()))
     expected = [("broker-a", q, bytearray(b"%d" % n)) for q in range(2) for n in range(50)]
     assert rows == sorted(expected)
