@@ -32,6 +32,7 @@ from rmqcore.remoting import (  # noqa: E402
     RemotingError,
     RequestCode,
 )
+from rmqcore.scan.cluster import Access, Cluster, read_range  # noqa: E402
 
 RELEASE = "5.5.0"
 DOCUMENT = ROOT / "docs" / "benchmarks.md"
@@ -43,6 +44,7 @@ SIDES = ("java", "rmqcore")
 LOADS = ("java", "native")
 LOAD_TIMEOUT_S = 600
 MILLION = 1_000_000
+COLUMNS = "columns: pull, 4 queues"
 #: row: (unit, whether more is better, the least ratio of ours to Java's)
 ROWS: dict[str, tuple[str, bool, float | None]] = {
     "sync, 8 threads": ("messages/s", True, 1.0),
@@ -61,6 +63,7 @@ ROWS: dict[str, tuple[str, bool, float | None]] = {
     "native load: async, 1024 outstanding": ("messages/s", True, 2.0),
     "native load: batches of 32, 8 connections": ("messages/s", True, 2.0),
     "native load: pull, 4 queues": ("messages/s", True, 2.0),
+    COLUMNS: ("messages/s", True, None),
     "native load: processor, million sync + pulled": ("s", False, 0.5),
     "native load: processor, million async + pulled": ("s", False, 0.5),
     "native load: processor, million batched + pulled": ("s", False, 0.5),
@@ -156,6 +159,7 @@ def measure(
             found |= native_rows(
                 run_native_load(side, address, process.pid, loads["native"], scale)
             )
+            found[COLUMNS] = column_rate(names)
     return found
 
 
@@ -228,6 +232,17 @@ def native_rows(phases: dict[str, dict]) -> dict[str, float]:
         "its own processor, million async + pulled": (own["async"] + own["pull"]) * MILLION,
     }
     return {f"native load: {name}": value for name, value in found.items()}
+
+
+def column_rate(names: str) -> float:
+    """Messages a second of what the native load has sent, as record batches in this process."""
+    access = Access(namesrv_addr=names)
+    with Cluster(access) as cluster:
+        ranges = cluster.ranges(["NativeLoad"])
+    began, count = time.monotonic(), 0
+    for one in ranges:
+        count += sum(batch.num_rows for batch in read_range(access, one))
+    return count / (time.monotonic() - began)
 
 
 def own_memory(pid: int) -> float:

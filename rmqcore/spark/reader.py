@@ -22,7 +22,7 @@ def read(
 
     Args:
         spark: the session; it need not know the format yet.
-        path: the store's directory.
+        path: the store's directory, or ``namesrv://host:port/topic``.
         columns: "light", "default", "full", or names.
         **options: of the format, by their names: ``topics=["A", "B"]``, ``verifyCrc="flag"``.
 

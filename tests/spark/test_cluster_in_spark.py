@@ -15,7 +15,8 @@ def test_a_topic_of_a_broker_is_a_frame(spark, rocketmq_broker, rocketmq_topic):
         for queue_id in range(2):
             producer.send_batch(rocketmq_topic, [b"%d" % n for n in range(50)], queue_id=queue_id)
     url = f"namesrv://{rocketmq_broker.namesrv_addr}/{rocketmq_topic}"
-    frame = read(spark, url)
+    frame = read(spark, url, accessKey="lake", secretKey="a-secret-of-lake")
+    assert "a-secret-of-lake" not in frame._jdf.queryExecution().toString()
     rows = sorted(map(tuple, frame.select("broker", "queue_id", "body").collect()))
     expected = [("broker-a", q, bytearray(b"%d" % n)) for q in range(2) for n in range(50)]
     assert rows == sorted(expected)

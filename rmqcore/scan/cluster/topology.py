@@ -63,7 +63,7 @@ class Cluster:
     def topics(self) -> list[str]:
         """The topics whose messages are somebody's: those of brokers' own services left out."""
         command = RemotingCommand(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-        answer, address = self._ask_name_server(command)
+        (answer,), address = self._ask_first(self._name_servers, [command])
         if answer.code != ResponseCode.SUCCESS:
             raise refusal(answer, address)
         names = _object(answer, address).get("topicList") or []
@@ -76,10 +76,16 @@ class Cluster:
             RemotingError: no name server answers, or one refuses.
         """
         found: Queues = {}
-        for topic in topics:
-            fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
-            command = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields)
-            answer, address = self._ask_name_server(command)
+        topics = list(topics)
+        commands = [
+            RemotingCommand(
+                RequestCode.GET_ROUTEINFO_BY_TOPIC,
+                {"topic": topic, "acceptStandardJsonOnly": "true"},
+            )
+            for topic in topics
+        ]
+        answers, address = self._ask_first(self._name_servers, commands)
+        for topic, answer in zip(topics, answers, strict=True):
             if answer.code in _NOBODY:
                 continue
             if answer.code != ResponseCode.SUCCESS:
@@ -190,10 +196,6 @@ class Cluster:
                     raise refusal(answer, address)
                 found.append((queue, answer))
         return found
-
-    def _ask_name_server(self, command: RemotingCommand) -> tuple[RemotingCommand, str]:
-        answers, address = self._ask_first(self._name_servers, [command])
-        return answers[0], address
 
     def _ask_first(
         self, addresses: Iterable[str], commands: list[RemotingCommand]
