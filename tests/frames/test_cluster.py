@@ -279,3 +279,31 @@ def test_what_waits_at_a_broker_is_no_row_unless_it_is_named(rocketmq_broker, to
     assert bodies_of(batch(rocketmq_broker, subscribePattern=f"{topic}|SCHEDULE.*")) == [b"now"]
     waiting = batch(rocketmq_broker, subscribe="SCHEDULE_TOPIC_XXXX")
     assert b"in two hours" in bodies_of(waiting)
+
+
+def test_what_retention_takes_before_it_is_read_is_told(rocketmq_broker, topic, send, monkeypatch):
+    options = {"subscribe": topic, "startingOffsets": "earliest"}
+    send(topic, *numbered(5))
+    stream = Stream(rocketmq_broker, **options)
+    assert len(stream.trigger()) == 5
+    send(topic, *numbered(5))
+    monkeypatch.setattr(Cluster, "begins", lambda _, queues: dict.fromkeys(queues, 7))
+    with pytest.raises(StoreError, match="begins at 7; 5 and what follows"):
+        stream.trigger()
+    on = Stream(rocketmq_broker, at=stream.at, **options, failOnDataLoss="false")
+    assert [row["queue_offset"] for row in on.trigger()] == [7, 8, 9]
+
+
+def test_a_slave_that_is_behind_moves_no_stream_back(rocketmq_broker, topic, send, monkeypatch):
+    send(topic, *numbered(5))
+    stream = Stream(rocketmq_broker, subscribe=topic, startingOffsets="earliest")
+    assert len(stream.trigger()) == 5
+    at = stream.at
+
+    def ends_of_a_slave(cluster, queues, away=None):
+        cluster.followed.add("broker-a")
+        return dict.fromkeys(queues, 0)
+
+    monkeypatch.setattr(Cluster, "ends", ends_of_a_slave)
+    assert stream.trigger() == []
+    assert stream.at == at

@@ -86,6 +86,10 @@ def read_columns(data):
     bare = ColumnDecoder(["phy_offset"], row_max=len(sizes) + 1)
     assert bare.decode(buffer, 0, len(buffer), **place) == (at, status)
     assert len(bare.take()) == len(sizes)
+    anywhere = ColumnDecoder(COLUMNS, row_max=len(data) + 1)
+    reached, _ = anywhere.decode(buffer, 0, len(buffer), base_offset=None)
+    pyarrow.record_batch(anywhere.take()).validate(full=True)
+    assert at <= reached <= len(data)
     if status < 0:
         raise CorruptStoreError("columns", at, f"status {status}")
 
