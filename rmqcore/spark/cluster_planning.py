@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -12,7 +13,7 @@ from rmqcore.client import MessageQueue
 from rmqcore.config import StoreConfig
 from rmqcore.errors import ConfigError, StoreError
 from rmqcore.scan.cluster import Cluster, QueueRange, read_range
-from rmqcore.scan.cluster.ranges import cut_ranges
+from rmqcore.scan.cluster.ranges import cut_ranges, packed_ranges
 from rmqcore.scan.cluster.topology import Offsets, Queues
 from rmqcore.scan.selection import Selection
 from rmqcore.spark.cluster_options import ClusterOptions, of_queues
@@ -28,26 +29,33 @@ _log = logging.getLogger(__name__)
 _PIECE_COUNT = 1_000_000
 #: a second or two of work: what a task costs anyway weighs little
 _PIECE_COUNT_MIN = 200_000
+#: messages of many queues that one task pulls: what it costs anyway is as much work
+_PACKED_COUNT = 50_000
 _DELAYS_MS = StoreConfig().delay_levels_ms
 _TIME_MIN, _TIME_MAX = -(2**63), 2**63 - 1
+
+
+class TimedRange(NamedTuple):
+    """A range of one queue, and the store times of its rows, both included."""
+
+    range: QueueRange
+    begin_ms: int
+    end_ms: int
 
 
 class ClusterPartition(InputPartition):
     """What one task pulls.
 
     Attributes:
-        range: a stretch of one queue.
-        begin_ms, end_ms: store times of its rows, both included.
+        ranges: stretches of queues of one broker, one after the other.
     """
 
-    def __init__(self, range: QueueRange, begin_ms: int, end_ms: int) -> None:
-        super().__init__(str(range))
-        self.range = range
-        self.begin_ms = begin_ms
-        self.end_ms = end_ms
+    def __init__(self, ranges: tuple[TimedRange, ...]) -> None:
+        super().__init__(", ".join(str(one.range) for one in ranges))
+        self.ranges = ranges
 
     def __repr__(self) -> str:
-        return f"ClusterPartition({self.range})"
+        return f"ClusterPartition({self.value})"
 
 
 def read_cluster_partition(
@@ -67,14 +75,21 @@ def read_cluster_partition(
     if not isinstance(partition, ClusterPartition):
         return
     freeze_worker()
+    for one in partition.ranges:
+        yield from _rows_of(one, schema, options)
+
+
+def _rows_of(
+    one: TimedRange, schema: pa.Schema, options: ClusterOptions
+) -> Iterator[pa.RecordBatch]:
     read = options.read
     names = [name for name in schema.names if name != BROKER] or ["phy_offset"]
-    selection: Selection = {"begin_ms": partition.begin_ms, "end_ms": partition.end_ms}
+    selection: Selection = {"begin_ms": one.begin_ms, "end_ms": one.end_ms}
     if read.tags is not None:
         selection["tags"] = read.tags
     batches = read_range(
         options.access,
-        partition.range,
+        one.range,
         names,
         group=options.pulling_group,
         verify_crc=read.verify_crc == "fail"
@@ -87,8 +102,7 @@ def read_cluster_partition(
         **selection,
     )
     for columns_read in batches:
-        broker = partition.range.queue.broker_name
-        yield arranged(pa.record_batch(columns_read), schema, broker)
+        yield arranged(pa.record_batch(columns_read), schema, one.range.queue.broker_name)
 
 
 class ClusterPlan:
@@ -187,16 +201,20 @@ class ClusterPlan:
             for queue in sorted(stops)
         ]
         total = sum(one.count for one in ranges)
-        pieces = cut_ranges(
-            ranges, piece_count(self.options.read, total), self.options.read.min_partitions or 1
-        )
+        size, least = piece_count(self.options.read, total), self.options.read.min_partitions or 1
+        together = min(_PACKED_COUNT, size, total // least)
         return [
             ClusterPartition(
-                piece,
-                begin_ms.get(piece.queue, _TIME_MIN),
-                end_ms.get(piece.queue, _TIME_MAX) - 1,
+                tuple(
+                    TimedRange(
+                        one,
+                        begin_ms.get(one.queue, _TIME_MIN),
+                        end_ms.get(one.queue, _TIME_MAX) - 1,
+                    )
+                    for one in pack
+                )
             )
-            for piece in pieces
+            for pack in packed_ranges(cut_ranges(ranges, size, least), together)
         ]
 
     def lost(self, text: str) -> None:

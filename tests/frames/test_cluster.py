@@ -228,6 +228,22 @@ def test_offsets_behind_the_end_are_told(rocketmq_broker, topic, send, name):
 # ---- what else a frame has of a cluster
 
 
+def queues_of(partition):
+    return [(one.range.queue.queue_id, one.range.count) for one in partition.ranges]
+
+
+def test_queues_with_little_to_read_share_a_task(rocketmq_broker, topic, send):
+    from rmqcore.spark.source import ClusterReader
+
+    for queue_id in range(3):
+        send(topic, *numbered(10), queue_id=queue_id)
+    reader = reading(ClusterReader, rocketmq_broker, {"subscribe": topic})
+    (part,) = reader.partitions()
+    assert queues_of(part) == [(0, 10), (1, 10), (2, 10)]
+    apart = reading(ClusterReader, rocketmq_broker, {"subscribe": topic, "minPartitions": "3"})
+    assert [queues_of(part) for part in apart.partitions()] == [[(0, 10)], [(1, 10)], [(2, 10)]]
+
+
 def test_a_batch_is_cut_for_tasks_and_has_only_what_is_chosen(rocketmq_broker, topic, send):
     from rmqcore.spark.source import ClusterReader
 
@@ -239,9 +255,9 @@ def test_a_batch_is_cut_for_tasks_and_has_only_what_is_chosen(rocketmq_broker, t
         {"assign": json.dumps({topic: [0, 2]}), "maxRecordsPerPartition": "4"},
     )
     parts = reader.partitions()
-    assert [(part.range.queue.queue_id, part.range.count) for part in parts] == [
-        *((0, count) for count in (4, 4, 2)),
-        *((2, count) for count in (4, 4, 2)),
+    assert [queues_of(part) for part in parts] == [
+        *([(0, count)] for count in (4, 4, 2)),
+        *([(2, count)] for count in (4, 4, 2)),
     ]
     assert len(set(places(rows_of(reader, parts)))) == 20
     middle = {"startingOffsets": {topic: {"broker-a": {"0": 3}}}}

@@ -143,7 +143,7 @@ class RangePull:
             for number, asked in enumerate(self._asked):
                 if asked.opaque == answer.opaque:
                     asked.opaque = -1
-                    self._take(number, asked, answer, link.address)
+                    self._accept(number, asked, answer, link.address)
                     break
             while self._asked and (pulled := self._asked[0].pulled) is not None:
                 self._asked.popleft()
@@ -170,8 +170,8 @@ class RangePull:
         }
         return RemotingCommand(RequestCode.PULL_MESSAGE, self._fields | place)
 
-    def _take(self, number: int, asked: _Asked, answer: RemotingCommand, address: str) -> None:
-        """Take what an answer has; what it lacks is asked for again at once."""
+    def _accept(self, number: int, asked: _Asked, answer: RemotingCommand, address: str) -> None:
+        """Note what an answer has; what it lacks is asked for again at once."""
         code, first, stop = answer.code, asked.first, asked.stop
         if code == ResponseCode.PULL_OFFSET_MOVED:
             following = answer.number("nextBeginOffset", first)

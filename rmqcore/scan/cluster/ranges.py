@@ -51,3 +51,21 @@ def cut_ranges(ranges: Iterable[QueueRange], size_max: int, least: int = 1) -> l
     total = sum(one.count for one in ranges)
     size = min(size_max, -(-total // max(1, least))) if total else 1
     return [piece for one in ranges for piece in one.cut(size)]
+
+
+def packed_ranges(ranges: Iterable[QueueRange], size_max: int) -> Iterator[tuple[QueueRange, ...]]:
+    """Ranges that are read one after the other, because each alone has so little to read.
+
+    Args:
+        ranges: in any order; those of one broker come together.
+        size_max: offsets of all that come together.
+    """
+    pack: list[QueueRange] = []
+    for one in sorted(ranges, key=lambda one: (one.queue.broker_name, one.queue, one.first)):
+        size = sum(each.count for each in pack) + one.count
+        if pack and (size > size_max or pack[-1].queue.broker_name != one.queue.broker_name):
+            yield tuple(pack)
+            pack = []
+        pack.append(one)
+    if pack:
+        yield tuple(pack)
