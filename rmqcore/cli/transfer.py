@@ -118,6 +118,11 @@ def export(
             skip_damaged=skip_damaged,
             storage_options=storage_options(options),
         )
+    _report(parts, directory, as_json=as_json)
+
+
+def _report(parts: list[ExportedPart], directory: Path, *, as_json: bool) -> None:
+    """Print what was written, and name what was passed over."""
     if as_json:
         print_json({"directory": str(directory), "parts": [asdict(part) for part in parts]})
     else:
