@@ -19,14 +19,31 @@ from rmqcore.world import sleep
 Answer = TypeVar("Answer")
 TRIES_MAX = 5
 _FIRST_WAIT_S = 0.1
-_DENIED = re.compile(
-    r"ACCESS_DENIED|Access ?Denied|Forbidden|\b403\b|\b401\b"
-    r"|INVALID_ACCESS_KEY_ID|InvalidAccessKeyId|SIGNATURE_DOES_NOT_MATCH|SignatureDoesNotMatch|ExpiredToken|INVALID_CLIENT_TOKEN_ID"
-    r"|NoCredentials|Unable to locate credentials",
-    re.IGNORECASE,
+#: how pyarrow, boto3 and HTTP call it
+_DENIED = frozenset(
+    (
+        "401",
+        "403",
+        "ACCESS_DENIED",
+        "AccessDenied",
+        "EXPIRED_TOKEN",
+        "ExpiredToken",
+        "INVALID_ACCESS_KEY_ID",
+        "INVALID_CLIENT_TOKEN_ID",
+        "InvalidAccessKeyId",
+        "InvalidToken",
+        "MISSING_AUTHENTICATION_TOKEN",
+        "SIGNATURE_DOES_NOT_MATCH",
+        "SignatureDoesNotMatch",
+        "UNRECOGNIZED_CLIENT",
+    )
 )
-_MISSING = re.compile(r"NoSuchKey|NoSuchBucket|NO_SUCH_KEY|NO_SUCH_BUCKET|\b404\b")
-_EXISTS = re.compile(r"PreconditionFailed|\b412\b|ConditionalRequestConflict")
+_MISSING = frozenset(
+    ("404", "NO_SUCH_BUCKET", "NO_SUCH_KEY", "NoSuchBucket", "NoSuchKey", "RESOURCE_NOT_FOUND")
+)
+_EXISTS = frozenset(("412", "ConditionalRequestConflict", "PreconditionFailed"))
+_NO_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError")
+_ARROW_CODE = re.compile(r"AWS Error (\w+)(?: \(HTTP status (\d+)\))?")
 
 
 def tried(
@@ -67,10 +84,23 @@ def tried(
 def told(found: Exception, url: str, options: StorageOptions) -> ObjectStoreError:
     """What somebody else's error means."""
     text = scrubbed(found, options) or type(found).__name__
-    if isinstance(found, FileExistsError) or _EXISTS.search(text):
+    codes = _codes(found)
+    if isinstance(found, FileExistsError) or codes & _EXISTS:
         return ObjectExistsError(url, "there is an object of that name")
-    if isinstance(found, PermissionError) or _DENIED.search(text):
+    is_unknown = type(found).__name__ in _NO_CREDENTIALS
+    if isinstance(found, PermissionError) or is_unknown or codes & _DENIED:
         return ObjectAccessError(url, f"access was refused: {text}")
-    if isinstance(found, FileNotFoundError) or _MISSING.search(text):
+    if isinstance(found, FileNotFoundError) or codes & _MISSING:
         return ObjectMissingError(url, "no such object")
     return ObjectStoreError(url, text)
+
+
+def _codes(found: Exception) -> frozenset[str]:
+    """The error codes and HTTP status in an error of boto3 or of pyarrow."""
+    answer = getattr(found, "response", None)
+    if isinstance(answer, dict):
+        code = str(answer.get("Error", {}).get("Code", ""))
+        status = str(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", ""))
+        return frozenset((code, status))
+    match = _ARROW_CODE.search(str(found))
+    return frozenset(filter(None, match.groups())) if match else frozenset()
