@@ -9,22 +9,33 @@ from broker.test_transactions import COMMIT, ROLLBACK, decision, send_half
 
 from rmqcore.broker import Broker
 from rmqcore.broker.pop.order import PopOrder
-from rmqcore.broker.state.groups import TRANSACTION_GROUP
+from rmqcore.broker.pop.receipts import REVIVE_QUEUES
+from rmqcore.broker.state.groups import REVIVE_GROUP, TRANSACTION_GROUP
 from rmqcore.files.service_topics import HALF_TOPIC
 from rmqcore.remoting import RequestCode, ResponseCode
 
 pytestmark = pytest.mark.engine
+REVIVE_TOPIC = "rmq_sys_REVIVE_LOG_DefaultCluster"
 #: nothing of the log is written through by itself
-UNHURRIED = {"flushIntervalCommitLog": 3_600_000, "flushCommitLogThoroughInterval": 3_600_000}
+UNHURRIED = {
+    "flushIntervalCommitLog": 3_600_000,
+    "flushCommitLogThoroughInterval": 3_600_000,
+    "flushIntervalConsumeQueue": 3_600_000,
+    "flushConsumerOffsetInterval": 3_600_000,
+}
 
 
 @pytest.fixture
 def power_cut(with_broker, tmp_path):
-    """Run a coroutine function with a broker, and another with the broker of what its disk had."""
+    """Run a coroutine function with a broker, and another with the broker of what its disk had.
 
-    def left(broker):
-        """A copy of the store whose log is on the disk as far as it was written through."""
-        copy, flushed = tmp_path / "cut", broker.store.parts.log_services.flusher.flushed_offset
+    Nothing of the log where ``log`` is False; else as much as was written through.
+    """
+
+    def left(broker, log):
+        """A copy of the store whose log is on the disk so far."""
+        copy = tmp_path / "cut"
+        flushed = broker.store.parts.log_services.flusher.flushed_offset if log else 0
         # what is being written beside it is no file yet
         shutil.copytree(tmp_path / "store", copy, ignore=shutil.ignore_patterns("*.tmp"))
         for file in (copy / "commitlog").iterdir():
@@ -42,13 +53,13 @@ def power_cut(with_broker, tmp_path):
             await peer.client.close()
             await broker.stop()
 
-    def run(before, after, *, write_offsets=True, **settings):
+    def run(before, after, *, log=True, **settings):
         async def scenario(broker, peer):
             await before(broker, peer)
             broker.store.topics.persist()
-            if write_offsets:
+            if log:
                 broker.store.consumer_offsets.persist()
-            await go_on(left(broker), after)
+            await go_on(left(broker, log), after)
 
         with_broker(scenario, **UNHURRIED, **settings)
 
@@ -146,7 +157,7 @@ def test_an_acknowledgement_of_what_a_cut_took_passes_over_nothing_new(power_cut
         found = handed_out(await pop(peer, **in_order))
         assert [message.queue_offset for message, _ in found] == [0, 1]
 
-    power_cut(before, after, write_offsets=False)
+    power_cut(before, after, log=False)
 
 
 def test_a_decision_about_a_half_message_that_a_cut_took_ends_no_other(power_cut):
@@ -171,4 +182,30 @@ def test_a_decision_about_a_half_message_that_a_cut_took_ends_no_other(power_cut
         assert ended.code == ResponseCode.SUCCESS
         assert [m.body for m in records((await peer.pull("T")).body)] == [b"next"]
 
-    power_cut(before, after, write_offsets=False)
+    power_cut(before, after, log=False)
+
+
+def test_a_checkpoint_where_a_cut_took_others_is_read_back(power_cut, clock, tmp_path):
+    """The offset of the records of pops names the last one that is done with, not the next."""
+
+    async def before(broker, peer):
+        await send_many(peer, 3, queues=1)
+        broker.store.flush()
+        for queue_id in range(REVIVE_QUEUES):
+            broker.store.consumer_offsets.advance(REVIVE_TOPIC, REVIVE_GROUP, queue_id, 7)
+
+    async def after(broker, peer):
+        assert len(handed_out(await pop(peer, invisible_ms=1000))) == 3
+        store = broker.store
+        store.consumer_offsets.persist()
+        killed = tmp_path / "killed"
+        shutil.copytree(store.path, killed, ignore=shutil.ignore_patterns("*.tmp"))
+        again = Broker(killed, {"listenPort": 0, **SMALL})
+        await again.start()
+        try:
+            assert again.store.consumer_offsets.get("T", "CG", 0) == 3
+            assert len(again.managers.checkpoints) == 1
+        finally:
+            await again.stop()
+
+    power_cut(before, after)

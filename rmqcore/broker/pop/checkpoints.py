@@ -65,8 +65,14 @@ class Checkpoints:
         Raises:
             StoreError: they cannot be read.
         """
+        offsets = self._store.consumer_offsets
         for queue_id in range(REVIVE_QUEUES):
-            done = self._store.consumer_offsets.get(self.topic, REVIVE_GROUP, queue_id)
+            done = offsets.get(self.topic, REVIVE_GROUP, queue_id)
+            end = self._store.max_queue_offset(self.topic, queue_id)
+            if done is not None and done >= end:
+                # a queue that has lost its end: the next record is not done with before it is there
+                done = end - 1
+                offsets.advance(self.topic, REVIVE_GROUP, queue_id, done)
             self._read_offsets[queue_id] = 0 if done is None else done + 1
             self.read_back(queue_id)
 
