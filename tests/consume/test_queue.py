@@ -77,6 +77,16 @@ def test_an_item_that_is_given_back_comes_again_in_its_time(jobs):
     assert (len(jobs), jobs.unfinished()) == (0, 2)
 
 
+def test_an_item_that_came_too_often_is_a_dead_letter(store_path):
+    with rmqcore.Queue(store_path, max_reconsume_times=1, **SMALL) as jobs:
+        jobs.put("poison")
+        for _ in range(2):
+            assert jobs.get() == "poison"
+            jobs.nack(delay_s=0)
+        assert jobs.unfinished() == 0
+        assert [bytes(m.body) for m in jobs.store.messages("%DLQ%queue")] == [b'"poison"']
+
+
 def test_a_loop_is_done_with_each_item_but_the_one_that_it_is_left_with(jobs):
     for number in range(4):
         jobs.put(number)
