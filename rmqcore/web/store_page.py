@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from rmqcore.doctor.explain import Explanation, explain
+from rmqcore.doctor.explain import explain
+from rmqcore.doctor.explanation import Explanation
 from rmqcore.doctor.findings import VerifyReport
 from rmqcore.doctor.plan import RepairPlan, plan
 from rmqcore.doctor.verify import verify

@@ -21,7 +21,7 @@ from rmqcore.scan.unit_files import BATCH_UNITS, UNITS
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-    from rmqcore.native.derive._dispatch import Stretch
+    from rmqcore.native.derive._dispatch import QueueStretch
 
 #: bytes between two record starts that the index beside a file names, about
 START_STEP = 4 << 20
@@ -99,7 +99,7 @@ def _queues(split: Split, delays_ms: tuple[int, ...]) -> dict[str, list[QueueRow
     return topics
 
 
-def _add(found: dict[tuple[str, int], list[int]], stretch: Stretch) -> None:
+def _add(found: dict[tuple[str, int], list[int]], stretch: QueueStretch) -> None:
     for count, size, first, last in _runs(stretch):
         known = found.setdefault((stretch.topic, stretch.queue_id), [0, 0, first, last])
         known[0] += count
@@ -107,7 +107,7 @@ def _add(found: dict[tuple[str, int], list[int]], stretch: Stretch) -> None:
         known[2], known[3] = min(known[2], first), max(known[3], last)
 
 
-def _runs(stretch: Stretch) -> Iterator[tuple[int, int, int, int]]:
+def _runs(stretch: QueueStretch) -> Iterator[tuple[int, int, int, int]]:
     """(messages, bytes, first queue offset, last) of what a stretch has."""
     if stretch.inner_batch:
         for _, size, base, count in np.frombuffer(stretch.batch_units, BATCH_UNITS).tolist():
