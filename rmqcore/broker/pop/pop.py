@@ -440,7 +440,7 @@ class PopMessages:
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand | None:
         """Tell whether there is something to pop, now or within a time."""
-        wanted = self._wanted(connection, request)
+        wanted = PopRequest.of(request)
         self._check(wanted)
         return self._notified(connection, request, wanted, arrived=True)
 

@@ -84,11 +84,12 @@ class PopRequest:
 
 
 def passed_ms(connection: Connection, born_ms: int) -> int:
-    """How long a request was on its way, milliseconds; 0 for the first of a connection.
+    """How long a request was on its way, milliseconds.
 
     A request says when it was sent by its client's clock. How far that is behind this machine's is
     taken from the request before, of the same connection: who is later than that was on its way
-    for so much longer. So a client whose clock is wrong by minutes is served like any other.
+    for so much longer. So a client whose clock is behind by minutes is refused once, and then
+    served like any other.
 
     Args:
         connection: over which it came.
@@ -97,7 +98,7 @@ def passed_ms(connection: Connection, born_ms: int) -> int:
     if not born_ms:
         return 0
     behind = wall_clock_ms() - born_ms
-    before: int = connection.attributes.get(_BEHIND, behind)
+    before: int = connection.attributes.get(_BEHIND, 0)
     connection.attributes[_BEHIND] = behind
     return max(0, behind - before)
 
