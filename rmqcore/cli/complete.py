@@ -17,7 +17,7 @@ _QUEUES: Final = ("consumequeue", "batchconsumequeue")
 _GROUP: Final = re.compile(r'"([^"@]*)@([^"]+)"\s*:')
 #: where the shells tell it: bash; zsh and fish
 _TOLD: Final = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
-#: of the table of offsets; who has more groups types their names
+#: A table of offsets is read up to this size; names behind that are not completed.
 _READ_BYTES: Final = 4 << 20
 
 

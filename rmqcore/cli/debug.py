@@ -41,7 +41,7 @@ app = typer.Typer(help="What a report of a defect needs.", epilog=EXIT_CODES, no
 _LOG_BYTES: Final = 64 << 10
 _MESSAGES: Final = 20
 _FILES_MAX: Final = 10_000
-#: of a message, without what somebody has put
+#: The fields of a message that a bundle shows: none that a producer has filled.
 _HEADER: Final = (
     "topic",
     "queue_id",

@@ -92,6 +92,24 @@ Small = Annotated[
 ]
 
 
+NamesrvPort = Annotated[
+    int,
+    typer.Option("--namesrv-port", help="port of the name server; 0: any that is free", **_PORTS),
+]
+BrokerPort = Annotated[
+    int | None, typer.Option("--port", help="port of the broker; 0: any that is free", **_PORTS)
+]
+GrpcPort = Annotated[
+    int | None,
+    typer.Option(
+        "--grpc-port",
+        help="port for gRPC, which RocketMQ 5's own clients speak; 8081 with the extra [grpc]; "
+        "0: any that is free",
+        **_PORTS,
+    ),
+]
+
+
 class Server(Protocol):
     """What was started and can be stopped."""
 
@@ -104,25 +122,9 @@ def serve(
     config: ConfigFile = None,
     settings: Settings = None,
     host: BrokerHost = None,
-    namesrv_port: Annotated[
-        int,
-        typer.Option(
-            "--namesrv-port", help="port of the name server; 0: any that is free", **_PORTS
-        ),
-    ] = NAMESRV_PORT,
-    port: Annotated[
-        int | None,
-        typer.Option("--port", help="port of the broker; 0: any that is free", **_PORTS),
-    ] = None,
-    grpc_port: Annotated[
-        int | None,
-        typer.Option(
-            "--grpc-port",
-            help="port for gRPC, which RocketMQ 5's own clients speak; 8081 with the extra "
-            "[grpc]; 0: any that is free",
-            **_PORTS,
-        ),
-    ] = None,
+    namesrv_port: NamesrvPort = NAMESRV_PORT,
+    port: BrokerPort = None,
+    grpc_port: GrpcPort = None,
     auth: Auth = None,
     insecure: Insecure = False,
     tls_config: TlsConfig = None,

@@ -24,7 +24,7 @@ from rmqcore.scan import COLUMNS
 if TYPE_CHECKING:
     from rmqcore import ReadOnlyMessageStore
 
-#: of DuckDB: nothing of this process, and no extension of the network
+#: These settings keep DuckDB from variables of this process and from extensions of the network.
 _ALONE: Final = {"python_enable_replacements": "false", "autoinstall_known_extensions": "false"}
 _EVERY_TOPIC: Final = "messages"
 _UNKNOWN: Final = re.compile(r"Table with name (\S+) does not exist")

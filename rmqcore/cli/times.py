@@ -9,7 +9,7 @@ import typer
 
 from rmqcore.world import wall_clock_ms
 
-#: of every option whose value is shown as TIME
+#: The help of every option whose value is shown as TIME ends with this.
 TIMES = """TIME is one of:
   15m                  so long ago (ms, s, m, h, d); to deliver at: in so long
   -15m, +15m           ago, to come: everywhere

@@ -14,13 +14,13 @@ from rmqcore.remoting import RequestCode
 from rmqcore.remoting.codes import MASTER_ID
 from rmqcore.simulation.loop import SimulatedLoop
 
-#: for how long nobody else of the group gets what was handed out
+#: Nobody else of the group gets what was handed out for this long.
 _INVISIBLE_MS: Final = 10_000
-#: how long a broker may wait for a message, and how much later its answer may come
+#: A broker may wait this long for a message, and its answer may come so much later.
 _POLL_MS: Final = 500
 _LATE_MS: Final = 3000
 _COUNT: Final = 8
-#: pause when no master can be asked
+#: A consumer rests this long when no master can be asked.
 _AGAIN_S: Final = 0.5
 
 

@@ -26,8 +26,8 @@ _SESSIONS_MAX: Final = 256
 #: wrong keys that are answered in a minute; after so many nobody can log in for the rest of it
 _WRONG_MAX: Final = 10
 _MINUTE_S: Final = 60.0
-#: of all pages: nothing is loaded from elsewhere, no script or style stands in a page, nobody
-#: frames it, and no address with a token is told to anybody
+#: Every page has these: nothing is loaded from elsewhere, no script or style stands in a page,
+#: nobody frames it, and no address with a token is told to anybody.
 _HEADERS: Final = {
     "content-security-policy": (
         "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; "

@@ -19,7 +19,7 @@ from rmqcore.world import monotonic_s
 #: seconds between two samples, and how many are kept: ten minutes
 SAMPLE_S: Final = 5.0
 _SAMPLES: Final = 120
-#: of a store that nobody serves: columns of the picture, and queues that are looked at
+#: The picture of a store that nobody serves has this many columns, from this many queues.
 _COLUMNS: Final = 48
 _QUEUES_DRAWN: Final = 16
 _POINTS: Final = 24

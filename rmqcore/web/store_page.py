@@ -21,7 +21,7 @@ _NEXT_SHOWN: Final = 8
 _EVENTS_SHOWN: Final = 40
 #: how long a verification from a page may walk over the log
 VERIFY_S: Final = 20.0
-#: of the runtime info, what the page shows: rates first, then plain values
+#: The page shows these values of the runtime info: rates first, then plain ones.
 _RATES: Final = {"putTps": "In a second", "getTransferredTps": "Out a second"}
 _STATS: Final = {
     "putLatency99": "99 of 100 puts take at most (ms)",

@@ -73,7 +73,7 @@ def test_options_of_commands_that_pages_name_are_there(page, help_of):
         words = line.split()[1:]
         if not re.fullmatch(r"[a-z]+", words[0]):
             continue
-        names = [word for word in words[:2] if re.fullmatch(r"[a-zA-Z]+", word)]
+        names = [word for word in words[:2] if re.fullmatch(r"[a-z][a-zA-Z]*", word)]
         names = names[: 2 if words[0] in GROUPS else 1]
         asked = [word for word in words if re.fullmatch(r"--[a-z-]+", word)]
         said = help_of(*names)

@@ -590,18 +590,3 @@ def test_what_makes_no_sense_is_refused(tmp_path):
     asked[-1:] = ["127.0.0.1:1", "--fetch"]
     done = CliRunner().invoke(app, asked)
     assert (done.exit_code, "give --yes, too" in done.stderr) == (2, True)
-
-
-def test_files_of_a_log_on_another_disk_are_copied(tmp_path, monkeypatch):
-    end = parted(tmp_path, 30, 300, 5)
-    whole = files(tmp_path / "s" / "commitlog")
-
-    def other_disk(path, _):
-        raise OSError(18, os.strerror(18))
-
-    with slave_store(tmp_path / "s") as slave:
-        found = Divergence(0, end, slave.max_phy_offset, True)
-    monkeypatch.setattr(resync.Path, "rename", other_disk)
-    kept = files(cut(StoreDir(tmp_path / "s"), found) / "commitlog")
-    assert all(kept[name] == content for name, content in whole.items() if int(name) >= end)
-    assert set(kept) == {name for name in whole if int(name) + FILE > end}

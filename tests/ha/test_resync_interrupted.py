@@ -1,9 +1,11 @@
 """A resync's cut that is interrupted, or followed by a kill, leaves a log, and goes on."""
 
+import os
 import shutil
 
 import pytest
-from ha.pair import derived, log_bytes, master_store, slave_store
+from ha.pair import derived, files, log_bytes, master_store, slave_store
+from ha.test_resync import FILE, parted
 
 from rmqcore import open_store
 from rmqcore.files.deleted_topics import DeletedTopics
@@ -102,3 +104,19 @@ def test_a_slave_that_is_killed_after_a_cut_has_its_masters_numbers(tmp_path):
     assert [bytes(message.body) for message in found] == [
         b"of the master %d" % number for number in range(5)
     ]
+
+
+@pytest.mark.engine
+def test_files_of_a_log_on_another_disk_are_copied(tmp_path, monkeypatch):
+    end = parted(tmp_path, 30, 300, 5)
+    whole = files(tmp_path / "s" / "commitlog")
+
+    def other_disk(path, _):
+        raise OSError(18, os.strerror(18))
+
+    with slave_store(tmp_path / "s") as slave:
+        found = Divergence(0, end, slave.max_phy_offset, True)
+    monkeypatch.setattr(resync.Path, "rename", other_disk)
+    kept = files(cut(StoreDir(tmp_path / "s"), found) / "commitlog")
+    assert all(kept[name] == content for name, content in whole.items() if int(name) >= end)
+    assert set(kept) == {name for name in whole if int(name) + FILE > end}

@@ -133,6 +133,8 @@ HEAVY = {
     "rmqcore.files.archive_note",
     "rmqcore.scan.dataset",
     "rmqcore.scan.polars_source",
+    "rmqcore.lake.delta_target",
+    "rmqcore.lake.iceberg_target",
     "rmqcore.proxy",
     "rmqcore.proxy.certificate",
     "rmqcore.web",
