@@ -163,6 +163,28 @@ def test_what_the_serializer_does_not_take_is_not_put(jobs):
         rmqcore.Queue(jobs.path, serializer=None)
 
 
+def test_what_could_not_be_settled_is_still_to_be(jobs, monkeypatch):
+    jobs.put("one")
+    jobs.get()
+
+    def full(*_, **__):
+        raise rmqcore.DiskFullError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(jobs.store, "acknowledge", full, raising=False)
+        with pytest.raises(rmqcore.DiskFullError):
+            jobs.done()
+    for wrong in (-1, "1", float("nan"), float("inf")):
+        with pytest.raises(rmqcore.ArgumentError, match=r"delay_s=.* seconds, 0 or more"):
+            jobs.nack(delay_s=wrong)
+        with pytest.raises(rmqcore.ArgumentError, match="timeout="):
+            jobs.get(timeout=wrong)
+        with pytest.raises(rmqcore.ArgumentError, match="lease_s="):
+            rmqcore.Queue(jobs.path, lease_s=wrong)
+    jobs.done()
+    assert jobs.unfinished() == 0
+
+
 def test_another_serializer_and_what_this_one_does_not_read(jobs):
     with rmqcore.Queue(jobs.path, serializer=pickle) as other:
         other.put({1, 2})

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from queue import Empty
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
@@ -44,6 +46,26 @@ class Serializer(Protocol):
     def loads(self, data: bytes, /) -> Any:
         """The value of the bytes."""
         ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Held:
+    """An item that was got, by which thread, and its message."""
+
+    thread: int
+    item: Any
+    message: ReceivedMessage
+
+
+def _milliseconds(name: str, seconds: object) -> int:
+    """An argument in seconds as whole milliseconds.
+
+    Raises:
+        ArgumentError: it is no number, or negative.
+    """
+    if not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
+        raise ArgumentError(name, seconds, "a number of seconds, 0 or more")
+    return math.ceil(seconds * 1000)
 
 
 class Queue:
@@ -87,8 +109,9 @@ class Queue:
             ArgumentError: an argument is not what it should be.
             StoreError, ConfigError, OSError: as `open_shared`.
         """
-        if not callable(getattr(serializer, "dumps", None)):
+        if not all(callable(getattr(serializer, name, None)) for name in ("dumps", "loads")):
             raise ArgumentError("serializer", serializer, "what has dumps and loads, such as json")
+        lease_ms = max(1, _milliseconds("lease_s", lease_s))
         self.name = name
         self._serializer = serializer
         self.store: SharedStore = open_shared(path, **settings)
@@ -98,14 +121,14 @@ class Queue:
                 self.store,
                 GROUP,
                 {name: "*"},
-                lease_ms=int(lease_s * 1000),
+                lease_ms=lease_ms,
                 max_reconsume_times=max_reconsume_times,
             )
         except BaseException:
             self.store.close()
             raise
-        #: what was got and not settled, oldest first: (thread, item, message)
-        self._taken: deque[tuple[int, Any, ReceivedMessage]] = deque()
+        #: what was got and not settled, oldest first
+        self._taken: deque[_Held] = deque()
         self._taking = threading.Lock()
         self._pid = os.getpid()
         self._stopped = False
@@ -159,11 +182,13 @@ class Queue:
 
         Raises:
             queue.Empty: there was none in time.
-            ArgumentError: the serializer does not read it: it was put by another one. It comes
-                again later, as after `nack`, and is a dead letter in the end; others come first.
+            ArgumentError: the time is none; or the serializer does not read the item, which another
+                one has put. It comes again later, as after `nack`, and is a dead letter in the end;
+                others come first.
             StoreClosedError: the queue is closed, maybe since this began to wait.
         """
-        found = self._receive(0 if not block else None if timeout is None else timeout * 1000)
+        wait_ms = None if timeout is None else _milliseconds("timeout", timeout)
+        found = self._receive(wait_ms if block else 0)
         if not found:
             raise Empty
         return self._taken_out(found[0])
@@ -188,7 +213,7 @@ class Queue:
             rule = f"bytes that the queue's serializer reads ({error}), at {message.queue_offset}"
             raise ArgumentError("item", bytes(message.body), rule) from error
         with self._own_lock():
-            self._taken.append((threading.get_ident(), item, message))
+            self._taken.append(_Held(threading.get_ident(), item, message))
             self._handed_out_size += message.stored.store_size
         return item
 
@@ -201,8 +226,11 @@ class Queue:
 
         Raises:
             ValueError: there is none; as `queue.Queue.task_done`.
+            DiskFullError: there is no room to write it down; it is still to be settled.
         """
-        self._consumer.ack(self._settled(item))
+        held = self._held(item)
+        self._consumer.ack(held.message)
+        self._let_go(held)
         self._give_files_back()
 
     task_done = done
@@ -217,8 +245,10 @@ class Queue:
         Raises:
             ValueError: as `done`.
         """
-        delay_ms = None if delay_s is None else int(delay_s * 1000)
-        self._consumer.nack(self._settled(item), delay_ms=delay_ms)
+        delay_ms = None if delay_s is None else _milliseconds("delay_s", delay_s)
+        held = self._held(item)
+        self._consumer.nack(held.message, delay_ms=delay_ms)
+        self._let_go(held)
 
     def __iter__(self) -> Iterator[Any]:
         """Hand out one item after the other, and wait for more; it ends with `stop` or `close`.
@@ -272,17 +302,20 @@ class Queue:
 
     def _has(self, item: Any) -> bool:
         with self._own_lock():
-            return any(taken is item for _, taken, _ in self._taken)
+            return any(held.item is item for held in self._taken)
 
-    def _settled(self, item: Any) -> ReceivedMessage:
-        """Take what `get` has returned off the list of what is not settled."""
+    def _held(self, item: Any) -> _Held:
+        """What `get` has returned and is to be settled; it stays on the list until it is."""
         here = threading.get_ident()
         with self._own_lock():
-            for index, (thread, taken, message) in enumerate(self._taken):
-                if taken is item or (item is _ANY and thread == here):
-                    del self._taken[index]
-                    return message
+            for held in self._taken:
+                if held.item is item or (item is _ANY and held.thread == here):
+                    return held
         raise ValueError(f"nothing that {self!r} has handed out is left to be settled by this call")
+
+    def _let_go(self, held: _Held) -> None:
+        with self._own_lock(), suppress(ValueError):
+            self._taken.remove(held)
 
     def _give_files_back(self) -> None:
         """Delete log files in which everything is done, if it is time to."""
