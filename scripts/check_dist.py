@@ -21,6 +21,8 @@ LIBRARIES = {
 }
 #: What other programs import by itself, beside the package.
 MODULES = ("kombu_rmqcore.py", "pyspark_rmq.py", "pytest_rmqcore.py")
+#: What the pages for a browser are made of.
+PAGES = {".html", ".css", ".js", ".svg"}
 #: The extension modules, as paths without suffix (`rmqcore/_codec`).
 NATIVE = sorted(path.with_suffix("").as_posix() for path in Path("rmqcore").rglob("*.pyx"))
 
@@ -29,7 +31,9 @@ def complaints_about_wheel(names: set[str]) -> list[str]:
     """Say what a wheel lacks and what it should not hold."""
     found = [f"wheel holds a source: {name}" for name in sorted(names) if name.endswith(SOURCES)]
     needed = [*MODULES, "rmqcore/py.typed", *(f"{leaf}.pyi" for leaf in NATIVE)]
-    needed += sorted(path.as_posix() for path in Path("rmqcore").rglob("*.py"))
+    needed += sorted(
+        path.as_posix() for path in Path("rmqcore").rglob("*") if path.suffix in {".py", *PAGES}
+    )
     found += [f"wheel lacks {name}" for name in needed if name not in names]
     for leaf in NATIVE:
         if not any(n.startswith(f"{leaf}.") and n.endswith(".so") for n in names):
@@ -80,7 +84,7 @@ def _of_library(path: str, promised: tuple[int, int] | None) -> list[str]:
 
 def complaints_about_sdist(names: set[str]) -> list[str]:
     """Say what an sdist lacks and what it should not hold."""
-    kinds = {".py", ".pyi", ".pyx", ".pxd", ".h"}
+    kinds = {".py", ".pyi", ".pyx", ".pxd", ".h", *PAGES}
     needed = {path.as_posix() for path in Path("rmqcore").rglob("*") if path.suffix in kinds}
     needed |= {"setup.py", "pyproject.toml", "LICENSE", "README.md"}
     found = [f"sdist lacks {name}" for name in sorted(needed - names)]

@@ -20,7 +20,7 @@ from rmqcore.broker.admin.status_server import StatusServer
 from rmqcore.broker.requests import NEEDS
 from rmqcore.cli.grpc_port import grpc_server, proxy_servers
 from rmqcore.cli.options import AsJson, ConfigFile, Settings, StorePath, parse_settings
-from rmqcore.cli.web import BrokerPages, WebPort, WebWrite
+from rmqcore.cli.web import BrokerPages, WebPort, WebWrite, pages_beside
 from rmqcore.config import parse_broker_conf
 from rmqcore.errors import ConfigError
 from rmqcore.namesrv import NameServer, NamesrvConfig
@@ -162,12 +162,8 @@ def serve(
         broker = Broker(store, _placed(properties, host, port), accounts=accounts, tls=tls)
         return broker, grpc_server(broker, store, host, grpc_port, accounts, tls)
 
-    def pages(broker: Broker) -> BrokerPages | None:
-        if web_port is None:
-            return None
-        return BrokerPages(broker, web_port, accounts, write=web_write)
-
     async def start() -> tuple[list[Server], dict[str, object]]:
+        pages = pages_beside(web_port, accounts, write=web_write)
         return await _start_both(name_server, host, new_broker, metrics_port, pages)
 
     run(_until_signal(start, store, began, as_json=as_json))

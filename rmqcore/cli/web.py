@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
 
 import typer
@@ -105,6 +105,13 @@ class BrokerPages:
     async def stop(self) -> None:
         """Let the port go."""
         self._server.stop()
+
+
+def pages_beside(
+    port: int | None, accounts: Mapping[str, Account] | None, *, write: bool
+) -> Callable[[Broker], BrokerPages | None]:
+    """What makes the pages about a broker, or None without a port; see `BrokerPages`."""
+    return lambda broker: None if port is None else BrokerPages(broker, port, accounts, write=write)
 
 
 def address(server: WebServer, entry: Entry) -> str:

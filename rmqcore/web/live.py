@@ -59,11 +59,13 @@ class Live:
 
     async def _stream(self, request: Request, topic: str, after: int) -> AsyncIterator[str]:
         self._readers += 1
-        quiet = 0
+        quiet, end = 0, -1
         try:
             yield "retry: 2000\n\n"
             while not await request.is_disconnected():
-                found = await asyncio.to_thread(self._new, topic, after)
+                before, end = end, self._source.store.max_phy_offset
+                # of a store that stands still nothing is read
+                found = [] if end == before else await asyncio.to_thread(self._new, topic, after)
                 for message in found:
                     after = message.phy_offset
                     yield event_of(message)
