@@ -134,7 +134,7 @@ def _size(properties: Mapping[str, object]) -> int:
 
 
 class ReceivedMessage:
-    """One message, with the attributes of `MessageExt`; three of them as a consumer wants them.
+    """One message as a consumer wants it, with the attributes of `MessageExt`.
 
     ``topic`` of a message that comes again is the one that it was sent to, ``body`` is as the
     producer gave it (decompressed), and ``message_id`` is the producer's id (UNIQ_KEY), as in

@@ -36,7 +36,7 @@ def run() -> None:
 
 
 def _report_defect(error: Exception) -> None:
-    """Say what nobody expected, and where, in one line; all of it where that was asked for."""
+    """Print an unexpected error and its place in one line, or, where asked for, its traceback."""
     if os.environ.get("RMQCORE_TRACEBACK"):
         note("".join(traceback.format_exception(error)).rstrip())
         return

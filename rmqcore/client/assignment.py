@@ -203,7 +203,7 @@ class Assignment:
         await asyncio.gather(*(self._join_all(list(queues)) for _, queues in by_broker))
 
     async def _share_of(self, topic: str) -> list[MessageQueue]:
-        """The queues of a topic that are this consumer's; those that it has when nobody can say."""
+        """The queues of a topic that this consumer gets; without an answer its present ones."""
         route = self._instance.routes.get(topic)
         if route is None:
             return []
@@ -223,7 +223,7 @@ class Assignment:
         return allocate(queues, members, self._instance.client_id)
 
     async def _join_all(self, queues: list[MessageQueue]) -> None:
-        """Join the queues of one topic and broker, the first of them alone.
+        """Join the queues of one topic and broker: first one by itself, then the others together.
 
         RocketMQ loses offsets when the first commits of a group for a topic come at the same time:
         each of them makes the table that holds the others.

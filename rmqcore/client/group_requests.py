@@ -155,7 +155,7 @@ class GroupRequests:
         await self._instance.ask(address, RequestCode.CONSUMER_SEND_MSG_BACK, fields)
 
     async def lock(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
-        """Lock queues for this consumer (41); returns those that it has now."""
+        """Lock queues for this consumer (41); returns the queues that are locked for it now."""
         parts = await asyncio.gather(
             *(self._lock(name, listed) for name, listed in _by_broker(queues).items())
         )

@@ -221,7 +221,7 @@ EXAMPLES_ONLY = """
 
 @cache
 def known_properties() -> frozenset[str]:
-    """Every name; most stores are opened without a need for the many of them."""
+    """Every name; built when it is asked for first, as most stores are opened without it."""
     blocks = (
         AUTH,
         BROKER,

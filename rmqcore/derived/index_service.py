@@ -117,7 +117,7 @@ class IndexService:
         )
 
     def load(self) -> list[CorruptIndexError]:
-        """Take in the files; those that contradict themselves are removed with all behind them.
+        """Load the files; one that contradicts itself is removed, and every file behind it.
 
         Returns:
             what was found wrong.
@@ -228,7 +228,7 @@ class IndexService:
     # ---- dispatching
 
     def dispatch(self, batch: DispatchBatch) -> None:
-        """Insert the keys of one stretch of the log; those that are there already are left out.
+        """Insert the keys of one stretch of the log; keys that the index has already are left out.
 
         Raises:
             DiskFullError: no room for a new file; the keys before it are in, and dispatching the

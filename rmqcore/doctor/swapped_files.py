@@ -24,7 +24,7 @@ _TRIED_MAX = 10_000
 
 
 def wrongly_named(files: list[tuple[int, Path, int]]) -> list[tuple[Path, str]]:
-    """(log file, the name that its records say) of those that have another.
+    """(log file, the name that its records say) of each file that has another name.
 
     A second copy of a file that lies in its place is not among them.
 

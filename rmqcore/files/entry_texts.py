@@ -11,7 +11,7 @@ Entry = TypeVar("Entry")
 
 
 class EntryTexts(Generic[Entry]):
-    """Formats a table of entries that are replaced, never changed; each of them once.
+    """Formats a table whose entries are replaced, never changed; each entry is formatted once.
 
     A table of 10,000 topics is formatted in 3 ms in place of 60, and it is written whole whenever
     one of them is created.

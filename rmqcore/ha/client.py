@@ -329,7 +329,7 @@ class HAClient:
             logger.warning("the log is compared again after the next start: %s", error)
 
     async def _append(self, body: memoryview, offset: int) -> None:
-        """Append a frame; what this log has of it already has to be the same.
+        """Append a frame; bytes of it that this log has already must be the same.
 
         Raises:
             RmqCoreError: it cannot be appended; nothing was.

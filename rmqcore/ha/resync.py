@@ -155,7 +155,7 @@ async def find_divergence(
 
 
 async def _first_sent(address: str, begin: int, end: int, file_size: int) -> int | None:
-    """The lowest offset, of those in question, that a master sends; None: it has none of them."""
+    """The lowest offset in a range that a master sends; None when it sends none."""
     if await _sends(address, max(begin, _FIRST)):
         return max(begin, _FIRST)
     last = await _last_file(address)

@@ -144,7 +144,7 @@ class HAService:
             self._woken = False
 
     def _arrived(self, _: Sequence[tuple[str, int]]) -> None:
-        """Messages have come; those that a put waits for are mostly sent by now."""
+        """Messages have come; slaves that a put waits for have mostly been sent them by now."""
         end = self._log.max_phy_offset
         if any(one.next_offset < end for one in self.connections):
             self.wake()

@@ -83,7 +83,7 @@ class Schedule:
             return frozenset(self._flushes)
 
     def forget_flushes(self) -> None:
-        """Drop every waiting interval; the caller names again those that still count."""
+        """Drop every waiting interval; the caller adds again the intervals that still count."""
         with self._changed:
             self._flushes.clear()
 

@@ -308,7 +308,7 @@ class RouteTable:
         )
 
     def heard_of(self, cluster: str, broker_addr: str) -> None:
-        """Note that a broker is there; one that has not registered is not known by that."""
+        """Note that a broker is there; a broker that has not registered stays unknown."""
         live = self._live.get((cluster, broker_addr))
         if live is not None:
             live.heard_s = self._clock()

@@ -340,7 +340,7 @@ class Http2Connection(OtherProtocol):
         self._plan_flush()
 
     def _done(self, call: Call, answer: bytes | None) -> None:
-        """Send the answer, or after those that were sent the end of them."""
+        """Send the answer, or behind streamed answers their end."""
         if call.closed or self.closed:
             return
         try:
@@ -447,7 +447,7 @@ class Http2Connection(OtherProtocol):
             self._transport.abort()
 
     async def finish(self, timeout_s: float) -> None:
-        """Take no more calls, answer those that were taken, close; abort what takes too long.
+        """Accept no more calls, answer the accepted ones, close; abort what takes too long.
 
         Args:
             timeout_s: for all of it, seconds.

@@ -30,7 +30,7 @@ class RouteCalls:
         self._cluster = cluster
 
     async def query(self, call: Call, caller: Caller, request: V2Message) -> V2Message:
-        """Tell a topic's queues; those that it would have, for one that its first use makes."""
+        """Answer with a topic's queues, also for a topic that its first use will make."""
         name = topic_name(request.topic)
         view = await self._cluster.topic(name)
         if view is None:
@@ -48,7 +48,7 @@ class RouteCalls:
 def queue_message(
     topic: V2Message, view: TopicView, broker: BrokerQueues, queue_id: int, endpoints: V2Message
 ) -> V2Message:
-    """One queue, as clients are told of it; -1 is any of the broker's."""
+    """One queue as clients get it; -1 stands for any queue of the broker."""
     readable, writable = queue_id < broker.readable, queue_id < broker.writable
     if readable and writable:
         permission = Permission.READ_WRITE

@@ -201,7 +201,7 @@ class Recovery:
         return named == (queue.topic, queue.queue_id, queue.min_offset)
 
     def _undo_deletion(self, topic: str) -> None:
-        """Let a topic be whose deletion had dropped nothing yet: no message of it is lost."""
+        """Keep a topic whose deletion was interrupted before it dropped anything."""
         mine = self._queues.of_topic(topic)
         firsts = [unit[0] for queue in mine if (unit := queue.unit_at(queue.min_offset))]
         self._deleted.delete(topic, min(firsts))

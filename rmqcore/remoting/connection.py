@@ -298,7 +298,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     async def finish(self, timeout_s: float) -> None:
-        """Take no more requests, answer those that were taken, close; abort what takes too long."""
+        """Accept no more requests, answer the accepted ones, close; abort what takes too long."""
         self._taking = False
         self._pause_reading()
         deadline = self._loop.time() + timeout_s

@@ -237,7 +237,7 @@ class StoreDataset(Scanned, ds.Dataset):  # type: ignore[misc]
             yield StoreFragment(self, split)
 
     def filter(self, expression: pc.Expression) -> Self:
-        """The same messages, of them those for which an expression holds."""
+        """The dataset of only those messages for which an expression holds."""
         found: Self = _again(*self.__reduce__()[1])
         found._filter = self._both(expression)
         return found

@@ -178,7 +178,7 @@ class LogPlan:
         return [(queue.topic, queue.queue_id) for queue in self._cut_queues]
 
     def _trusted_end(self) -> int:
-        """Up to where every queue has all that the log has of it."""
+        """Physical offset up to which every queue has all its messages."""
         if self.directory.is_locked():
             return self._record_before(min(self.known_end, self.end) - _DISPATCHED_AT_ONCE)
         # after an abort the queues' last units may not be on the disk, and nobody has recovered

@@ -54,7 +54,7 @@ class _Bounds:
         )
 
     def either(self, other: _Bounds) -> _Bounds:
-        """What holds where one of them holds."""
+        """The bounds of a row that fulfils one of two predicates."""
         return _Bounds(
             {
                 name: self.values[name] | other.values[name]

@@ -151,7 +151,7 @@ class SelectedLog:
             self.bytes = read + self.high - high
 
     def _share_read(self, ranges: list[UnitRange], high: int) -> float:
-        """The part of the log that is read for the records of units, by some pieces of it."""
+        """The share of the log that reading the records of units takes, estimated by samples."""
         width = min(_SAMPLE_SIZE, high - self.low)
         if len(ranges) > _SAMPLED_QUEUES_MAX:
             # an estimate for single records: bytes between near ones are read, too

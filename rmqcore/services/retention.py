@@ -496,7 +496,7 @@ class RetentionService(Service):
         self.clean_log.configure(config)
 
     def delete_now(self) -> None:
-        """Delete what is expired at any hour, in a round of the caller's and those that follow."""
+        """Delete what is expired, whatever the hour, in this call and the rounds that follow."""
         self.clean_log.request_deletion()
         if self.run(0.0) == 0.0:
             self.wakeup()

@@ -61,7 +61,7 @@ def stop_running(runner: Runner, services: Iterable[Service]) -> None:
 
 
 class Rounds:
-    """The rounds of one service, and what becomes of those that fail."""
+    """The rounds of one service, and what a failed round leads to."""
 
     def __init__(self, service: Service, on_error: OnError) -> None:
         self.service = service

@@ -227,7 +227,7 @@ class Disk:
                 live[id(one)] = (path / name).read_bytes()
 
     def kill(self, target: Path) -> Disk:
-        """Write into a new directory what is there; what is on the disk of it stays as certain."""
+        """Write what is there into a new directory, with the same bytes counted as on the disk."""
         self._scan(self.path, self._root, recurse=True)
         shutil.copytree(self.path, target)
         following = Disk.__new__(Disk)

@@ -429,7 +429,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return False
 
     async def shutdown_asyncgens(self) -> None:
-        """Nothing is left of them: they end with their nodes."""
+        """Does nothing: asynchronous generators end with their nodes."""
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
         """There is none."""

@@ -236,7 +236,7 @@ class _Run:
         return next((number_of(each.decompressed_body()) for each in found), -1)
 
     def _confirmed(self, result: SendResult) -> None:
-        """What a master that waits for its slaves has confirmed has to be with one of them."""
+        """Check that a slave has what its master, which waits for slaves, has confirmed."""
         group = next(each for each in self._plan.groups if each.name == result.broker_name)
         if group.settings.get("brokerRole") != "SYNC_MASTER":
             return

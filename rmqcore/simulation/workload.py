@@ -72,7 +72,7 @@ class Workload:
             loop.create_task(self._do(producer, operation))
 
     async def send_now(self, client: str, operation: Operation) -> Outcome:
-        """Let a client send something now; what it knows of it then."""
+        """Let a client send a message now; returns what the client then knows of it."""
         await self._do(self._producers[client], operation)
         return self.history.puts[operation.number].outcome
 

@@ -213,7 +213,7 @@ class Consumer:
         return self.store.acknowledge(self.group, _places(messages))
 
     def nack(self, *messages: ReceivedMessage, delay_ms: int | None = None) -> int:
-        """Let messages come again later; those that came too often become dead letters.
+        """Let messages come again later; a message that came too often becomes a dead letter.
 
         Args:
             messages: what this consumer has handed out.

@@ -236,7 +236,7 @@ class Follower:
         return False
 
     def _show(self, queue: StoredQueue) -> None:
-        """Publish to readers the units whose records the log has; a writer may be ahead of that."""
+        """Publish to readers the units whose records the log has; a queue's file may have more."""
         key = queue.topic, queue.queue_id
         begin, end = self.log.min_offset, self.log.max_offset
         if queue.end_phy_offset > end:

@@ -204,7 +204,7 @@ class BlockLog:
         self._flushes_go_on.clear()
 
     def at_rest(self) -> int:
-        """Wait until nothing changes any more; a moment of that."""
+        """Wait until nothing changes any more; returns a moment at which nothing did."""
         moment, before = self.observe(), -1
         while before != self._changed_last():
             before = self._changed_last()

@@ -280,7 +280,7 @@ class LeaseTable:
         self._journal.replace(self._entries())
 
     def compact(self) -> None:
-        """Write the journal anew when most of it has been overtaken."""
+        """Write the journal anew when later entries have overtaken most of it."""
         if self._journal.size < self._compact_at:
             return
         try:

@@ -63,7 +63,7 @@ class Appended:
         self._result = self._result.followed_by(piece)
 
     def result(self, waited_for: PutMessageResult | None) -> PutColumnsResult:
-        """All of it; ``waited_for`` is `receipt` when it is where it was waited for."""
+        """The result of the whole table; ``waited_for`` is `receipt` after its wait."""
         told = self.failure or waited_for
         return replace(
             self._result,
@@ -146,7 +146,7 @@ def put_pieces(
     *,
     copy: bool,
 ) -> PutColumnsResult:
-    """Let somebody else put the records of a table, piece by piece, and say what came of it.
+    """Let the caller put the records of a table, piece by piece, and report the result of each.
 
     Args:
         put: puts whole records, whose queues are numbered.

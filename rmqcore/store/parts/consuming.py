@@ -459,7 +459,7 @@ class Consuming:
         delay_ms: int | None = None,
         max_reconsume_times: int = 16,
     ) -> int:
-        """Let messages come again later; those that came too often become dead letters.
+        """Let messages come again later; a message that came too often becomes a dead letter.
 
         Args:
             group: whose they are.

@@ -141,7 +141,7 @@ class FollowedLog:
             self._group_commit.flush_soon()
 
     def _check_beginning(self, data: Buffer, phy_offset: int) -> None:
-        """Refuse to begin a log with what none begins with: where it begins is decided by that."""
+        """Refuse first bytes with which no log begins: they decide where this log begins."""
         self._writer.check_beginning(phy_offset)
         file_size = self._log.queue.file_size
         with memoryview(data).cast("B") as all_of_it:

@@ -431,7 +431,7 @@ class KeyValues:
         return found
 
     def _readable(self, name: str) -> Table | None:
-        """A table; None when a record of it is none: it holds its log files back as it is."""
+        """A table; None when one of its records cannot be read: then its log files are kept."""
         try:
             return self._table(name)
         except CorruptRecordError as error:

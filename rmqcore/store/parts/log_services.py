@@ -107,7 +107,7 @@ class LogServices:
 
     @property
     def services(self) -> Iterator[Service]:
-        """All of them, in the order in which they are started."""
+        """The services, in the order in which they are started."""
         yield self._files.allocate
         yield self.group_commit
         yield self.flush_queues

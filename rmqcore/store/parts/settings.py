@@ -12,7 +12,7 @@ from rmqcore.services.flush_policy import FlushPolicy
 
 
 class Settings:
-    """What a store was opened with, and what of it has changed since.
+    """The settings that a store was opened with, and their changes since.
 
     Attributes:
         config: all settings, as they are now.

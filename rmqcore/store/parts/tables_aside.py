@@ -87,7 +87,7 @@ class TablesAside:
             self.remove()
 
     def remove(self) -> None:
-        """Remove the file: all of it is in the log."""
+        """Remove the file: the log has all its tables."""
         self._file.remove()
         self.reserve()
 

@@ -265,7 +265,7 @@ class OwnerChannel:
         return mine and self._sending.depth == 1
 
     def drop(self, *waiters: Waiter | None) -> None:
-        """Forget who does not wait any more."""
+        """Forget requests whose callers have stopped waiting."""
         for waiter in waiters:
             if waiter is not None:
                 self._waiting.pop(waiter.opaque, None)
