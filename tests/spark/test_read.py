@@ -273,7 +273,7 @@ def test_the_column_of_keys_split_at_spaces_is_the_tuple_of_the_api(large_store)
         ({"startingOffsets": "latest"}, "only for streams"),
         ({"maxBytesPerTrigger": "1m"}, "only a stream has triggers"),
         ({"topics": "A", "subscribePattern": "A"}, "not both"),
-        ({"path": "s3://bucket/store"}, "driver and executors have mounted"),
+        ({"path": "s3:bucket/store"}, "driver and executors have mounted"),
         ({"broker": "a,b"}, "expected 1 different names"),
     ],
 )
