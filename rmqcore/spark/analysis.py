@@ -20,13 +20,13 @@ from rmqcore.errors import ConfigError
 from rmqcore.message import decode_message_id
 from rmqcore.scan import (
     DEFAULT_COLUMNS,
+    AnyLog,
     LogPlan,
-    SelectedLog,
     Selection,
     Split,
-    open_log,
-    plan,
+    open_any_log,
     read,
+    select,
 )
 from rmqcore.spark.planning import SPLIT_SIZE
 from rmqcore.spark.runner import grouped, in_tasks, task_count
@@ -54,7 +54,7 @@ def traffic(
 
     Args:
         spark: the session.
-        store: the store's directory.
+        store: the store's directory, or an archive's URL.
         topics: only messages of these.
         **window: ``begin_ms`` and ``end_ms``: only messages stored at or between these times.
     """
@@ -130,7 +130,7 @@ def hottest_keys(
 
     Args:
         spark: the session.
-        store: the store's directory.
+        store: the store's directory, or an archive's URL.
         topics: only messages of these.
         count: keys of each topic.
     """
@@ -176,7 +176,7 @@ def trace(
 
     Args:
         spark: the session.
-        store: the store's directory.
+        store: the store's directory, or an archive's URL.
         key: one of their keys, or their unique key; of several any.
         message_id: the id that a broker gave, which holds the physical offset.
         unique_key: the id that a producer gave; of several any.
@@ -201,13 +201,15 @@ def trace(
             selection[name] = texts  # type: ignore[literal-required]
     if topics is not None:
         selection["topics"] = tuple(topics)
-    log = open_log(store)
+    log = open_any_log(store)
     if index:
+        if not isinstance(log, LogPlan):
+            raise ConfigError("index", True, "an archive has no index")
         splits = _places_in_index(store, log, selection)
     elif message_id is not None:
         splits = _record_split(log, decode_message_id(message_id)[1])
     else:
-        splits = SelectedLog(log, selection).splits(SPLIT_SIZE)
+        splits = select(log, selection).splits(SPLIT_SIZE)
     wanted = names if body is None else tuple(dict.fromkeys((*names, "body")))
 
     def work(group: list[Split]) -> Iterator[pa.RecordBatch]:
@@ -222,10 +224,10 @@ def trace(
     return _frame(spark, store, None, work, schema_of(names), splits)
 
 
-def _record_split(log: LogPlan, phy_offset: int) -> list[Split]:
+def _record_split(log: AnyLog, phy_offset: int) -> list[Split]:
     """A split that is one record; none when it is not there."""
     record = log.good_record_at(phy_offset)
-    return [] if record is None else [log.split(phy_offset, record.end_offset)]
+    return [] if record is None else select(log, {}, phy_offset, record.end_offset).splits()
 
 
 def _places_in_index(store: StorePath, log: LogPlan, selection: Selection) -> list[Split]:
@@ -256,13 +258,13 @@ def compact(
 
     Args:
         spark: the session.
-        store: the store's directory.
+        store: the store's directory, or an archive's URL.
         topics: only messages of these.
         columns: of the frame.
     """
     chosen = None if topics is None else tuple(topics)
     names = tuple(columns)
-    splits = plan(store, split_size=SPLIT_SIZE, topics=chosen)
+    splits = select(open_any_log(store), {"topics": chosen}).splits(SPLIT_SIZE)
     numbers = {split.start: number for number, split in enumerate(splits)}
 
     def latest(group: list[Split]) -> Iterator[pa.RecordBatch]:
@@ -320,7 +322,9 @@ def _frame(
     splits: list[Split] | None = None,
 ) -> DataFrame:
     """A frame of what a function makes of the splits of a store; empty for an empty store."""
-    found = plan(store, split_size=SPLIT_SIZE, topics=topics) if splits is None else splits
+    found = splits
+    if found is None:
+        found = select(open_any_log(store), {"topics": topics}).splits(SPLIT_SIZE)
     if not found:
         return spark.createDataFrame([], schema)
     return in_tasks(spark, grouped(found, task_count(spark)), work, schema)

@@ -6,6 +6,7 @@ import pytest
 from s3_server import ACCESS_KEY, BUCKET, SECRET_KEY, Proxy, s3_server
 
 from rmqcore import open_store
+from rmqcore.errors import ConfigError
 from rmqcore.transfer.archive import Archiver
 
 pytestmark = pytest.mark.process
@@ -65,6 +66,26 @@ def test_a_batch_reads_the_archive_and_both_as_one_log(rmq, archived):
     offsets = {"startingOffsets": '{"T1": {"0": 5}}', "endingOffsets": '{"T1": {"0": 9}}'}
     few = rmq(path, archive=url, topics="T1", queueIds="0", **offsets, **options)
     assert numbers_of(few) == [34, 40, 46, 52]
+
+
+def test_jobs_read_an_archive(spark, tmp_path):
+    from rmqcore.spark.analysis import compact, trace, traffic
+
+    with open_store(tmp_path / "store", mapped_file_size_commit_log=64 << 10) as store:
+        for number in range(900):
+            key = f"k{number % 100}"
+            receipt = store.put("Orders", b"%0100d" % number, queue_id=0, keys=key)
+    Archiver(tmp_path / "store", str(tmp_path / "archive")).run_once()
+    archive = str(tmp_path / "archive")
+    found = [row.queue_offset for row in trace(spark, archive, key="k7").collect()]
+    assert found == sorted(found)
+    assert set(found) <= set(range(7, 900, 100))
+    assert len(found) > 5
+    assert compact(spark, archive).count() == 100
+    assert traffic(spark, archive).count()
+    with pytest.raises(ConfigError, match="no index"):
+        trace(spark, archive, key="k7", index=True)
+    assert trace(spark, archive, message_id=receipt.message_id).count() == 0
 
 
 @pytest.mark.peers
