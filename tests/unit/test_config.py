@@ -256,6 +256,7 @@ class TestNames:
             "flush_consume_queue_thorough_interval_ms",
             "flush_interval_commit_log_ms",
             "flush_interval_consume_queue_ms",
+            "keep_unarchived",
             "max_message_size",
             "sync_flush_timeout_ms",
         } == DYNAMIC_SETTINGS - RETENTION_SETTINGS

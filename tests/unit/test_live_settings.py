@@ -13,6 +13,7 @@ NEW = {
     "delete_when": "05",
     "retention_bytes": 1 << 30,
     "clean_file_forcibly_enable": False,
+    "keep_unarchived": True,
     "disk_max_used_space_ratio": 50,
     "disk_space_clean_forcibly_ratio": 60,
     "disk_space_warning_level_ratio": 70,
