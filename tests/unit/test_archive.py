@@ -11,10 +11,11 @@ from webhdfs import webhdfs
 
 import rmqcore
 from rmqcore.errors import ConfigError, CorruptRecordError, RecordsGoneError, StoreError
-from rmqcore.files.objects import directory, open_objects
+from rmqcore.files.objects import directory, open_objects, tries
 from rmqcore.files.objects.errors import (
     ArchiveConflictError,
     ArchiveError,
+    ObjectAccessError,
     ObjectChangedError,
     ObjectExistsError,
     ObjectMissingError,
@@ -23,7 +24,7 @@ from rmqcore.files.objects.errors import (
 from rmqcore.scan import ArchiveLog, open_any_log, read_store, select
 from rmqcore.scan.dataset import StoreDataset
 from rmqcore.scan.manifest import ArchivedFile, Manifest, commit, load_manifest, with_file
-from rmqcore.transfer.archive import Archiver, restore, verify_archive
+from rmqcore.transfer.archive import Archiver, archiver, restore, verify_archive
 
 pytestmark = pytest.mark.engine
 
@@ -387,6 +388,30 @@ def test_an_archive_on_hdfs_is_read_through_webhdfs_and_not_written(archived):
             read_store(f"{url}/none")
         with pytest.raises(ObjectStoreError, match="can be read, not written"):
             Archiver(store, f"{url}/none").run_once()
+
+
+def test_a_file_is_on_the_disk_before_it_is_in_an_archive(archived, tmp_path, monkeypatch):
+    store, _, report = archived
+    archive, synced = tmp_path / "archive", []
+
+    def sync(path):
+        synced.append(path.name)
+        assert not (archive / "commitlog" / path.name).exists()
+
+    monkeypatch.setattr(archiver, "sync_file", sync)
+    Archiver(store, str(archive)).run_once()
+    assert synced == report.files
+
+
+def test_somebody_elses_error_is_told_without_credentials(monkeypatch):
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "token-of-the-environment")
+    options = {"aws_secret_access_key": "a-secret", "aws_region": "here", "key": "another"}
+    found = OSError("AWS Error ACCESS_DENIED: a-secret, another, token-of-the-environment, here")
+    error = tries.told(found, "s3://bucket", options)
+    assert type(error) is ObjectAccessError
+    assert str(error).endswith("access was refused: AWS Error ACCESS_DENIED: ***, ***, ***, here")
+    in_a_name = OSError("When reading key 'AccessDenied-403' in bucket '404': AWS Error UNKNOWN")
+    assert type(tries.told(in_a_name, "s3://bucket", {})) is ObjectStoreError
 
 
 def test_places_that_are_no_archive_are_told(tmp_path):
