@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,6 +32,7 @@ from rmqcore.lake.target import (
     without_offsets,
 )
 from rmqcore.scan.tables import ICEBERG_CATALOG, iceberg_properties
+from rmqcore.world import wall_clock_ms
 
 NAMESPACE: Final = "rmq"
 
@@ -117,8 +118,8 @@ class IcebergTarget:
         """See `Target`. The files of forgotten snapshots stay: PyIceberg deletes none."""
         table = self._table()
         if table is not None and len(table.snapshots()) > 1:
-            before = datetime.now(UTC).replace(tzinfo=None) - timedelta(seconds=keep_s)
-            table.maintenance.expire_snapshots().older_than(before).commit()
+            before = datetime.fromtimestamp(wall_clock_ms() / 1000 - keep_s, UTC)
+            table.maintenance.expire_snapshots().older_than(before.replace(tzinfo=None)).commit()
 
     def _table(self) -> Table | None:
         try:
