@@ -111,7 +111,13 @@ class ArchiveLog:
         return [file for file in found[first:behind] if _in_time(file, begin_ms, end_ms)]
 
     def split(self, file: ArchivedFile, start: int, end: int) -> Split:
-        """The split between two physical offsets of a file, where records begin."""
+        """The split between two physical offsets of a file, where records begin.
+
+        Args:
+            file: the archived log file.
+            start: physical offset where a record begins.
+            end: physical offset behind the last record.
+        """
         return Split(
             self.url,
             f"{self.url}/{LOG_NAME}",
@@ -194,14 +200,22 @@ class ArchiveLog:
         return found
 
     def last_of_queue(self, topic: str, queue_id: int) -> GoodRecord | None:
-        """The file with a queue's last message, and the last time in it; None for none."""
+        """The file with a queue's last message, and the last time in it; None for none.
+
+        See `LogPlan.last_of_queue` for the arguments.
+        """
         for file in reversed(self.files()):
             if any(row[0] == queue_id for row in (file.topics or {}).get(topic, ())):
                 return GoodRecord(file.start, file.end, file.last_ms)
         return None
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int] | None:
-        """Queue offsets of a queue's first message here, and behind its last; None for none."""
+        """Queue offsets of a queue's first message here, and behind its last; None for none.
+
+        Args:
+            topic: topic of the queue.
+            queue_id: number of the queue in its topic.
+        """
         rows = [
             row
             for file in self.files()
@@ -234,7 +248,7 @@ class ArchiveLog:
         return list(self._tables())
 
     def shown_topics(self, named: Iterable[str], *, services: bool) -> ShownTopics:
-        """What is shown of each topic."""
+        """What is shown of each topic; see `LogPlan.shown_topics`."""
         return ShownTopics.of(self.deleted, named, services=services, is_written=False)
 
     # ---- selections
@@ -242,7 +256,13 @@ class ArchiveLog:
     def select(
         self, selection: Selection, start: int | None = None, end: int | None = None
     ) -> SelectedArchive:
-        """What of it a selection needs."""
+        """What of it a selection needs.
+
+        Args:
+            selection: which records are wanted.
+            start: physical offset of the first record; None: where the log begins.
+            end: physical offset behind the last record; None: where the log ends.
+        """
         return SelectedArchive(self, selection, start, end)
 
 

@@ -58,7 +58,10 @@ class JoinedLog:
         return self.live.is_current()
 
     def shown_topics(self, named: Iterable[str], *, services: bool) -> ShownTopics:
-        """What is shown of each topic: what neither store nor archive knows as deleted."""
+        """What is shown of each topic: what neither store nor archive knows as deleted.
+
+        See `LogPlan.shown_topics` for the arguments.
+        """
         names = tuple(named)
         return JoinedTopics(
             self.live.shown_topics(names, services=services),
@@ -68,7 +71,7 @@ class JoinedLog:
     def select(
         self, selection: Selection, start: int | None = None, end: int | None = None
     ) -> SelectedJoined:
-        """What of it a selection needs."""
+        """What of it a selection needs; see `ArchiveLog.select`."""
         return SelectedJoined(self, selection, start, end)
 
     def good_record_at(self, phy_offset: int) -> GoodRecord | None:
@@ -100,7 +103,10 @@ class JoinedLog:
         return found
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int] | None:
-        """Queue offsets of a queue's first message, and behind its last; None for none."""
+        """Queue offsets of a queue's first message, and behind its last; None for none.
+
+        See `LogPlan.queue_range` for the arguments.
+        """
         ranges = [
             found
             for part in (self.archive, self.live)
@@ -111,7 +117,10 @@ class JoinedLog:
         return min(first for first, _ in ranges), max(end for _, end in ranges)
 
     def last_of_queue(self, topic: str, queue_id: int) -> GoodRecord | None:
-        """The last record that a queue knows; None for none."""
+        """The last record that a queue knows; None for none.
+
+        See `LogPlan.last_of_queue` for the arguments.
+        """
         found = self.live.last_of_queue(topic, queue_id)
         return found or self.archive.last_of_queue(topic, queue_id)
 

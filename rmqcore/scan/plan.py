@@ -139,7 +139,12 @@ class LogPlan:
         return str(self.directory.path)
 
     def shown_topics(self, named: Iterable[str], *, services: bool) -> ShownTopics:
-        """What is shown of each topic; arguments as those of `ShownTopics`."""
+        """What is shown of each topic.
+
+        Args:
+            named: topics that the caller asks for by name.
+            services: whether topics of the broker's own are shown, too.
+        """
         return ShownTopics(self.directory, named, services=services)
 
     def is_current(self) -> bool:
