@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
 logging.getLogger("rmqcore").addHandler(logging.NullHandler())
 
-#: modules, and the names that are theirs: imported when the first of them is asked for
+#: Names by the module that has them; it is imported when the first of them is asked for.
 _NAMES = {
     "config": "BrokerRole FlushDiskType OnCorruption StoreConfig",
     "files.store_trace": "TraceRow",

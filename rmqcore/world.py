@@ -102,5 +102,5 @@ class World:
     failpoint: Callable[[str], None] = no_failpoint
 
 
-#: the system's
+#: The system's clocks and syncs.
 REAL = World()

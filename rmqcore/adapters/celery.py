@@ -19,11 +19,11 @@ from rmqcore.store.parts.key_values import TOPIC_PREFIX
 from rmqcore.store.protocol import MessageStore
 from rmqcore.world import monotonic_s
 
-#: the table of all results, groups and counters of chords
+#: The table that has all results, groups and counters of chords.
 TABLE: Final = "celery-results"
-#: its topic, where each change is a record
+#: The table's topic, in which each change is a record.
 _TOPIC: Final = f"{TOPIC_PREFIX}{TABLE}"
-#: a waiter looks this often whether it is to go on, milliseconds
+#: A waiter looks this often, in milliseconds, whether it is to go on.
 _LOOK_MS: Final = 500.0
 
 

@@ -7,7 +7,7 @@ from typing import Final, TypedDict
 
 from kombu.utils.json import loads
 
-#: between the parts of a binding's key; kombu's names have none
+#: Stands between the parts of a binding's key; kombu's names have no such character.
 SEPARATOR: Final = "\0"
 
 

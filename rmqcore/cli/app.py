@@ -20,7 +20,7 @@ from rmqcore.cli.notes import note
 from rmqcore.cli.times import TIMES
 from rmqcore.version import __version__
 
-#: every command: its module below this room, and its function or its application there
+#: Every command: its module below this room, and its function or its application there.
 _COMMANDS = {
     "serve": "serve:serve",
     "broker": "serve:broker",
@@ -54,7 +54,7 @@ _COMMANDS = {
 }
 if has_examples():
     _COMMANDS["demo"] = "demo:demo"
-#: needed beyond [cli], and the extra that brings it
+#: Commands that need more than [cli], and the extra that brings it.
 _NEEDS = {
     "metaq": ("metaq:app", ("cronsim",)),
     "spark": ("spark:app", ("pyspark", "pyarrow", "pandas")),

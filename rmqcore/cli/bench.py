@@ -21,9 +21,9 @@ from rmqcore.errors import ArgumentError
 from rmqcore.world import monotonic_s, sync_data
 
 _TOPIC: Final = "Bench"
-#: puts that wait for the disk at the same time
+#: This many puts wait for the disk at the same time.
 _AT_ONCE: Final = 64
-#: a step ends when it has moved so much, whatever time is left
+#: A step ends when it has moved this many bytes, whatever time is left.
 _BYTES_MAX: Final = 256 << 20
 _ROOM: Final = 4 * _BYTES_MAX
 _GET_MESSAGES: Final = 32

@@ -16,7 +16,7 @@ PANELS: Final = {
     "Send, receive, administer": ("produce", "consume", "admin", "ha"),
     "More": ("demo", "bench", "spark", "metaq", "man"),
 }
-#: what a command does, in the words of its own help
+#: What a command does, in the first words of its own help.
 SHORT: Final = {
     "admin": "Administer any RocketMQ: the everyday commands of mqadmin, under its names.",
     "archive": "Bring the sealed log files of a store, cold or live, to object storage.",

@@ -40,7 +40,7 @@ _CLICK_ERROR: Any = next(
 )
 
 
-#: what helps where damage is met
+#: The advice behind every error about damage.
 HELP = "rmqcore doctor plan STORE says what is wrong, and what a repair saves"
 _STORE = re.compile(r"\bSTORE\b")
 _SETTING = re.compile(r'\b(on_corruption)="(\w+)"')

@@ -18,7 +18,7 @@ from rmqcore.errors import RmqCoreError
 from rmqcore.remoting import split_address
 from rmqcore.remoting.codes import MASTER_ID
 
-#: who presses a key does not wait longer
+#: Who presses a key waits no longer than this.
 _TYPED_MS = 500
 
 

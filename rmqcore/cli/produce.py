@@ -47,7 +47,7 @@ _SHOWN = (
     "queue_id",
     "queue_offset",
 )
-#: seconds between two looks whether the end is reached
+#: Whether the end is reached is looked at this often.
 _LOOK_S = 0.1
 
 

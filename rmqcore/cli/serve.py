@@ -43,14 +43,14 @@ if TYPE_CHECKING:
 NAMESRV_PORT = 9876
 BROKER_PORT = 10911
 _PORTS: Final[dict[str, Any]] = {"min": 0, "max": 65535}
-#: sizes of a new store's files, for a machine that has not much room, or for a try
+#: Sizes of a new store's files on a machine with little room, or for a try.
 _SMALL_FILES: Final[dict[str, object]] = {
     "mappedFileSizeCommitLog": 64 << 20,
     "mappedFileSizeConsumeQueue": 6_000_000,
     "maxHashSlotNum": 100_000,
     "maxIndexNum": 400_000,
 }
-#: seconds after which a store that is still being opened is told of, again and again
+#: A store that is still being opened is mentioned this often.
 _TELL_EVERY_S: Final = 5.0
 
 Host = Annotated[str, typer.Option("--host", help="the address to listen on")]

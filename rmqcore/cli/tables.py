@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 Painter: TypeAlias = Callable[[str, str], str]
 
 _GAP: Final = "  "
-#: a last column that is narrower is not worth wrapping
+#: A last column that would be narrower is not wrapped.
 _WRAPPED_MIN: Final = 20
 _WIDE: Final = frozenset("WF")
 

@@ -43,7 +43,7 @@ from rmqcore.world import monotonic_s
 AUTO_CREATE_TOPIC = "TBW102"
 #: A topic that a client's first message creates gets at most this many queues.
 _NEW_TOPIC_QUEUES = 4
-#: seconds between two heart-beats, and between two looks at the routes
+#: A heart-beat is sent, and the routes are looked up, this often.
 HEART_BEAT_INTERVAL_S = 30.0
 #: Brokers that know nothing of this client are looked for this often.
 _MEET_INTERVAL_S = 1.0

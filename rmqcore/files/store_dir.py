@@ -41,7 +41,7 @@ NOT_A_FILE = (
 )
 #: what is said of anything else in the place of a directory
 NOT_A_DIRECTORY = "it is no directory, as a store has there; move it away"
-#: names of a queue's files: the offset where each begins
+#: Matches the names of a queue's files: the offset where each begins.
 NUMBERED_FILE = re.compile(r"\d{20}")
 # struct flock of 64-bit Linux: type, whence, start, size, pid; a pid of 0 is demanded
 _FLOCK = struct.Struct("hhqqi4x")

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 #: Of connections without a report this many are kept, the newest; a slave reports at once.
 _SILENT_MAX: Final = 128
-#: pause after the system refused to accept, for want of descriptors or memory
+#: When the system refuses to accept, for want of descriptors or memory, this pause follows.
 _ACCEPT_PAUSE_S: Final = 0.2
 
 

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 _TLS_HANDSHAKE = b"\x16"
 #: A client has this long for its first byte, and again for the handshake.
 _GREETING_TIMEOUT_S = 10.0
-#: pause after the system refused to accept, for want of descriptors or memory
+#: When the system refuses to accept, for want of descriptors or memory, this pause follows.
 _ACCEPT_PAUSE_S = 0.2
 _PORT_MAX = 65535
 

@@ -30,7 +30,7 @@ from rmqcore.scan.shown_topics import ShownTopics
 from rmqcore.scan.split import Split
 from rmqcore.scan.unit_files import QueueKey
 
-#: tables of a store that an archive keeps
+#: An archive keeps these tables of a store.
 TABLES = ("topics.json", DELETED_TOPICS_NAME, "subscriptionGroup.json")
 _PAGES_KEPT = 64
 

@@ -25,13 +25,13 @@ from rmqcore.files.objects.errors import ArchiveConflictError, ArchiveError, Obj
 
 FORMAT = "rmqcore-archive"
 VERSION = 1
-#: files of one page
+#: A page lists this many files.
 PAGE_FILES = 256
-#: topics that a page names at most
+#: A page names at most this many topics.
 PAGE_TOPICS = 256
-#: pages that are fetched at once
+#: This many pages are fetched at once.
 _FETCHES = 16
-#: older manifests that stay, for readers that have just listed them
+#: This many older manifests stay, for readers that have just listed them.
 MANIFESTS_KEPT = 8
 _NAME = re.compile(r"manifest/(\d{10})\.json")
 #: a queue of a file: (queue id, rows, bytes, first queue offset, last queue offset)

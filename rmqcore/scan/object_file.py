@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: where an archive has its log files
 LOG_NAME = "commitlog"
 WINDOW_SIZE = 8 << 20
-#: windows that are on their way while one is read
+#: This many windows are on their way while one is read.
 WINDOWS_AHEAD = 2
 
 

@@ -28,7 +28,7 @@ from rmqcore.scan.unit_ranges import UnitRange
 #: Records that lie no further apart are read together with the bytes between them: another read
 #: costs as much as decoding those.
 GAP_MAX = 2048
-#: bytes that are read at once; a larger record is read whole all the same
+#: This many bytes are read at once; a larger record is read whole all the same.
 _WINDOW_SIZE = 1 << 20
 #: This many units, of all queues together, are merged at a time.
 _UNITS_AT_ONCE = 1 << 16

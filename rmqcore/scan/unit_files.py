@@ -27,10 +27,10 @@ BATCH_UNITS = np.dtype(
         "itemsize": BATCH_UNIT_SIZE,
     }
 )
-#: units that are looked at together
+#: This many units are examined at a time.
 LOOK_UNITS = 1 << 16
 QueueKey = tuple[str, int]
-#: bytes of the longest name of a directory
+#: The name of a directory has at most this many bytes.
 _NAME_MAX = 255
 
 

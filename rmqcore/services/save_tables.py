@@ -8,7 +8,7 @@ from typing import Final
 from rmqcore.files.config_tables import ConfigTable
 from rmqcore.services.service import Service
 
-#: seconds between two looks at what has changed, as in RocketMQ's broker
+#: Tables that have changed are saved this often, as in RocketMQ's broker.
 SAVE_INTERVAL_S: Final = 5.0
 _log = logging.getLogger("rmqcore")
 

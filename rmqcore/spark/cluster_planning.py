@@ -25,9 +25,10 @@ from rmqcore.spark.topic_choice import TopicChoice
 
 _log = logging.getLogger(__name__)
 
-#: messages that a task pulls
+#: A task pulls this many messages.
 _PIECE_COUNT = 1_000_000
-#: a second or two of work: what a task costs anyway weighs little
+#: A task pulls no fewer messages where there are more: that is a second or two of work, beside
+#: which the cost of a task weighs little.
 _PIECE_COUNT_MIN = 200_000
 #: messages of many queues that one task pulls: what it costs anyway is as much work
 _PACKED_COUNT = 50_000

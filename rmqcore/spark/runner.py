@@ -15,7 +15,7 @@ from rmqcore.scan import Split
 from rmqcore.spark.session import check_workers
 
 Result = TypeVar("Result")
-#: tasks that each slot should have, so that one slow task does not keep the others waiting
+#: Each slot should get this many tasks, so that a slow one does not keep the others waiting.
 _TASKS_A_SLOT = 2
 _SLOTS_OF_CONNECT = 64
 

@@ -26,7 +26,7 @@ from rmqcore.transfer.export import (
 )
 from rmqcore.world import sync_directory, sync_file
 
-#: messages of a file
+#: A file has this many messages.
 _PIECE_COUNT = 1_000_000
 
 

@@ -25,9 +25,9 @@ from rmqcore.web.shown import body_view, plain_body, preview
 from rmqcore.web.source import BrokerSource, Source
 from rmqcore.web.traced import trace_points
 
-#: bytes of a form
+#: A form of more bytes is refused.
 _FORM_MAX: Final = 64 << 10
-#: dead letters that one form may name
+#: A form may name at most this many dead letters.
 _LETTERS_MAX: Final = 200
 _PAGE_MAX: Final = 10_000_000
 

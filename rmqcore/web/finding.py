@@ -13,7 +13,7 @@ from rmqcore.web.shown import parse_time, time_text
 from rmqcore.web.source import Source
 
 MESSAGES_SHOWN: Final = 50
-#: topics in each of which a key is looked up when none is named
+#: When no topic is named, a key is looked up in at most this many.
 _TOPICS_ASKED: Final = 200
 
 

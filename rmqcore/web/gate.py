@@ -20,7 +20,7 @@ from rmqcore.remoting import Account
 from rmqcore.world import monotonic_s
 
 _HERE: Final = ("localhost", "127.0.0.1", "::1")
-#: a session that is not used for so long is over
+#: A session that is not used for this long is over.
 _IDLE_S: Final = 12 * 3600.0
 _SESSIONS_MAX: Final = 256
 #: wrong keys that are answered in a minute; after so many nobody can log in for the rest of it

@@ -12,7 +12,7 @@ from rmqcore.world import monotonic_s
 
 logger = logging.getLogger(__name__)
 
-#: it is looked up anew no sooner than so many times what that takes
+#: What is kept is looked up anew after this many times what that takes, no sooner.
 _TIMES: Final = 20
 _Value = TypeVar("_Value")
 

@@ -11,7 +11,7 @@ from rmqcore.message import RETRY_PREFIX
 from rmqcore.web.kept import Kept
 from rmqcore.web.source import Source
 
-#: seconds for which lags of all groups are not looked up again
+#: The lags of all groups are looked up again after this long, no sooner.
 _KNOWN_S: Final = 5.0
 
 

@@ -19,7 +19,7 @@ _SHOWN: Final = 20
 #: seconds between two looks, and looks that find nothing before a sign of life is sent
 _LOOK_S: Final = 0.5
 _QUIET_LOOKS: Final = 30
-#: messages that one look takes; who sends more is shown the newest of them
+#: One look takes this many messages, the newest where there are more.
 _MOST: Final = 50
 _READERS_MAX: Final = 16
 

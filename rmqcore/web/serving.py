@@ -13,9 +13,9 @@ from rmqcore.arguments import whole_number
 from rmqcore.errors import RmqCoreError
 
 _PORT_MAX: Final = 65535
-#: requests that are answered at once; more are refused
+#: While this many requests are being answered, another is refused.
 _REQUESTS_MAX: Final = 64
-#: bytes of the head of a request
+#: A request whose head has more bytes is refused.
 _HEAD_MAX: Final = 32 << 10
 _STOP_S: Final = 5
 

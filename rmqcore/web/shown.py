@@ -12,7 +12,7 @@ from rmqcore.errors import CorruptRecordError, RmqCoreError
 from rmqcore.message import MessageExt
 from rmqcore.native.format._numbers import SysFlag
 
-#: bytes of a body that one page shows as text, and as hex
+#: A page shows this many bytes of a body as text, and as hex.
 TEXT_SHOWN: Final = 64 << 10
 _HEX_SHOWN: Final = 4 << 10
 #: a larger body is not looked at as JSON

@@ -19,7 +19,7 @@ from rmqcore.world import wall_clock_ms
 
 Store: TypeAlias = DefaultMessageStore | ReadOnlyMessageStore
 _Table = TypeVar("_Table", TopicConfigTable, ConsumerOffsetTable, SubscriptionGroupTable)
-#: seconds for which the list of all queues is not looked up again
+#: The list of all queues is looked up again after this long, no sooner.
 _LISTED_S: Final = 2.0
 
 

@@ -19,7 +19,7 @@ from rmqcore.web.source import BrokerSource, Source, Store, index_files
 _FILES_SHOWN: Final = 30
 _NEXT_SHOWN: Final = 8
 _EVENTS_SHOWN: Final = 40
-#: how long a verification from a page may walk over the log
+#: A verification from a page walks over the log no longer than this.
 VERIFY_S: Final = 20.0
 #: The page shows these values of the runtime info: rates first, then plain ones.
 _RATES: Final = {"putTps": "In a second", "getTransferredTps": "Out a second"}

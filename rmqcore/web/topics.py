@@ -13,7 +13,7 @@ from rmqcore.web.overview import messages_by_time
 from rmqcore.web.paging import Paged, paged
 from rmqcore.web.source import Source
 
-#: queues that the page of a topic shows, the others are on the next one
+#: The page of a topic shows this many queues, the next page the others.
 QUEUES_SHOWN: Final = 64
 _DRAWN: Final = 8
 _OTHERS: Final = frozenset(

@@ -13,7 +13,7 @@ from rmqcore.files.objects.protocol import ObjectInfo
 from rmqcore.files.objects.storage_options import StorageOptions
 from rmqcore.files.objects.tries import tried
 
-#: file systems of fsspec whose mode "xb" fails when there is an object of that name
+#: The file systems of fsspec whose mode "xb" fails when an object of that name exists.
 _CREATE = ("memory", "s3", "s3a", "gs", "gcs")
 
 

@@ -14,7 +14,7 @@ from rmqcore.errors import ConfigError
 
 StorageOptions = Mapping[str, str]
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
-#: as other readers of S3 name them; without ``aws_``, too
+#: The options under the names that other readers of S3 give them, with or without ``aws_``.
 S3_NAMES = (
     "access_key_id",
     "secret_access_key",
@@ -25,7 +25,7 @@ S3_NAMES = (
     "connect_timeout_s",
     "request_timeout_s",
 )
-#: where AWS's own tools look for an endpoint and a region
+#: The environment variables by which AWS's own tools find an endpoint and a region.
 _FROM_ENVIRONMENT = {
     "endpoint_url": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
     "region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
@@ -35,13 +35,13 @@ _SECRETS = (
     "AWS_SECRET_ACCESS_KEY",
     "AWS_SESSION_TOKEN",
 )
-#: what of the environment says how S3 is reached
+#: The environment variables that say how S3 is reached.
 ENVIRONMENT = (
     *_SECRETS,
     "AWS_PROFILE",
     *(n for names in _FROM_ENVIRONMENT.values() for n in names),
 )
-#: names of options whose values are no secrets
+#: The options whose values are no secrets.
 _OPEN_NAMES = ("region", "endpoint_url", "anonymous", "connect_timeout_s", "request_timeout_s")
 
 

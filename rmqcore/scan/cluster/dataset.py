@@ -20,7 +20,7 @@ from rmqcore.scan.predicates import pushed_down
 from rmqcore.scan.read import DEFAULT_COLUMNS
 from rmqcore.scan.selection import Selection, reusable
 
-#: messages of a fragment
+#: A fragment has this many messages.
 _PIECE_COUNT = 1_000_000
 
 

@@ -22,9 +22,9 @@ from rmqcore.remoting.codec import ANSWER_LIMITS, INT32_MAX
 from rmqcore.remoting.sockets import new_socket
 from rmqcore.scan.cluster.access import Access
 
-#: bytes taken from a socket at once
+#: This many bytes are read from a socket at once.
 _PIECE_SIZE: Final = 1 << 20
-#: requests that may wait for their answers, so that neither end waits to send
+#: This many requests may wait for their answers; with more both ends might wait to send.
 _OUTSTANDING_MAX: Final = 256
 
 

@@ -32,12 +32,12 @@ from rmqcore.world import sleep
 
 #: the group of RocketMQ's own tools, which every broker has
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
-#: pulls that wait for their answers
+#: This many pulls wait for their answers at a time.
 _IN_FLIGHT: Final = 16
 #: messages that a pull asks for, at first and at most; Apache's brokers answer with 32 at most
 _COUNT_FIRST: Final = 32
 _COUNT_MAX: Final = 1024
-#: bytes of records that an answer should have
+#: An answer should have this many bytes of records; the next pull asks for more or fewer messages.
 _ANSWER_SIZE: Final = 60 << 10
 #: answers with all that was asked for, before more is tried where once less had come
 _PATIENCE_MAX: Final = 4096

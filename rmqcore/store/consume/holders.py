@@ -9,7 +9,7 @@ from typing import Final
 from rmqcore.chance import token_hex
 
 _PROC: Final = Path("/proc")
-#: fields of /proc/PID/stat behind the command: state, flags, the time of the start
+#: Numbers of fields of /proc/PID/stat behind the command: state, flags, the time of the start.
 _STATE_FIELD: Final = 0
 _FLAGS_FIELD: Final = 6
 _STARTED_FIELD: Final = 19

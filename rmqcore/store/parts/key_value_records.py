@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from rmqcore.message import MessageExt
 
-#: tags
+#: The tags of a record.
 PUT: Final = "put"
 DELETE: Final = "delete"
 #: A property: the call of another process for which the record was put.

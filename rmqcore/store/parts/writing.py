@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from rmqcore.store.parts.settings import Settings
 
 _BUFFERS = (bytes, bytearray, memoryview)
-#: what a batch says for all its messages
+#: The attributes that a batch has for all its messages.
 _ENVELOPE: Final = (
     "queue_id",
     "sys_flag",

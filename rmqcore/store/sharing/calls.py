@@ -25,7 +25,7 @@ from rmqcore.store.sharing.values import pack, unpack
 #: Request codes of this room. RocketMQ has none above 5,000, and a code has 16 bits.
 STORE_CALL: Final = 9100
 HELLO: Final = 9101
-#: version of these calls; an owner refuses a client with another version
+#: The version of these calls; an owner refuses a client that has another one.
 VERSION: Final = 3
 
 

@@ -50,7 +50,7 @@ from rmqcore.store.sharing.values import unpack
 _log = logging.getLogger("rmqcore")
 
 _STOP_S: Final = 5.0
-#: durabilities for which a put has to wait
+#: With these durabilities a put has to wait.
 _WAITED_FOR: Final = ("disk", "replicated")
 #: The attribute of a connection that says whose it is.
 _CLIENT: Final = "client"

@@ -27,7 +27,7 @@ SOCKET_NAME: Final = "rmqcore.sock"
 _SOCKET_PATH_MAX: Final = 107
 _BACKLOG: Final = 1024
 _READ_AND_WRITE: Final = 0o666
-#: pid, uid, gid of the process that listens
+#: The pid, uid and gid of the process that listens.
 _CREDENTIALS: Final = struct.Struct("3i")
 
 

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("rmqcore")
 
-#: the group that all handles consume as; what came too often goes to ``%DLQ%`` and this
+#: All handles consume as this group; an item that came too often goes to ``%DLQ%`` and this.
 GROUP: Final = "queue"
 #: seconds after which log files that nobody needs are given back, at the latest
 _DELETES_EVERY_S: Final = 60.0
 _HOUR_S: Final = 3600.0
-#: a loop looks this often whether it is to end, milliseconds
+#: A loop looks this often, in milliseconds, whether it is to end.
 _LOOK_MS: Final = 500.0
 _ANY: Final = object()
 

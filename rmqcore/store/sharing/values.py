@@ -43,7 +43,7 @@ _LENGTH_SIZE: Final = 4
 _ENCODE: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 _DECODE: Final = json.JSONDecoder().raw_decode
 _NO_LIMIT: Final = 1 << 31
-#: formats of buffers whose elements are characters
+#: The formats of buffers whose elements are characters.
 _CHARACTERS: Final = "uw"
 
 _ENUMS: Final = {

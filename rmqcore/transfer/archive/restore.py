@@ -19,7 +19,7 @@ from rmqcore.scan.manifest import ArchivedFile
 from rmqcore.scan.object_file import WINDOW_SIZE, ObjectFile
 from rmqcore.world import sync_directory, sync_fd, sync_file
 
-#: in a store that is being restored; a kill leaves it
+#: This file is in a store while it is being restored, and stays there when that is killed.
 _UNFINISHED = "restore.unfinished"
 
 

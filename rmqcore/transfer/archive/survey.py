@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from rmqcore.native.derive._dispatch import QueueStretch
 
-#: bytes between two record starts that the index beside a file names, about
+#: The index beside a file names record starts that are about this many bytes apart.
 START_STEP = 4 << 20
-#: bytes between two of them that the manifest names
+#: The manifest names record starts that are about this many bytes apart.
 CUT_STEP = 64 << 20
 _READ_SIZE = 1 << 20
 
