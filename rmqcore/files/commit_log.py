@@ -79,16 +79,17 @@ class CommitLog:
             self.mapped = LogMap(end, queue.file_size, held_max=queue.open_files.kept_max)
         self.demand_crc = demand_crc
 
-    def load(self, *, lengthen: bool = False) -> None:
+    def load(self, *, lengthen: bool = False, any_lost: bool = False) -> None:
         """Take in the files; all that they hold may be read until the end is found.
 
         Args:
             lengthen: as for `MappedFileQueue.load`.
+            any_lost: the same.
 
         Raises:
             CorruptStoreError: a file has another length, or a file is missing between two.
         """
-        self.queue.load(lengthen=lengthen, keep_first=True)
+        self.queue.load(lengthen=lengthen, keep_first=True, any_lost=any_lost)
         self.end.move_to(self.queue.max_offset)
 
     @property

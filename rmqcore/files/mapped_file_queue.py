@@ -136,7 +136,9 @@ class MappedFileQueue:
         self._sync_names = sync_names
         self.unsynced = False
 
-    def load(self, *, lengthen: bool = False, keep_first: bool = False) -> None:
+    def load(
+        self, *, lengthen: bool = False, keep_first: bool = False, any_lost: bool = False
+    ) -> None:
         """Take in the files of the directory.
 
         A last file that is short and holds nothing, left by a crash during creation, is brought
@@ -147,6 +149,8 @@ class MappedFileQueue:
             lengthen: do the same with a short last file that holds data.
             keep_first: bring the first file to its length, too, in place of removing it: without
                 any, what is derived would tell of a lost log.
+            any_lost: bring any file without a byte to its length: a power cut may have taken it,
+                and not that of one behind it, of a store opened for writing.
 
         Raises:
             CorruptStoreError: a file has another length, a file is missing between two, what has
@@ -168,7 +172,8 @@ class MappedFileQueue:
         files: list[MappedFile] = []
         for number, (start, path, size) in enumerate(found):
             last = number == len(found) - 1
-            if size != self.file_size and not (last and size < self.file_size):
+            short = size < self.file_size and (last or (any_lost and self.writable and not size))
+            if size != self.file_size and not short:
                 raise CorruptStoreError(
                     path, -1, f"the file has {size} bytes, files here have {self.file_size}"
                 )

@@ -134,6 +134,11 @@ class StoreMark:
             )
         )
 
+    @property
+    def is_of_this_machine(self) -> bool:
+        """Whether the machine has been running since the store was last found in order."""
+        return self.machine == self.this_machine() != ""
+
     def this_machine(self) -> str:
         """The ``machine`` of now; it changes when the machine is rebooted or the store is copied.
 

@@ -118,7 +118,7 @@ class Recovery:
         )
         #: True when every page that was written is there: only the machine's power takes pages
         #: away
-        self._all_there = clean_shutdown or mark.machine == mark.this_machine() != ""
+        self._all_there = clean_shutdown or mark.is_of_this_machine
 
     def run(self) -> RecoveryReport:
         """Recover.

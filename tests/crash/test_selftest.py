@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -378,6 +379,22 @@ def test_files_made_ahead_may_have_names_and_no_length(tmp_path):
     queue.load()
     assert [file.file_from_offset for file in queue.files] == [0]
     assert [file.name for file in directory.iterdir()] == [f"{0:020d}"]
+
+
+def test_a_log_file_in_front_of_others_may_have_lost_its_length(tmp_path):
+    """None of them was flushed: what is in front of it is there, and the store opens."""
+    sizes = {"mapped_file_size_commit_log": 1 << 14}
+    with open_store(tmp_path / "made", **sizes, flush_interval_commit_log_ms=3_600_000) as store:
+        places = [store.put("T", b"%d" % number * 300).phy_offset for number in range(120)]
+        shutil.copytree(tmp_path / "made", tmp_path / "cut")
+    log = sorted((tmp_path / "cut" / "commitlog").iterdir())
+    assert len(log) > 3
+    os.truncate(log[1], 0)
+    (tmp_path / "cut" / "checkpoint").unlink(missing_ok=True)
+    with open_store(tmp_path / "cut", **sizes) as store:
+        kept = [message.phy_offset for message in store.messages("T")]
+        assert kept == [place for place in places if place < 1 << 14]
+        assert store.put("T", b"goes on").queue_offset == len(kept)
 
 
 def test_a_log_whose_only_file_has_no_length_keeps_it(store_path, monkeypatch):

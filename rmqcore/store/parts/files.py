@@ -157,7 +157,10 @@ class StoreFiles:
         self.mark.load()
         for table in (self.topics, self.deleted, self.mark):
             table.discard_unfinished()
-        self.log.load(lengthen=self._config.on_corruption != "raise")
+        self.log.load(
+            lengthen=self._config.on_corruption != "raise",
+            any_lost=not (clean_shutdown or self.mark.is_of_this_machine),
+        )
         recovery = Recovery(
             self.writer,
             self.consume_queues,
