@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from rmqcore._index import index_hash
 from rmqcore.errors import CorruptIndexError, DiskFullError, is_refusal
-from rmqcore.files.index_file import IndexFile, file_name_at
+from rmqcore.files.index_file import IndexFile, file_name_at, name_behind
 from rmqcore.files.store_dir import make_directory
 from rmqcore.native.base._lock import ReentrantLock
 from rmqcore.native.read._key_query import may_hold_hits
@@ -277,13 +277,14 @@ class IndexService:
         if not self.files:
             make_directory(self.directory, synced=False, levels=1)
             self._names_changed(self.directory.parent)
-        timestamp_ms = self._clock_ms()
+        name = file_name_at(self._clock_ms())
         if full is not None:
             self._sync(full)
             with self._dirty_lock.within():
                 self._dirty.discard(full)
-        while (name := file_name_at(timestamp_ms)) <= (full.path.name if full else ""):
-            timestamp_ms += 1
+            if name <= full.path.name:
+                # the clock was set back, perhaps by years; the order of the names counts alone
+                name = name_behind(full.path.name)
         file = self._open(name)
         try:
             file.create(None if full is None else full.header)

@@ -45,6 +45,11 @@ def file_name_at(timestamp_ms: int) -> str:
     return f"{time.strftime('%Y%m%d%H%M%S', moment)}{timestamp_ms % 1000:03d}"
 
 
+def name_behind(name: str) -> str:
+    """The next name behind one; it need not be a time: the order of the names is what counts."""
+    return f"{int(name) + 1:0{len(name)}d}"
+
+
 class IndexFile:
     """Header, hash slots and entries of one file.
 

@@ -23,7 +23,7 @@ from rmqcore.chance import token_hex
 from rmqcore.config import StoreConfig
 from rmqcore.derived.index_service import IndexService
 from rmqcore.errors import CorruptIndexError
-from rmqcore.files.index_file import IndexFile, IndexHeader, file_name_at
+from rmqcore.files.index_file import IndexFile, IndexHeader, file_name_at, name_behind
 from rmqcore.files.mapped_file import OpenFiles
 from rmqcore.native.derive._dispatch import DispatchBatch
 from rmqcore.native.format._message import MessageExt
@@ -368,7 +368,7 @@ def _rename_as_before(fresh: Path, old: Path) -> int:
     for number, path in enumerate(moved):
         name = names[number] if number < len(names) else file_name_at(_begin_ms(path))
         if name <= last:
-            name = f"{int(last) + 1:0{len(last)}d}"
+            name = name_behind(last)
         path.rename(path.with_name(name))
         last = name
     return len(moved)

@@ -6,8 +6,11 @@ from array import array
 
 import pytest
 
-from rmqcore import GetMessageStatus, open_store
+from rmqcore import GetMessageStatus, StoreConfig, open_store
 from rmqcore._index import index_hash
+from rmqcore.derived import index_service
+from rmqcore.store.message_store import DefaultMessageStore
+from rmqcore.world import World
 
 pytestmark = pytest.mark.engine
 
@@ -116,3 +119,24 @@ def test_a_byte_limit_ends_a_get(store):
     assert part.sizes() == sizes[:7]
     assert part.next_queue_offset == 7
     assert store.get_message("T", 0, 0, max_bytes=1).sizes() == sizes[:1]
+
+
+def test_the_index_goes_on_at_once_when_the_clock_was_set_back_by_years(tmp_path, monkeypatch):
+    """Its files are named by times, each behind the one before."""
+    asked, name_at = [], index_service.file_name_at
+
+    def counted(timestamp_ms):
+        asked.append(timestamp_ms)
+        assert len(asked) < 100, "it tries every millisecond of those years"
+        return name_at(timestamp_ms)
+
+    monkeypatch.setattr(index_service, "file_name_at", counted)
+    clock = World(lambda: 100_000_000_000 if asked else 1_700_000_000_000)
+    with DefaultMessageStore(tmp_path / "store", StoreConfig(**SIZES), world=clock) as store:
+        for number in range(200):
+            store.put("T", b"%d" % number, keys=f"N{number}")
+        assert len(store.query_message("T", "N150").messages) == 1
+    names = sorted(path.name for path in (tmp_path / "store" / "index").iterdir())
+    assert names == [f"{int(names[0]) + number}" for number in range(4)]
+    with open_store(tmp_path / "store", **SIZES) as store:
+        assert len(store.query_message("T", "N199").messages) == 1
