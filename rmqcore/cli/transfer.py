@@ -66,9 +66,7 @@ def export(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="where the files go")],
     file_format: Annotated[
         Format,
-        typer.Option(
-            "--format", help=r"each but jsonl needs an extra: \[arrow], \[delta], \[iceberg]"
-        ),
+        typer.Option("--format", help="each but jsonl needs an extra: [arrow], [delta], [iceberg]"),
     ] = Format.JSONL,
     topics: Annotated[
         list[str] | None,
