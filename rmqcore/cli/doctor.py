@@ -183,7 +183,9 @@ def explain(
 
 
 def _told(answer: Explanation, store: Path) -> list[str]:
-    lines = [f"{answer.question}: {answer.reason}"]
+    # what an error advises in Python's words stands below in those of the doctor
+    reason = answer.reason.partition(". Nothing was changed.")[0]
+    lines = [f"{answer.question}: {reason}"]
     lines += [f"  {what}: {there}" for what, there in answer.facts if there != answer.reason]
     lines += [f"what helps: {answer.advice}"] if answer.advice else []
     return [as_followed(line, store) for line in lines]
