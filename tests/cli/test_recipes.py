@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,20 @@ def test_what_clients_are_said_to_work_stands_in_the_tests_with_its_release():
             assert [name for name in files if not (ROOT / "tests" / name).exists()] == []
             assert [one for one in releases if one not in proofs()] == [], cells
     assert tried > 15
+
+
+def test_every_extra_stands_where_extras_are_listed_and_is_one():
+    page = (DOCS / "install.md").read_text("utf-8").partition("\n## Extras\n")[2]
+    rows = re.findall(r"^\| (`.*?) \|", page, re.MULTILINE)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    listed = [name for row in rows for name in re.findall(r"`([\w-]+)`", row)]
+    assert sorted(listed) == sorted(project["optional-dependencies"])
+    paths = [*DOCS.rglob("*.md"), ROOT / "README.md", *(ROOT / "rmqcore").rglob("*.py")]
+    text = "\n".join(path.read_text("utf-8") for path in paths)
+    lines = re.findall(r"""pip install ['"](?:rmqcore|\.)\\?\[([\w, -]+)""", text)
+    printed = {name for names in lines for name in names.split(",")}
+    assert len(printed) > 10
+    assert printed <= set(listed), printed - set(listed)
 
 
 def proofs():
