@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 from collections.abc import Callable, Mapping
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
 import typer
 
 from rmqcore.broker import Broker
-from rmqcore.cli.options import ConfigFile, Settings, StorePath, open_for_reading
+from rmqcore.cli.options import AsJson, ConfigFile, Settings, StorePath, open_for_reading
 from rmqcore.errors import ConfigError
 from rmqcore.remoting import Account
 
@@ -40,6 +41,7 @@ def web(
     ] = 0,
     config: ConfigFile = None,
     settings: Settings = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show a store in a browser, opened for reading only, until Ctrl-C; needs the extra [web]."""
     try:
@@ -54,7 +56,9 @@ def web(
         server.start()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: ended.set())
-        typer.echo(f"{address(server, entry)} on {store}: Ctrl-C ends it")
+        place = address(server, entry)
+        facts = json.dumps({"web": place, "store": str(store)})
+        typer.echo(facts if as_json else f"{place} on {store}: Ctrl-C ends it")
         ended.wait()
         server.stop()
 

@@ -80,6 +80,7 @@ class _Web:
         handlers: dict[Any, Any] = {
             RmqCoreError: self._failed,
             OSError: self._failed,
+            Exception: self._broken,
             404: self._not_found,
             405: self._not_found,
         }
@@ -111,6 +112,10 @@ class _Web:
         status = 503 if isinstance(error, StoreClosedError) else 500
         facts = {"heading": "This cannot be shown", "words": f"{type(error).__name__}: {error}"}
         return self._pages.render(request, "error", facts, status)
+
+    def _broken(self, request: Request, _: Exception) -> Response:
+        facts = {"heading": "This page is broken", "words": "What went wrong is in the log."}
+        return self._pages.render(request, "error", facts, 500)
 
     def _not_found(self, request: Request, _: Exception) -> Response:
         facts = {"heading": "No such page", "words": "There is nothing at this address."}

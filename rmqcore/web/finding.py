@@ -74,7 +74,7 @@ def _number(text: str, what: str) -> int | None:
     text = text.strip()
     if not text:
         return None
-    if not (text.isascii() and text.isdigit() and len(text) < 20):
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
         raise ValueError(f"{what} {text!r} is no number from 0 on")
     return int(text)
 

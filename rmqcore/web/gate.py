@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import re
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ from rmqcore.chance import token_hex
 from rmqcore.remoting import Account
 from rmqcore.world import monotonic_s
 
+_HOST: Final = re.compile(r"(?P<name>\[[0-9a-fA-F:]+\]|[0-9a-zA-Z.-]+)(:(?P<port>[0-9]{1,5}))?")
+_PORT_MAX: Final = 65535
 _HERE: Final = ("localhost", "127.0.0.1", "::1")
 #: A session that is not used for this long is over.
 _IDLE_S: Final = 12 * 3600.0
@@ -79,8 +82,10 @@ class Entry:
 
     def is_here(self, host: str) -> bool:
         """Tell whether the Host of a request is one of ours; any other is a rebound name."""
-        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
-        return name.strip("[]").lower() in self._names
+        found = _HOST.fullmatch(host)
+        if found is None or int(found["port"] or 0) > _PORT_MAX:
+            return False
+        return found["name"].strip("[]").lower() in self._names
 
     def begin(self, name: str = "") -> str:
         """Let somebody in; the value of the cookie."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from rmqcore.broker.parts import BrokerParts
@@ -15,6 +15,13 @@ from rmqcore.web.source import Source
 
 _QUEUES_SHOWN: Final = 200
 _POPS_SHOWN: Final = 50
+_SETTINGS: Final = {
+    "consumeEnable": "May consume",
+    "consumeBroadcastEnable": "May broadcast",
+    "consumeMessageOrderly": "In order",
+    "retryMaxTimes": "Tries",
+    "retryQueueNums": "Retry queues",
+}
 
 
 def groups(source: Source, lags: AllLags, find: str, page: int, *, by_lag: bool) -> dict[str, Any]:
@@ -73,7 +80,7 @@ def group(source: Source, name: str, page: int) -> dict[str, Any] | None:
     dead = DEAD_LETTER_PREFIX + name
     return {
         "name": name,
-        "config": None if config is None else dict(config),
+        "settings": None if config is None else _settings(config),
         "rows": [(row, waits_ms(source, row)) for row in found.items],
         "paged": found,
         "behind": sum(row.behind for row in rows),
@@ -86,6 +93,15 @@ def group(source: Source, name: str, page: int) -> dict[str, Any] | None:
         "leases": _leases(source, name, topics),
         "dead": dead if dead in source.queues() else "",
     }
+
+
+def _settings(config: Mapping[str, object]) -> list[tuple[str, str]]:
+    """What a group is configured to do; releases before 5 have fewer fields."""
+    shown = ((words, config.get(name)) for name, words in _SETTINGS.items())
+    said = {"True": "yes", "False": "no"}
+    return [
+        (words, said.get(str(value), str(value))) for words, value in shown if value is not None
+    ]
 
 
 def _clients(online: ConsumerGroup | None) -> list[Client]:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from rmqcore.errors import RmqCoreError
 from rmqcore.message import MessageExt
 from rmqcore.web.log_pages import log_page
 from rmqcore.web.shown import preview, time_text, visible
 from rmqcore.web.source import Source
+
+logger = logging.getLogger(__name__)
 
 _SHOWN: Final = 20
 #: seconds between two looks, and looks that find nothing before a sign of life is sent
@@ -63,9 +67,7 @@ class Live:
         try:
             yield "retry: 2000\n\n"
             while not await request.is_disconnected():
-                before, end = end, self._source.store.max_phy_offset
-                # of a store that stands still nothing is read
-                found = [] if end == before else await asyncio.to_thread(self._new, topic, after)
+                found, end = await asyncio.to_thread(self._new, topic, after, end)
                 for message in found:
                     after = message.phy_offset
                     yield event_of(message)
@@ -74,13 +76,28 @@ class Live:
                     quiet = 0
                     yield ": nothing yet\n\n"
                 await asyncio.sleep(_LOOK_S)
+        except (RmqCoreError, OSError) as error:
+            # the reader asks again, and is told then
+            logger.info("the tail of %s has ended: %s", topic, error)
         finally:
             self._readers -= 1
 
-    def _new(self, topic: str, after: int) -> list[MessageExt]:
-        """What came behind a physical offset, the oldest first; of very much the newest."""
+    def _new(self, topic: str, after: int, end: int) -> tuple[list[MessageExt], int]:
+        """What came behind a physical offset, the oldest first; of very much the newest.
+
+        Args:
+            topic: which.
+            after: where the last one begins that is known.
+            end: where the log ended at the last look; while it ends there nothing is read.
+
+        Returns:
+            the messages, and where the log ends.
+        """
+        now = self._source.store.max_phy_offset
+        if now == end:
+            return [], now
         newest = log_page(self._source, topic, None, _MOST).messages
-        return [message for message in reversed(newest) if message.phy_offset > after]
+        return [message for message in reversed(newest) if message.phy_offset > after], now
 
 
 def event_of(message: MessageExt) -> str:

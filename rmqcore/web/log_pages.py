@@ -12,6 +12,8 @@ from rmqcore.web.source import Source, Store
 
 _UNIT: Final = struct.Struct(">qiq")
 _UNIT_SIZE: Final = 20
+#: so many times more of a queue is looked at where there was not enough
+_WIDER: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,17 +85,29 @@ class _Stretch:
             self._low = store.queue_offset_by_time(topic, queue_id, begin_ms)
         if end_ms is not None:
             self._high = store.queue_offset_by_time(topic, queue_id, end_ms + 1)
+        #: where the first record behind it begins; None: there is none
+        self._end = next(iter(self._places(self._high, 1)), None)
 
     def below(self, before: int | None, count: int) -> list[int]:
         """Places of the last so many records that begin below a physical offset."""
-        high = self._high if before is None else self._first_at(before)
-        low = max(self._low, high - count)
-        return self._places(low, high - low)
+        high, span = self._high if before is None else self._first_at(before), count
+        # a unit may stand for several messages
+        while True:
+            low = max(self._low, high - span)
+            found = [place for place in self._places(low, high - low) if self._is_in(place, before)]
+            if len(found) >= count or low == self._low:
+                return found[-count:]
+            span *= _WIDER
 
     def above(self, after: int, count: int) -> list[int]:
         """Places of the first so many records that begin above a physical offset."""
         low = self._first_at(after + 1)
-        return self._places(low, min(count, self._high - low))
+        found = self._places(low, min(count, self._high - low))
+        return [place for place in found if place > after and self._is_in(place, None)]
+
+    def _is_in(self, place: int, before: int | None) -> bool:
+        """Tell whether a record lies before another, and before the end of the stretch."""
+        return (before is None or place < before) and (self._end is None or place < self._end)
 
     def _places(self, start: int, count: int) -> list[int]:
         if count <= 0:

@@ -103,6 +103,8 @@ def test_an_address_of_the_settings_that_others_reach_takes_a_word(rmqcore, tmp_
         ["serve", "STORE", "--namesrv-port"],
         ["serve", "STORE", "--port"],
         ["serve", "STORE", "--metrics-port"],
+        ["serve", "STORE", "--web-port"],
+        ["web", "STORE", "--port"],
         ["broker", "STORE", "--port"],
         ["broker", "STORE", "--metrics-port"],
         ["namesrv", "--port"],

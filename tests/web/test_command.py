@@ -1,6 +1,7 @@
 """`rmqcore web` and `serve --web-port` print an address that lets in, and end when told."""
 
 import http.client
+import json
 import signal
 import subprocess
 import sys
@@ -30,10 +31,10 @@ def page_at(address):
 
 
 def test_a_cold_store_is_shown_until_sigterm(store_path):
-    command = [sys.executable, "-m", "rmqcore", "web", str(store_path)]
+    command = [sys.executable, "-m", "rmqcore", "web", str(store_path), "--json"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
-        address = process.stdout.readline().split()[0]
+        address = json.loads(process.stdout.readline())["web"]
         assert "messages, all groups" in page_at(address)
         process.send_signal(signal.SIGTERM)
         assert process.wait(TIMEOUT_S) == 0

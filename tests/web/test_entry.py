@@ -79,7 +79,17 @@ def test_the_address_behind_the_token_stays_here(pages, place):
     assert answer.headers["location"] in ("/evil.example/", "/%5Cevil.example/")
 
 
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example:8000", "", "[::2]:8000"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "127.0.0.1.evil.example:8000",
+        "",
+        "localhost:65536",
+        "localhost:",
+        "[::2]:8000",
+    ],
+)
 def test_a_name_that_was_bound_to_this_address_is_refused(read, host):
     answer = read.get("/", headers={"host": host})
     assert answer.status == 403

@@ -6,8 +6,10 @@ import pytest
 from web.conftest import TOPIC, fill, reader_of
 
 from golden.stores import unpack
-from rmqcore import open_store
+from rmqcore import Message, open_store
+from rmqcore._codec import encode_batch
 from rmqcore.web import ColdSource
+from rmqcore.web.log_pages import log_page
 
 pytestmark = pytest.mark.engine
 
@@ -156,3 +158,31 @@ def test_every_page_opens_on_a_store_of_rocketmq(release, name, tmp_path):
             read.text("/topic", name=topic)
             for at in ROWS.findall(read.text("/messages", by="time", topic=topic))[:3]:
                 read.text("/message", at=at)
+
+
+def put_numbers(store, topic, count):
+    """Put so many records: a batch of three messages each where the topic has such queues."""
+    batched = topic == "B"
+    body = encode_batch([Message(topic, b"x")] * 3) if batched else b"x"
+    flags = {"sys_flag": 0x80 | 0x40, "properties": {"INNER_NUM": "3"}} if batched else {}
+    return [store.put(topic, body, queue_id=n % 2, **flags).phy_offset for n in range(count)]
+
+
+@pytest.mark.parametrize("topic", ["A", "B"])
+def test_pages_leave_out_nothing_also_where_a_unit_holds_several_messages(topic, tmp_path):
+    kinds = (("B", "BatchCQ"),)
+    with open_store(tmp_path / "store", topic_queue_types=kinds) as store:
+        wanted = put_numbers(store, topic, 40)
+    with open_store(tmp_path / "store", mode="r", config=store.config) as store:
+        source = ColdSource(store)
+        page = log_page(source, topic, None, 6)
+        found = [message.phy_offset for message in page.messages]
+        while page.older is not None:
+            page = log_page(source, topic, None, 6, before=page.older)
+            found += [message.phy_offset for message in page.messages]
+        assert found == wanted[::-1]
+        back = found[-1:]
+        while page.newer is not None:
+            page = log_page(source, topic, None, 6, after=page.newer)
+            back += [message.phy_offset for message in reversed(page.messages)]
+        assert back[-34:] == wanted[6:]
