@@ -326,8 +326,13 @@ class TestOneLog:
         put(store, 2500)
         Archiver(store, archive).run_once()
         assert rows(archive, topics=["Gone"]).num_rows == 0
-        (store / "config" / "deletedTopics.json").unlink()
-        put(store, 1000)
+        # its records go, and with them what the store knows of the deletion
+        for number in range(2):
+            (store / "commitlog" / f"{number * FILE_SIZE:020d}").unlink()
+        put(store, 1000, "T0")
+        with rmqcore.open_store(store, **SMALL) as opened:
+            opened.delete_topic("T2")
+        assert "Gone" not in (store / "config" / "deletedTopics.json").read_text()
         Archiver(store, archive).run_once()
         assert rows(archive, topics=["Gone"]).num_rows == 0
         assert rows(store, archive=archive, topics=["Gone"]).num_rows == 0
@@ -344,6 +349,7 @@ class TestRetention:
             opened.delete_expired_files()
             assert opened.min_phy_offset == 0
             assert opened.why_will_be_deleted(f"{0:020d}") is None
+            assert opened.parts.upkeep.retention.delete_before(1 << 60) == 0
             Archiver(store, archive).run_once()
             assert "retention_bytes" in opened.why_will_be_deleted(f"{0:020d}")
             opened.delete_expired_files()
@@ -410,6 +416,9 @@ def test_somebody_elses_error_is_told_without_credentials(monkeypatch):
     error = tries.told(found, "s3://bucket", options)
     assert type(error) is ObjectAccessError
     assert str(error).endswith("access was refused: AWS Error ACCESS_DENIED: ***, ***, ***, here")
+    monkeypatch.setattr(tries, "sleep", lambda _: None)
+    with pytest.raises(ObjectStoreError, match="cut short"):
+        tries.tried(lambda: b"ab", "s3://bucket/a", {}, whole=3)
     in_a_name = OSError("When reading key 'AccessDenied-403' in bucket '404': AWS Error UNKNOWN")
     assert type(tries.told(in_a_name, "s3://bucket", {})) is ObjectStoreError
 

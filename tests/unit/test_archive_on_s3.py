@@ -1,6 +1,6 @@
 """An archive on a real S3 server, and whatever may go wrong between here and there."""
 
-import os
+import hashlib
 import pickle
 import threading
 
@@ -8,11 +8,12 @@ import pytest
 from s3_server import ACCESS_KEY, BUCKET, SECRET_KEY, Proxy, s3_server
 
 import rmqcore
-from rmqcore.files.objects import tries
+from rmqcore.files.objects import open_objects, tries
 from rmqcore.files.objects.errors import (
     ArchiveConflictError,
     ObjectAccessError,
     ObjectChangedError,
+    ObjectExistsError,
     ObjectStoreError,
 )
 from rmqcore.scan import ArchiveLog, object_file, read_store
@@ -191,7 +192,11 @@ def test_of_two_archivers_one_goes_on(s3, store):
     assert rows(s3.archive) == rows(store, end_phy_offset=end)
 
 
-def test_another_buckets_objects_are_not_seen(s3, store):
-    del store
+def test_no_object_is_overwritten(s3):
+    objects = open_objects(s3.archive)
+    objects.create("manifest/one", b"one", hashlib.sha256(b"one").hexdigest())
+    with pytest.raises(ObjectExistsError):
+        objects.create("manifest/one", b"two", hashlib.sha256(b"two").hexdigest())
+    assert objects.open("manifest/one").read_at(0, 9) == b"one"
     with pytest.raises(rmqcore.errors.StoreError, match="no archive is here"):
-        ArchiveLog(f"s3://{os.fspath(BUCKET)}/none")
+        ArchiveLog(f"s3://{BUCKET}/none")
