@@ -172,6 +172,7 @@ def test_an_object_that_is_replaced_is_told_also_while_it_is_read(s3, store):
     assert "deleted" in verify_archive(s3.archive).findings[0]
 
 
+@pytest.mark.peers
 def test_of_two_archivers_one_goes_on(s3, store):
     ends, errors = [], []
 
