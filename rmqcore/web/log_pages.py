@@ -12,7 +12,7 @@ from rmqcore.web.source import Source, Store
 
 _UNIT: Final = struct.Struct(">qiq")
 _UNIT_SIZE: Final = 20
-#: so many times more of a queue is looked at where there was not enough
+#: Where a part of a queue has not enough, one that is so many times wider is looked at.
 _WIDER: Final = 8
 
 

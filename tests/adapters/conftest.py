@@ -11,7 +11,7 @@ from asleep import when_asleep  # noqa: F401 - a fixture
 from consume.conftest import Clock
 
 from rmqcore.store.message_store import DefaultMessageStore
-from rmqcore.store.sharing import shared_store
+from rmqcore.store.sharing import shared_handle
 from rmqcore.world import World
 
 ROOT = Path(__file__).parents[2]
@@ -27,7 +27,7 @@ def clock(monkeypatch):
     """The time of stores that this process opens and owns from now on, as the test sets it."""
     clock = Clock()
     store = partial(DefaultMessageStore, world=World(clock))
-    monkeypatch.setattr(shared_store, "DefaultMessageStore", store)
+    monkeypatch.setattr(shared_handle, "DefaultMessageStore", store)
     return clock
 
 

@@ -23,7 +23,7 @@ def test_bench_measures_beside_the_disk_and_leaves_nothing(rmqcore, tmp_path):
         assert 0 < step["median_us"] <= step["p99_us"]
         assert f"{step['operations']:,}" in step["did"] or "read" in step["name"]
     assert list(tmp_path.iterdir()) == []
-    text = rmqcore("bench", "--dir", tmp_path, "--seconds", 0.01).stdout
+    text = " ".join(rmqcore("bench", "--dir", tmp_path, "--seconds", 0.01).stdout.split())
     assert "each with fdatasync" in text
     assert "times what the disk does alone" in text
 

@@ -59,7 +59,7 @@ def test_every_command_whose_output_is_data_prints_json():
     without = {
         name for name in leaves if not any("--json" in param.opts for param in ALL[name].params)
     }
-    assert without == {"man", "metaq serve", "web"}
+    assert without == {"man", "metaq serve"}
 
 
 def test_the_help_has_panels_examples_and_times(rmqcore, monkeypatch):

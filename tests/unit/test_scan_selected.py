@@ -139,7 +139,7 @@ def test_units_that_lie_are_told_or_walked_past(store, tmp_path):
     )
     data[number * 20 : number * 20 + 8] = place.to_bytes(8, "big")
     file.write_bytes(data)
-    with pytest.raises(CorruptConsumeQueueError, match="rebuild them"):
+    with pytest.raises(CorruptConsumeQueueError, match="rebuild cq"):
         selected(path, topics=["Topic3"])
 
 

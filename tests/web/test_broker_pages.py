@@ -59,7 +59,7 @@ def test_a_group_says_who_holds_which_queue_and_what_is_handed_out(with_broker):
         await peer.send("T", b"y", queue_id=1)
         await peer.ask(RequestCode.HEART_BEAT, body=json.dumps(BEAT).encode())
         waiting = asyncio.create_task(peer.pull("T", offset=1, suspend_ms=LONG_MS))
-        await held(broker.managers.hold)
+        await held(broker.managers.waiting_pulls)
         fields = {"consumerGroup": "CG", "topic": "T", "commitOffset": 0}
         for queue_id in (0, 1):
             asked = fields | {"queueId": queue_id}
