@@ -79,6 +79,18 @@ def test_a_group_says_who_holds_which_queue_and_what_is_handed_out(with_broker):
     with_broker(scenario)
 
 
+def test_what_is_leased_of_the_store_is_shown_with_its_group(with_broker):
+    async def scenario(broker, peer):
+        for _ in range(3):
+            await peer.send("T", b"x")
+        leased = await asyncio.to_thread(broker.store.lease, "LG", {"T": "*"}, max_messages=2)
+        await asyncio.to_thread(broker.store.acknowledge, "LG", [leased[0].place])
+        shown = await words(await reader_of(broker), "/group?name=LG")
+        assert "Ready Leased T 0 1 1" in shown
+
+    with_broker(scenario)
+
+
 def test_the_first_page_tells_of_rates_and_the_store_of_its_replication(with_broker):
     async def scenario(broker, peer):
         await dead_letter(peer)
