@@ -295,43 +295,6 @@ def test_an_empty_log_fetches_all_that_a_master_of_rocketmq_has(tmp_path, least)
         assert log_bytes(slave) == log[least:]
 
 
-def test_a_fetch_of_small_frames_comes_to_the_end(tmp_path, monkeypatch):
-    """By its settings the other side sends no larger ones, however much there is."""
-    monkeypatch.setattr(resync, "_GROWS_S", 0)
-    monkeypatch.setattr(resync, "_AHEAD", 4096)
-
-    async def scenario(master, slave):
-        async with serving(master, **QUICK, ha_transfer_batch_size=1024) as service:
-            return await fetch(slave.followed_log, f"127.0.0.1:{service.port}")
-
-    with master_store(tmp_path / "m", 300) as master, slave_store(tmp_path / "s") as slave:
-        assert asyncio.run(scenario(master, slave)) == master.max_phy_offset
-        assert log_bytes(slave) == log_bytes(master)
-
-
-def test_a_fetch_from_a_master_that_never_rests_ends(tmp_path, monkeypatch):
-    monkeypatch.setattr(resync, "_GROWS_S", 0.1)
-    monkeypatch.setattr(resync, "_AHEAD", 4096)
-
-    async def scenario(master, slave):
-        async def put():
-            while True:
-                await master.put_async("T", ALIKE)
-                await asyncio.sleep(0)
-
-        async with serving(master, **QUICK) as service:
-            before, putting = master.max_phy_offset, asyncio.create_task(put())
-            async with asyncio.timeout(TIMEOUT_S):
-                assert await fetch(slave.followed_log, f"127.0.0.1:{service.port}") >= before
-            putting.cancel()
-            await asyncio.wait([putting])
-
-    with master_store(tmp_path / "m", 300) as master, slave_store(tmp_path / "s") as slave:
-        asyncio.run(scenario(master, slave))
-        log = log_bytes(slave)
-        assert log == log_bytes(master)[: len(log)]
-
-
 def test_a_log_with_nothing_in_common_is_fetched_anew_in_files_of_its_size(tmp_path):
     with master_store(tmp_path / "m", 300):
         pass
