@@ -213,14 +213,22 @@ def test_oneway_and_compressed_bodies_arrive(rocketmq_broker, rocketmq_topic, ru
     assert found[1].store_size < 1000
 
 
-def test_two_consumers_share_the_queues(rocketmq_broker, rocketmq_topic, run):
+def test_two_consumers_share_the_queues(rocketmq_broker, rocketmq_topic, run, monkeypatch):
+    monkeypatch.setattr("rmqcore.client.assignment._COMMIT_INTERVAL_S", 0.01)
     namesrv, wanted = rocketmq_broker.namesrv_addr, {rocketmq_topic: "*"}
 
     async def scenario():
-        async with Producer(namesrv) as producer:
+        async with Producer(namesrv) as producer, Admin(namesrv) as admin:
             await producer.send(rocketmq_topic, b"first", queue_id=0)
             async with Consumer(namesrv, "CG-two", wanted, start="first") as one:
                 await receive(one, 1)
+
+                async def is_known():
+                    progress = await admin.consumer_progress("CG-two", rocketmq_topic)
+                    return any(each.consumer_offset == 1 for each in progress)
+
+                # a broker is told later: another one would be given it again before
+                await until_async(is_known, "the broker knows that the first is done with")
 
                 async def shares(size, *consumers):
                     found = [
