@@ -19,17 +19,29 @@ def shorter_rests(monkeypatch):
     monkeypatch.setattr(resync, "QUIET_S", 0.5)
 
 
-def test_a_fetch_of_small_frames_comes_to_the_end(tmp_path, monkeypatch):
-    """By its settings the other side sends no larger ones, however much there is."""
+@pytest.mark.parametrize("hangs_up", [False, True])
+def test_a_fetch_of_small_frames_comes_to_the_end(tmp_path, monkeypatch, hangs_up):
+    """By its settings the other side sends no larger ones, however much there is.
+
+    RocketMQ hangs up on who says to have more than it has.
+    """
     monkeypatch.setattr(resync, "_GROWS_S", 0)
     monkeypatch.setattr(resync, "_AHEAD", 4096)
+    sends = resync._sends
+
+    async def asked(address, offset):
+        if hangs_up and offset > end:
+            raise ConnectionResetError(f"{address}: it has closed the connection")
+        return await sends(address, offset)
 
     async def scenario(master, slave):
         async with serving(master, **QUICK, ha_transfer_batch_size=1024) as service:
             return await fetch(slave.followed_log, f"127.0.0.1:{service.port}")
 
+    monkeypatch.setattr(resync, "_sends", asked)
     with master_store(tmp_path / "m", 300) as master, slave_store(tmp_path / "s") as slave:
-        assert asyncio.run(scenario(master, slave)) == master.max_phy_offset
+        end = master.max_phy_offset
+        assert asyncio.run(scenario(master, slave)) == end
         assert log_bytes(slave) == log_bytes(master)
 
 
