@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,15 @@ def _check_config(log: LogPlan, report: VerifyReport) -> None:
         if path.name in (CONSUMER_OFFSETS_NAME, DELAY_OFFSETS_NAME) and isinstance(value, dict):
             _check_offsets(log, path, value, report)
     _check_timer(log, report)
+    leases = LeaseJournal(log.directory.consumer_leases)
+    with suppress(CorruptConfigFileError):
+        deque(leases.entries(), maxlen=0)
+    if leases.damaged_at >= 0 and not report.live:
+        what = (
+            f"it is damaged at {leases.damaged_at}: what groups acknowledged after that comes again"
+        )
+        how = "the next opening keeps a copy, consumerLeases.log.damaged"
+        report.add(Severity.WARNING, "config", leases.path, -1, what, how)
     if problem := leases_problem(log.directory):
         how = "rmqcore doctor repair STORE takes it out"
         report.add(Severity.ERROR, "config", log.directory.consumer_leases, -1, problem, how)

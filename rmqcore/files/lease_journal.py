@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import struct
 import zlib
 from collections.abc import Iterable, Iterator
@@ -19,7 +20,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from rmqcore.errors import NO_ROOM, CorruptConfigFileError, DiskFullError
 from rmqcore.files.store_dir import NOT_A_FILE
-from rmqcore.world import sync_directory, sync_fd
+from rmqcore.world import sync_directory, sync_fd, sync_file
 
 #: The number in the file's first record; a file with another one is refused.
 _VERSION: Final = 1
@@ -32,6 +33,8 @@ _NUMBER: Final = struct.Struct(">I")
 _NAMED_QUEUE: Final = struct.Struct(">Ii")
 _HANDED: Final = struct.Struct(">IqII")
 _FILE_MODE: Final = 0o644
+#: Behind damage, whole records up to this size are looked for: names are shorter.
+_LOOKED_AT_MAX: Final = 1024
 
 
 class _Kind(IntEnum):
@@ -43,6 +46,9 @@ class _Kind(IntEnum):
     DONE = 5
     CLOSED = 6
     HANDED = 7
+
+
+_KINDS: Final = frozenset(_Kind)
 
 
 class QueueNamed(NamedTuple):
@@ -140,6 +146,21 @@ def _record(kind: _Kind, payload: bytes) -> bytes:
     return zlib.crc32(headed).to_bytes(4, "big") + headed
 
 
+def _has_whole_record(raw: bytes, start: int) -> bool:
+    """Whether a record of some kind, whole, begins at or behind a place."""
+    for at in range(start, len(raw) - _HEADER.size + 1):
+        crc, kind, size = _HEADER.unpack_from(raw, at)
+        end = at + _HEADER.size + size
+        if (
+            size <= _LOOKED_AT_MAX
+            and kind in _KINDS
+            and end <= len(raw)
+            and zlib.crc32(memoryview(raw)[at + 4 : end]) == crc
+        ):
+            return True
+    return False
+
+
 def _read(kind: int, payload: bytes) -> Entry:
     """The entry of a record's payload; raises ValueError or struct.error when it is none."""
     match kind:
@@ -167,6 +188,10 @@ def _read(kind: int, payload: bytes) -> Entry:
 class LeaseJournal:
     """The file; one writer.
 
+    Attributes:
+        damaged_at: where the file is damaged in front of whole records, which do not count: set by
+            `entries` when it ends there; -1 where it is not. A torn end is no damage.
+
     Threads: one at a time.
     Durability: page_cache when `append` returns, disk when `replace` does.
     """
@@ -174,6 +199,7 @@ class LeaseJournal:
     def __init__(self, path: Path) -> None:
         """Name the file; nothing is opened."""
         self.path = path
+        self.damaged_at = -1
         self._file = -1
         self._size = 0
 
@@ -215,6 +241,20 @@ class LeaseJournal:
             raise CorruptConfigFileError(
                 self.path, 0, "it is no journal of leases; move it away to go on without"
             )
+        if at < len(raw) and _has_whole_record(raw, at + 1):
+            self.damaged_at = at
+
+    def keep_damaged(self) -> Path:
+        """Copy the file as it is, before `replace` puts another in its place; the copy's path.
+
+        Raises:
+            OSError: the system refused.
+        """
+        kept = self.path.with_name(self.path.name + ".damaged")
+        shutil.copyfile(self.path, kept)
+        sync_file(kept)
+        sync_directory(kept.parent)
+        return kept
 
     def _check_version(self, kind: int, payload: bytes) -> None:
         if kind != _Kind.VERSION or payload != _NUMBER.pack(_VERSION):

@@ -56,7 +56,19 @@ def test_it_is_read_up_to_the_first_record_that_is_not_whole(journal):
         raw[at] ^= 1
         journal.path.write_bytes(raw)
         assert list(journal.entries()) == [FIRST], at
+        # what follows is whole, and does not count
+        assert journal.damaged_at == end
         raw[at] ^= 1
+
+
+def test_a_torn_end_is_no_damage(journal):
+    end = journal.size
+    journal.append(to_bytes(SECOND))
+    raw = journal.path.read_bytes()
+    for size in range(end, len(raw)):
+        journal.path.write_bytes(raw[:size] + bytes(len(raw) - size))
+        assert list(journal.entries()) == [FIRST]
+        assert journal.damaged_at == -1
 
 
 def test_a_replacement_is_on_the_disk_before_it_has_the_name(journal, monkeypatch):

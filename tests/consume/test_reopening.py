@@ -10,6 +10,7 @@ from consume.conftest import TOPIC, bodies, places, put
 
 import rmqcore
 from rmqcore import CorruptConfigFileError, DiskFullError
+from rmqcore.doctor import Severity, verify
 from rmqcore.files.config_tables import ConsumerOffsetTable
 from rmqcore.store.consume.holders import is_gone, is_mine, new_holder
 
@@ -354,3 +355,17 @@ def test_a_dead_letter_is_on_the_disk_before_its_place_is_given_up(filled, monke
     monkeypatch.setattr(store.parts.inner, "put_message", told)
     store.give_back("g", found, max_reconsume_times=0)
     assert waited == [rmqcore.Durability.DISK]
+
+
+def test_a_journal_that_rotted_in_its_middle_is_told_and_kept(filled, journal, store_path, caplog):
+    killed(filled, some_of_each)
+    rotten = bytearray(journal.read_bytes())
+    rotten[FIRST_RECORD_SIZE + 8] ^= 1
+    journal.write_bytes(rotten)
+    (finding,) = [one for one in verify(store_path).findings if one.path == journal]
+    assert finding.severity is Severity.WARNING
+    assert "comes again" in finding.what
+    with caplog.at_level("WARNING", "rmqcore"):
+        filled()
+    assert "is kept as consumerLeases.log.damaged" in caplog.text
+    assert journal.with_name("consumerLeases.log.damaged").read_bytes() == rotten

@@ -133,6 +133,7 @@ class LeaseTable:
         for entry in self._journal.entries():
             closed = isinstance(entry, Closed)
             self._replay(entry, names)
+        self._keep_damaged()
         self._next_number = max(self._numbered, default=0) + 1
         held = set().union(*(queue.holders() for queue in self._numbered.values()))
         self.holders = {names.get(number, ""): number for number in held}
@@ -145,6 +146,22 @@ class LeaseTable:
         for queue in self.queues.values():
             for offset, due_ms in queue.timed():
                 self.due.add(due_ms, queue.number, offset)
+
+    def _keep_damaged(self) -> None:
+        """Keep a journal that is damaged in front of records which do not count, and say so."""
+        journal = self._journal
+        if journal.damaged_at < 0:
+            return
+        try:
+            kept = f"it is kept as {journal.keep_damaged().name}"
+        except OSError as error:
+            kept = f"it could not be kept: {error}"
+        _log.warning(
+            "%s is damaged at %d: what groups acknowledged after that comes again; %s",
+            journal.path,
+            journal.damaged_at,
+            kept,
+        )
 
     def _replay(self, entry: Entry, names: dict[int, str]) -> None:
         match entry:
