@@ -1,3 +1,6 @@
+from typing import Self, final
+
+@final
 class Descriptor:
     """Owns an open file descriptor; who drops it closes it.
 
@@ -7,7 +10,7 @@ class Descriptor:
     Threads: one closes, any may ask for the number.
     """
 
-    def __init__(self, fd: int) -> None: ...
+    def __new__(cls, fd: int) -> Self: ...
     def fileno(self) -> int:
         """The number.
 

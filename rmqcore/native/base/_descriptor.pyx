@@ -6,10 +6,14 @@ or closes what another thread has opened under that number since. Here both are 
 Never opens anything.
 """
 
+cimport cython
+
+
 cdef extern from "<unistd.h>":
     int c_close "close"(int fd) noexcept nogil
 
 
+@cython.final
 cdef class Descriptor:
     """Owns an open file descriptor; who drops it closes it.
 
