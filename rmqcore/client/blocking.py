@@ -284,6 +284,14 @@ class Consumer(_Blocking[consumer.Consumer]):
     queue_ends = _waiting(consumer.Consumer.queue_ends)
     has_reached = _waiting(consumer.Consumer.has_reached)
 
+    def processing(
+        self, message: ReceivedMessage
+    ) -> contextlib.AbstractContextManager[None, bool | None]:
+        """As `rmqcore.client.Consumer.processing`, in the thread that calls."""
+        if self._client is None:
+            raise ClientClosedError(self._name)
+        return self._client.processing(message)
+
     def __iter__(self) -> Iterator[ReceivedMessage]:
         while (message := self.receive()) is not None:
             yield message

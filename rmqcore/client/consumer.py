@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import ssl
 from collections import deque
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from rmqcore.arguments import text, whole_number
 from rmqcore.client.admin_questions import AdminQuestions, SingleMessage
@@ -20,10 +21,14 @@ from rmqcore.client.instance import DEFAULT_TIMEOUT_MS, ClientInstance
 from rmqcore.client.names import GROUP_MAX, TOPIC_MAX, check_name, check_time
 from rmqcore.client.results import MessageQueue
 from rmqcore.client.subscription import Subscription
+from rmqcore.client.tracing import process_spans
 from rmqcore.errors import ArgumentError
 from rmqcore.message import RETRY_PREFIX, ReceivedMessage
 from rmqcore.remoting import AclSigner
 from rmqcore.world import wall_clock_ms
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +70,7 @@ class Consumer:
         timeout_ms: float = DEFAULT_TIMEOUT_MS,
         acl: AclSigner | None = None,
         tls: ssl.SSLContext | None = None,
+        tracer_provider: TracerProvider | None = None,
     ) -> None:
         """Prepare a consumer; ``async with`` opens it.
 
@@ -83,6 +89,8 @@ class Consumer:
             timeout_ms: of each request.
             acl: signs the requests.
             tls: trust for TLS; None connects without.
+            tracer_provider: OpenTelemetry's, for a span a message from being handed out to being
+                settled; None for what `tracing.instrument` says, without which there are none.
 
         Raises:
             ArgumentError: an address is not host:port, or another argument not what it should be.
@@ -91,6 +99,7 @@ class Consumer:
         self.group = group
         self._broadcasting = mode == "broadcasting"
         self._orderly = orderly
+        self._spans = process_spans(tracer_provider, group, mode)
         self._reconsume_max = whole_number("reconsume_max", reconsume_max, 0)
         self._instance = ClientInstance(
             "consumer", namesrv_addr, acl=acl, tls=tls, timeout_ms=timeout_ms, beat=self._beat
@@ -168,6 +177,8 @@ class Consumer:
             for timer in self._later:
                 timer.cancel()
             await self._assignment.stop()
+            if self._spans is not None:
+                self._spans.close()
         await self._instance.close({"consumerGroup": self.group})
 
     @property
@@ -270,8 +281,19 @@ class Consumer:
                 assigned.in_hand = message
             elif assigned.has_messages:
                 self._ready.append(assigned)
+            if self._spans is not None:
+                self._spans.begin(message, self.client_id)
             return message
         return None
+
+    def processing(
+        self, message: ReceivedMessage
+    ) -> contextlib.AbstractContextManager[None, bool | None]:
+        """Let spans that are made meanwhile be children of the message's own.
+
+        What is raised meanwhile is recorded there. Where nothing is traced, it does nothing.
+        """
+        return contextlib.nullcontext() if self._spans is None else self._spans.current(message)
 
     def _offer(self, assigned: AssignedQueue) -> None:
         """Let a queue's messages be handed out, if it has any."""
@@ -293,6 +315,11 @@ class Consumer:
             ClientClosedError: the consumer is not open; the message comes again.
         """
         self._expect_open()
+        await self._settle(message)
+        if self._spans is not None:
+            self._spans.end(message)
+
+    async def _settle(self, message: ReceivedMessage) -> None:
         assigned, generation = _place(message)
         if assigned.settle(message, generation):
             self._offer(assigned)
@@ -316,14 +343,18 @@ class Consumer:
             RemotingError: no answer; the message is not settled, and may come again nevertheless.
         """
         self._expect_open()
-        delay_level = whole_number("delay_level", delay_level, -1)
+        await self._give_back(message, whole_number("delay_level", delay_level, -1))
+        if self._spans is not None:
+            self._spans.end(message, is_given_back=True)
+
+    async def _give_back(self, message: ReceivedMessage, delay_level: int) -> None:
         assigned, generation = _place(message)
         if isinstance(assigned, SingleMessage):
             assigned.give_back()
             return
         if self._broadcasting:
             logger.info("%r: given back, which broadcasting passes over", message)
-            await self.ack(message)
+            await self._settle(message)
             return
         once_more = message.reconsume_times < self._reconsume_max
         if self._orderly and delay_level >= 0 and once_more:
@@ -337,7 +368,7 @@ class Consumer:
             self._reconsume_max,
             (origin, message.topic),
         )
-        await self.ack(message)
+        await self._settle(message)
 
     def _again(
         self, assigned: AssignedQueue, message: ReceivedMessage, generation: int, level: int

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import struct
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
-from rmqcore._codec import decode_record, encode_batch, encode_properties, encode_record
+from rmqcore._codec import (
+    decode_properties,
+    decode_record,
+    encode_batch,
+    encode_properties,
+    encode_record,
+)
 from rmqcore.arguments import properties_of, text, whole_number
 from rmqcore.chance import token_hex
 from rmqcore.client.instance import AUTO_CREATE_TOPIC
@@ -15,13 +23,22 @@ from rmqcore.client.results import SendResult, TransactionState
 from rmqcore.client.unique_id import UniqueIds
 from rmqcore.errors import ArgumentError, MessageIllegalError
 from rmqcore.message import Message, ReceivedMessage
-from rmqcore.native.format._numbers import SysFlag
+from rmqcore.native.format._numbers import PROPERTIES_SIZE_MAX, SysFlag
 from rmqcore.remoting import RequestCode
 from rmqcore.world import wall_clock_ms
 
 BODY_SIZE_MAX = 4 * 1024 * 1024
 _ZLIB_LEVEL = 5
 _NEW_TOPIC_QUEUES = "4"
+#: A message whose properties would leave less room than this goes without a trace context: brokers
+#: add properties of their own, when they store it and when it comes again.
+_LEFT_TO_BROKERS: Final = 2048
+#: Also a batch that would, with this for each of its records, be larger than a body may be.
+_RECORD_HEAD_MAX: Final = 256
+#: A message of a batch: size, two unused, flag, body_size. Layout: docs/format/batch-body.md.
+_ITEM: Final = struct.Struct(">4s4s4s4si")
+_SIZE: Final = struct.Struct(">i")
+_PROPERTIES_SIZE: Final = struct.Struct(">h")
 #: RocketMQ uses these properties itself: a caller sets them by arguments, and gets an error for
 #: the property.
 _OWN = {
@@ -58,8 +75,31 @@ class Outgoing:
             "i": encode_properties(self.properties).decode(),
             "j": "0",
             "k": "false",
-            "m": "true" if self.code == RequestCode.SEND_BATCH_MESSAGE else "false",
+            "m": "true" if self.is_batch else "false",
         }
+
+    @property
+    def is_batch(self) -> bool:
+        """Tell whether it is several messages."""
+        return self.code == RequestCode.SEND_BATCH_MESSAGE
+
+    def carry(self, context: Mapping[str, str]) -> None:
+        """Add a trace context to the properties of each message that has none, where it fits.
+
+        Args:
+            context: names and values; what a message has of these names stays.
+        """
+        try:
+            size = len(encode_properties(context))
+        except MessageIllegalError:
+            return
+        if not self.is_batch:
+            own = len(encode_properties(self.properties))
+            self.properties |= _context_for(self.properties, own, context, size)
+            return
+        body, count = _batch_with(self.body, context, size)
+        if len(body) + count * _RECORD_HEAD_MAX <= BODY_SIZE_MAX:
+            self.body = body
 
     def prepare_transaction(self, group: str) -> None:
         """Let the broker keep the message until the transaction has ended."""
@@ -154,6 +194,39 @@ def batch_of(topic: str, messages: Iterable[bytes | Message], ids: UniqueIds) ->
     # brokers of 4.9 give each message the properties of the batch: it has no id of its own
     named = ",".join(names)
     return Outgoing(topic, encoded, {"WAIT": "true"}, named, RequestCode.SEND_BATCH_MESSAGE)
+
+
+def _context_for(
+    properties: Mapping[str, str], own_size: int, context: Mapping[str, str], size: int
+) -> dict[str, str]:
+    """What of a trace context, of so many bytes, is added to properties of so many bytes."""
+    if "traceparent" in properties or own_size + size > PROPERTIES_SIZE_MAX - _LEFT_TO_BROKERS:
+        return {}
+    return {name: value for name, value in context.items() if name not in properties}
+
+
+def _batch_with(body: bytes, context: Mapping[str, str], size: int) -> tuple[bytes, int]:
+    """(a batch with a trace context of so many bytes in each message, their number)."""
+    parts: list[bytes] = []
+    at = count = 0
+    while at < len(body):
+        item_size = _SIZE.unpack_from(body, at)[0]
+        tail_at = at + _ITEM.size + _ITEM.unpack_from(body, at)[4]
+        encoded = body[tail_at + _PROPERTIES_SIZE.size : at + item_size]
+        added = _context_for(decode_properties(encoded), len(encoded), context, size)
+        more = encode_properties(added)
+        if more and encoded and encoded[-1:] != b"\x02":
+            more = b"\x02" + more
+        parts += (
+            _SIZE.pack(item_size + len(more)),
+            body[at + _SIZE.size : tail_at],
+            _PROPERTIES_SIZE.pack(len(encoded) + len(more)),
+            encoded,
+            more,
+        )
+        at += item_size
+        count += 1
+    return b"".join(parts), count
 
 
 def reply_to(message: ReceivedMessage, body: bytes, ids: UniqueIds) -> Outgoing:

@@ -8,7 +8,7 @@ import logging
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Self, TypeAlias
+from typing import TYPE_CHECKING, Self, TypeAlias
 
 from rmqcore._codec import decode_message_id
 from rmqcore.arguments import whole_number
@@ -20,6 +20,7 @@ from rmqcore.client.received import decode_messages
 from rmqcore.client.replies import Replies
 from rmqcore.client.results import MessageQueue, SendResult, SendStatus, TransactionState
 from rmqcore.client.route import TopicRoute
+from rmqcore.client.tracing import send_spans
 from rmqcore.errors import ArgumentError, CorruptRecordError, MessageIllegalError, RmqCoreError
 from rmqcore.message import Message, ReceivedMessage
 from rmqcore.remoting import (
@@ -33,6 +34,9 @@ from rmqcore.remoting import (
     RequestRefusedError,
     ResponseCode,
 )
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +85,7 @@ class Producer:
         check_transaction: TransactionCheck | None = None,
         acl: AclSigner | None = None,
         tls: ssl.SSLContext | None = None,
+        tracer_provider: TracerProvider | None = None,
     ) -> None:
         """Prepare a producer; ``async with`` opens it.
 
@@ -93,6 +98,8 @@ class Producer:
             check_transaction: says, when a broker asks, what became of a transaction.
             acl: signs the requests.
             tls: trust for TLS; None connects without.
+            tracer_provider: OpenTelemetry's, for a span a send; None for what
+                `tracing.instrument` says, without which there are none.
 
         Raises:
             ArgumentError: an address is not host:port, the group no name that brokers accept, or
@@ -107,6 +114,7 @@ class Producer:
         self._retries = whole_number("retries", retries, 0)
         self._compress_above = compress_above
         self._check_transaction = check_transaction
+        self._spans = send_spans(tracer_provider)
         self._instance = ClientInstance(
             "producer", namesrv_addr, acl=acl, tls=tls, timeout_ms=timeout_ms, beat=self._beat
         )
@@ -208,6 +216,14 @@ class Producer:
             MessageIllegalError, NoRouteError, RemotingError: nothing was sent.
         """
         message = self._outgoing(topic, body, tags, keys, properties, delay_level, deliver_at_ms)
+        if self._spans is None:
+            await self._send_oneway(message, queue_id)
+            return
+        with self._spans.sending(message, self.client_id):
+            await self._send_oneway(message, queue_id)
+
+    async def _send_oneway(self, message: Outgoing, queue_id: int | None) -> None:
+        topic = message.topic
         queue = self._choose(topic, await self._queues(topic), queue_id, frozenset())
         fields = message.fields(self.group, queue.queue_id)
         address = self._instance.address_of(queue.broker_name)
@@ -434,8 +450,16 @@ class Producer:
     async def _send(
         self, message: Outgoing, queue_id: int | None, deadline: Deadline | None = None
     ) -> SendResult:
-        """Send until a broker has it, or no try is left. Source: sendDefaultImpl."""
         deadline = deadline or Deadline(self._instance.timeout_ms)
+        if self._spans is None:
+            return await self._try(message, queue_id, deadline)
+        with self._spans.sending(message, self.client_id) as span:
+            result = await self._try(message, queue_id, deadline)
+            self._spans.sent(span, result)
+            return result
+
+    async def _try(self, message: Outgoing, queue_id: int | None, deadline: Deadline) -> SendResult:
+        """Send until a broker has it, or no try is left. Source: sendDefaultImpl."""
         avoided: set[str] = set()
         tries = 1 if queue_id is not None else 1 + self._retries
         while True:

@@ -14,7 +14,14 @@ pytestmark = pytest.mark.process
 
 PAGE = Path(__file__).parents[2] / "docs" / "client.md"
 CODES = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
-SAID = ["0 SEND_OK\n", "three", "total 3\n", "COMMIT\nb'49'\n", "['broker-a']\n3\n"]
+SAID = [
+    "0 SEND_OK\n",
+    "three",
+    "total 3\n",
+    "COMMIT\nb'49'\n",
+    "['broker-a']\n3\n",
+    '"name": "process Bills"',
+]
 
 
 @pytest.fixture(scope="module")
