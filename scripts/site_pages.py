@@ -26,7 +26,10 @@ LINK = re.compile(r"(!?)\[([^\]]*)\]\((?![a-z]+:|#)([^)\s#]+)(#[^)\s]*)?\)")
 #: the pages of the API: title and what they show
 REFERENCE = {
     "index.md": ("rmqcore", ["rmqcore"]),
-    "client.md": ("rmqcore.client", ["rmqcore.client", "rmqcore.client.blocking"]),
+    "client.md": (
+        "rmqcore.client",
+        ["rmqcore.client", "rmqcore.client.blocking", "rmqcore.client.tracing"],
+    ),
     "others.md": (
         "Other modules",
         [
