@@ -15,7 +15,7 @@ from pyiceberg.exceptions import (
     NamespaceAlreadyExistsError,
     NoSuchTableError,
 )
-from pyiceberg.table import Table
+from pyiceberg.table import Table, TableProperties
 from pyiceberg.transforms import IdentityTransform
 
 from rmqcore.lake.sources import Offsets
@@ -81,7 +81,7 @@ class IcebergTarget:
         if known := set(self._schema.names) - set(table.schema().column_names):
             with table.update_schema() as update:
                 update.union_by_name(pa.schema([self._schema.field(name) for name in known]))
-            table = self._catalog.load_table(self._name)
+            table = self._loaded()
         # the commit is refused when the table is another than the one that was asked here
         if self._offsets_of(table) != since:
             raise TableChangedError(f"{self._name}: another follower has been there")
@@ -111,7 +111,7 @@ class IcebergTarget:
             except CommitFailedException as error:
                 raise TableChangedError(f"{self._name}: {error}") from error
             made += count
-            table = self._catalog.load_table(self._name)
+            table = self._loaded()
         return made
 
     def expire(self, keep_s: float) -> None:
@@ -123,9 +123,19 @@ class IcebergTarget:
 
     def _table(self) -> Table | None:
         try:
-            return self._catalog.load_table(self._name)
+            return self._loaded()
         except NoSuchTableError:
             return None
+
+    def _loaded(self) -> Table:
+        """The table as it is now; a commit of which another was faster is not tried again.
+
+        PyIceberg would put the same rows behind those of the other.
+        """
+        table = self._catalog.load_table(self._name)
+        properties = {**table.metadata.properties, TableProperties.COMMIT_NUM_RETRIES: "0"}
+        table.metadata = table.metadata.model_copy(update={"properties": properties})
+        return table
 
     def _new_table(self) -> Table:
         with suppress(NamespaceAlreadyExistsError):
@@ -133,7 +143,7 @@ class IcebergTarget:
         table = self._catalog.create_table(self._name, schema=self._schema)
         with table.update_spec() as update:
             update.add_field(DAY, IdentityTransform(), DAY)
-        return self._catalog.load_table(self._name)
+        return self._loaded()
 
     def _crowded(self, table: Table, now_s: float) -> dict[str, int]:
         """By day, how many small files it has, where these are to be made one."""

@@ -1,5 +1,6 @@
 """Tables that follow a topic: each message is a row once, and commits say how far they are."""
 
+import importlib
 import json
 import threading
 from functools import partial
@@ -159,6 +160,25 @@ def test_of_two_followers_one_is_refused(following, monkeypatch):
     with pytest.raises(TableChangedError):
         slow.run_once()
     assert len(following.rows()) == 2
+
+
+def test_of_two_commits_at_once_one_is_refused(following, monkeypatch):
+    target = importlib.import_module(f"rmqcore.lake.{following.keywords['table_format']}_target")
+    put(following.store, b"a", b"b")
+    following().run_once()
+    put(following.store, b"c")
+    # behind the question how far the table is, in front of the commit
+    with_day = target.with_day
+
+    def another_first(rows):
+        monkeypatch.setattr(target, "with_day", with_day)
+        following().run_once()
+        return with_day(rows)
+
+    monkeypatch.setattr(target, "with_day", another_first)
+    with pytest.raises(TableChangedError):
+        following().run_once()
+    assert [row["body"] for row in following.rows()] == [b"a", b"c", b"b"]
 
 
 def test_what_was_deleted_before_it_was_read_is_an_error_until_it_is_allowed(following):
