@@ -97,7 +97,8 @@ class TableFollower:
             good = good.append(field)
         refused = refused_schema(plain.append(pa.field("body", pa.binary())))
         options = None if storage_options is None else dict(storage_options)
-        place = os.fspath(table)
+        # with a slash at the end the second table would lie inside, where expiring deletes its files
+        place = os.fspath(table).rstrip("/")
         self._good = _target(table_format, place, good, options, self._source.topic)
         self._refused = _target(table_format, f"{place}{REFUSED}", refused, options, "refused")
 
@@ -133,7 +134,10 @@ class TableFollower:
             self._good.append(good, offsets, reached)
             rows, offsets = good.num_rows, reached
         compacted = self._good.compact(wall_clock_ms() / 1000)
-        behind = sum(span.stop - offsets.get(queue, span.first) for queue, span in there.items())
+        behind = sum(
+            span.stop - max(span.first, offsets.get(queue, span.first))
+            for queue, span in there.items()
+        )
         return Round(rows, refused, compacted, max(0, behind))
 
     def run(
@@ -223,7 +227,11 @@ class TableFollower:
         ]
         rows = rows.filter(pa.array(new, pa.bool_()))
         if rows.num_rows:
-            self._refused.append(rows, known, reached)
+            # a round that died had perhaps more of a queue
+            furthest = {
+                queue: max(known.get(queue, 0), offset) for queue, offset in reached.items()
+            }
+            self._refused.append(rows, known, {**known, **furthest})
         return int(rows.num_rows)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import rmqcore
 from rmqcore.errors import ConfigError, RmqCoreError
-from rmqcore.lake import Bodies, TableFollower, follower
+from rmqcore.lake import Bodies, Round, TableFollower, follower
 from rmqcore.lake.target import MissedMessagesError, TableChangedError
 
 deltalake = pytest.importorskip("deltalake")
@@ -91,6 +91,31 @@ def test_a_follower_that_dies_between_two_commits_has_each_row_once(
     following(bodies=bodies).run_once()
     assert [row["body"] for row in following.rows()] == ["a", "b"]
     assert [row["body"] for row in following.refused()] == [b"\xff", b"\xfe"]
+
+
+def test_a_round_with_less_of_a_queue_than_one_that_died_puts_nothing_aside_twice(
+    following, monkeypatch
+):
+    bodies = Bodies("text")
+    put(following.store, *[b"\xff"] * 4)
+    first = following(bodies=bodies)
+    monkeypatch.setattr(first._good, "append", lambda *_: None)
+    monkeypatch.setattr(first._good, "compact", lambda _: 0)
+    first.run_once()
+    with rmqcore.open_store(following.store, **SIZES) as store:
+        for _ in range(20):
+            store.put("T", b"\xfe")
+    monkeypatch.setattr(follower, "ROWS_MAX", 6)
+    while following(bodies=bodies).run_once().behind:
+        pass
+    assert [row["body"] for row in following.refused()].count(b"\xff") == 4
+
+
+def test_the_table_beside_lies_beside_whatever_the_table_is_called(tmp_path):
+    put(tmp_path / "store", b"\xff")
+    one = TableFollower(tmp_path / "store", f"{tmp_path}/table/", topic="T", bodies=Bodies("text"))
+    assert one.run_once().refused == 1
+    assert len(rows_of(tmp_path / "table~dlq", "delta")) == 1
 
 
 def test_a_topic_with_a_long_past_comes_in_many_commits(following, monkeypatch):
@@ -195,7 +220,7 @@ def test_what_was_deleted_before_it_was_read_is_an_error_until_it_is_allowed(fol
         one.run_once()
     allowing = following(allow_loss=True)
     allowing._source.spans = lambda: later
-    assert allowing.run_once().rows == 0
+    assert allowing.run_once() == Round(0, 0, 0, 0)
 
 
 def test_a_topic_that_was_made_anew_is_not_taken_for_the_old_one(following):
