@@ -97,7 +97,7 @@ class TableFollower:
             good = good.append(field)
         refused = refused_schema(plain.append(pa.field("body", pa.binary())))
         options = None if storage_options is None else dict(storage_options)
-        # with a slash at the end the second table would lie inside, where expiring deletes its files
+        # behind a slash the second table would lie inside, where expiring deletes its files
         place = os.fspath(table).rstrip("/")
         self._good = _target(table_format, place, good, options, self._source.topic)
         self._refused = _target(table_format, f"{place}{REFUSED}", refused, options, "refused")

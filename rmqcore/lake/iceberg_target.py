@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
@@ -15,6 +17,7 @@ from pyiceberg.exceptions import (
     NamespaceAlreadyExistsError,
     NoSuchTableError,
 )
+from pyiceberg.manifest import ManifestContent, ManifestEntry
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.transforms import IdentityTransform
 
@@ -35,6 +38,9 @@ from rmqcore.scan.tables import ICEBERG_CATALOG, iceberg_properties
 from rmqcore.world import wall_clock_ms
 
 NAMESPACE: Final = "rmq"
+#: PyIceberg makes small files one by reading and writing all of their day; a day whose files have
+#: more bytes keeps them.
+_DAY_SIZE_MAX: Final = 256 << 20
 
 
 class IcebergTarget:
@@ -147,19 +153,28 @@ class IcebergTarget:
 
     def _crowded(self, table: Table, now_s: float) -> dict[str, int]:
         """By day, how many small files it has, where these are to be made one."""
-        files: Any = table.inspect.files().to_pylist()
-        ages = {}
-        for each in table.inspect.entries().to_pylist():
-            snapshot = table.snapshot_by_id(each["snapshot_id"])
-            age_s = 0.0 if snapshot is None else now_s - snapshot.timestamp_ms / 1000
-            ages[each["data_file"]["file_path"]] = age_s
-        by_day: dict[str, list[float]] = {}
-        for file in files:
-            if file["file_size_in_bytes"] < SMALL_SIZE:
-                day = str(file["partition"][DAY])
-                by_day.setdefault(day, []).append(ages.get(file["file_path"], 0.0))
+        small: dict[str, list[float]] = {}
+        sizes: dict[str, int] = {}
+        for entry in self._entries(table):
+            file = entry.data_file
+            day = str(file.partition[0])
+            sizes[day] = sizes.get(day, 0) + file.file_size_in_bytes
+            if file.file_size_in_bytes < SMALL_SIZE:
+                snapshot = table.snapshot_by_id(entry.snapshot_id or 0)
+                # forgotten are only old ones
+                age_s = math.inf if snapshot is None else now_s - snapshot.timestamp_ms / 1000
+                small.setdefault(day, []).append(age_s)
         return {
             day: len(old)
-            for day, old in by_day.items()
-            if len(old) >= SMALL_COUNT or (len(old) > 1 and max(old) >= SMALL_AGE_S)
+            for day, old in small.items()
+            if sizes[day] <= _DAY_SIZE_MAX
+            and (len(old) >= SMALL_COUNT or (len(old) > 1 and max(old) >= SMALL_AGE_S))
         }
+
+    @staticmethod
+    def _entries(table: Table) -> Iterator[ManifestEntry]:
+        """The files of the newest snapshot."""
+        snapshot = table.current_snapshot()
+        for manifest in [] if snapshot is None else snapshot.manifests(table.io):
+            if manifest.content == ManifestContent.DATA:
+                yield from manifest.fetch_manifest_entry(table.io)

@@ -176,6 +176,15 @@ def test_small_files_are_made_one_and_progress_stays(following, monkeypatch):
     assert len(following.rows()) == 3
 
 
+def test_a_day_that_is_too_large_to_be_read_keeps_its_files(tmp_path, monkeypatch):
+    monkeypatch.setattr("rmqcore.lake.iceberg_target.SMALL_COUNT", 2)
+    monkeypatch.setattr("rmqcore.lake.iceberg_target._DAY_SIZE_MAX", 1)
+    one = TableFollower(tmp_path / "store", tmp_path / "table", topic="T", table_format="iceberg")
+    for body in (b"a", b"b", b"c"):
+        put(tmp_path / "store", body)
+        assert one.run_once().compacted == 0
+
+
 def test_of_two_followers_one_is_refused(following, monkeypatch):
     put(following.store, b"a", b"b")
     slow = following()
