@@ -23,7 +23,8 @@ from rmqcore.lake.target import (
     without_offsets,
 )
 
-#: By this name, of whose versions one only gets in, two followers exclude each other.
+#: By this name, of whose versions one only gets in, two followers exclude each other; the version
+#: is the sum of how far queues were read, which each commit with rows makes larger.
 _APP: Final = "rmqcore"
 #: Commits of others that are looked through for the newest of a follower.
 _LOOKED_THROUGH: Final = 1000
@@ -51,10 +52,16 @@ class DeltaTarget:
         return {} if table is None else self._offsets_of(table)
 
     def _offsets_of(self, table: DeltaTable) -> Offsets:
-        for commit in table.history(_LOOKED_THROUGH):
-            if OFFSETS in commit:
-                return parse_offsets(str(commit[OFFSETS]), self._place)
-        if table.count():
+        # a compaction that was overtaken says what was before the newest rows
+        newest = table.transaction_version(_APP)
+        # nearly always the last commit says it
+        for looked_through in (1, _LOOKED_THROUGH):
+            for commit in table.history(looked_through):
+                if OFFSETS in commit:
+                    found = parse_offsets(str(commit[OFFSETS]), self._place)
+                    if newest is None or sum(found.values()) >= newest:
+                        return found
+        if newest is not None or table.count():
             raise without_offsets(self._place)
         return {}
 

@@ -102,11 +102,12 @@ class IcebergTarget:
     def compact(self, now_s: float) -> int:
         """See `Target`."""
         table = self._table()
-        offsets = self.offsets()
-        if table is None or not offsets:
+        if table is None:
             return 0
         made = 0
         for day, count in self._crowded(table, now_s).items():
+            # of the table that is overwritten: another is refused
+            offsets = self._offsets_of(table)
             of_day = f"{DAY} = '{day}'"
             try:
                 table.overwrite(

@@ -176,6 +176,22 @@ def test_small_files_are_made_one_and_progress_stays(following, monkeypatch):
     assert len(following.rows()) == 3
 
 
+def test_a_compaction_that_is_overtaken_brings_no_row_again(tmp_path, monkeypatch):
+    one = TableFollower(tmp_path / "store", tmp_path / "table", topic="T")
+    for body in (b"a", b"b"):
+        put(tmp_path / "store", body)
+        behind = one._good.offsets()
+        monkeypatch.setattr(one._good, "compact", lambda _: 0)
+        one.run_once()
+    monkeypatch.undo()
+    monkeypatch.setattr("rmqcore.lake.delta_target.SMALL_COUNT", 2)
+    overtaken = TableFollower(tmp_path / "store", tmp_path / "table", topic="T")._good
+    monkeypatch.setattr(overtaken, "offsets", lambda: behind)
+    assert overtaken.compact(0) == 2
+    assert one.run_once().rows == 0
+    assert [row["body"] for row in rows_of(tmp_path / "table", "delta")] == [b"a", b"b"]
+
+
 def test_a_day_that_is_too_large_to_be_read_keeps_its_files(tmp_path, monkeypatch):
     monkeypatch.setattr("rmqcore.lake.iceberg_target.SMALL_COUNT", 2)
     monkeypatch.setattr("rmqcore.lake.iceberg_target._DAY_SIZE_MAX", 1)
