@@ -29,6 +29,9 @@ _TYPES: Final[dict[str, pa.DataType]] = {
     "json": pa.string(),
 }
 _SMALLEST: Final = {"int": -(1 << 31), "long": -(1 << 63)}
+#: The years 1 to 9999, in Unix milliseconds: other times no reader shows.
+_FIRST_MS: Final = -62_135_596_800_000
+_LAST_MS: Final = 253_402_300_799_999
 _TAKEN: Final = frozenset(
     {"topic", "broker", "queue_id", "queue_offset", "store_timestamp", "born_timestamp", "day"}
     | {"keys", "tags", "unique_key", "properties", "body", ERROR}
@@ -97,8 +100,10 @@ class Bodies:
         else:
             fields = tuple(_named_field(name, kind) for name, kind in told.items())
         names = [field.name for field in fields]
+        # tables tell no case of columns
+        lower = [name.lower() for name in names]
         for name in names:
-            if name in _TAKEN or names.count(name) > 1:
+            if name.lower() in _TAKEN or lower.count(name.lower()) > 1:
                 raise ConfigError("schema", name, "a name that no other column has")
         return cls("json", fields)
 
@@ -138,7 +143,7 @@ class Bodies:
             text = body.decode("utf-8")
             if self.kind == "text":
                 return text, None
-            value = json.loads(text)
+            value = json.loads(text, parse_constant=_no_constant)
         except UnicodeDecodeError as error:
             return None, f"no UTF-8: {error.reason} at byte {error.start}"
         except (ValueError, RecursionError) as error:
@@ -154,7 +159,7 @@ class Bodies:
                 continue
             try:
                 found[field.name] = _CONVERTERS[field.kind](given)
-            except (TypeError, ValueError, OverflowError) as error:
+            except (TypeError, ValueError, OverflowError, RecursionError) as error:
                 return None, f"{field.name} is no {field.kind}: {error}"
         return found, None
 
@@ -232,11 +237,18 @@ def _text(value: object) -> str:
 
 
 def _moment(value: object) -> int:
-    return _whole("long")(value) * 1000
+    whole = _whole("long")(value)
+    if not _FIRST_MS <= whole <= _LAST_MS:
+        raise OverflowError(str(whole))
+    return whole * 1000
 
 
 def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return _text(json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(name)
 
 
 _CONVERTERS: Final[dict[str, Callable[[Any], Any]]] = {

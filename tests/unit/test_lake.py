@@ -11,6 +11,7 @@ import pytest
 import rmqcore
 from rmqcore.errors import ConfigError, RmqCoreError
 from rmqcore.lake import Bodies, Round, TableFollower, follower
+from rmqcore.lake.bodies import Field
 from rmqcore.lake.target import MissedMessagesError, TableChangedError
 
 deltalake = pytest.importorskip("deltalake")
@@ -152,6 +153,23 @@ def test_bodies_become_columns_and_what_does_not_fit_is_put_aside(following, tmp
         "no UTF-8: invalid start byte at byte 0",
         "no JSON object",
     }
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"at": 9223372036854775807}',
+        b'{"at": 253402300800000}',
+        b'{"more": {"x": "\\ud800"}}',
+        b'{"more": NaN}',
+        b'{"more": 1e999}',
+    ],
+)
+def test_a_body_that_no_column_takes_does_not_fit(body):
+    fields = (Field("at", "timestamp-millis"), Field("more", "json"))
+    table = pa.table({"body": pa.array([b"{}", body], pa.binary())})
+    good, rest = Bodies("json", fields).apply(table)
+    assert (good.num_rows, rest.column("body").to_pylist()) == (1, [body])
 
 
 def test_a_schema_may_grow(following, tmp_path):
@@ -296,6 +314,7 @@ def test_rounds_come_until_they_are_ended_and_failures_are_told(tmp_path):
         ("[]", "an object"),
         ('{"a": "money"}', "one of"),
         ('{"body": "string"}', "no other column"),
+        ('{"a": "long", "A": "string"}', "no other column"),
         ("nothing", "Expecting value"),
     ],
 )
