@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import pyarrow as pa
@@ -17,6 +19,7 @@ from rmqcore.lake.target import (
     SMALL_COUNT,
     SMALL_SIZE,
     TableChangedError,
+    check_types,
     offsets_text,
     parse_offsets,
     with_day,
@@ -67,18 +70,11 @@ class DeltaTarget:
 
     def append(self, rows: pa.Table, since: Offsets, offsets: Offsets) -> None:
         """See `Target`."""
-        table = self._table()
-        if table is None:
-            table = DeltaTable.create(
-                self._place,
-                self._schema,
-                partition_by=[DAY],
-                mode="ignore",
-                storage_options=self._options,
-            )
+        table = self._table() or self._new_table()
         if self._offsets_of(table) != since:
             raise TableChangedError(f"{self._place}: another follower has been there")
-        try:
+        check_types(pa.schema(table.schema().to_arrow()), self._schema, self._place)
+        with self._errors():
             write_deltalake(
                 table,
                 with_day(rows).select(self._schema.names).cast(self._schema),
@@ -91,10 +87,6 @@ class DeltaTarget:
                     app_transactions=[Transaction(_APP, sum(offsets.values()))],
                 ),
             )
-        except CommitFailedError as error:
-            raise TableChangedError(f"{self._place}: {error}") from error
-        except DeltaError as error:
-            raise RmqCoreError(f"{self._place}: {error}") from error
 
     def compact(self, now_s: float) -> int:
         """See `Target`."""
@@ -104,12 +96,13 @@ class DeltaTarget:
             return 0
         made = 0
         for day in self._crowded(table, now_s):
-            told = table.optimize.compact(
-                partition_filters=[(DAY, "=", day)],
-                commit_properties=CommitProperties(
-                    custom_metadata={OFFSETS: offsets_text(offsets)}
-                ),
-            )
+            with self._errors():
+                told = table.optimize.compact(
+                    partition_filters=[(DAY, "=", day)],
+                    commit_properties=CommitProperties(
+                        custom_metadata={OFFSETS: offsets_text(offsets)}
+                    ),
+                )
             made += int(told["numFilesRemoved"])
         return made
 
@@ -120,13 +113,37 @@ class DeltaTarget:
             return
         hours = max(1, round(keep_s / 3600))
         kept = CommitProperties(custom_metadata={OFFSETS: offsets_text(self.offsets())})
-        table.vacuum(hours, dry_run=False, enforce_retention_duration=False, commit_properties=kept)
-        table.cleanup_metadata()
+        with self._errors():
+            table.vacuum(
+                hours, dry_run=False, enforce_retention_duration=False, commit_properties=kept
+            )
+            table.cleanup_metadata()
 
     def _table(self) -> DeltaTable | None:
-        if not DeltaTable.is_deltatable(self._place, self._options):
-            return None
-        return DeltaTable(self._place, storage_options=self._options)
+        with self._errors():
+            if not DeltaTable.is_deltatable(self._place, self._options):
+                return None
+            return DeltaTable(self._place, storage_options=self._options)
+
+    def _new_table(self) -> DeltaTable:
+        with self._errors():
+            return DeltaTable.create(
+                self._place,
+                self._schema,
+                partition_by=[DAY],
+                mode="ignore",
+                storage_options=self._options,
+            )
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """What the package raises, as errors of ours."""
+        try:
+            yield
+        except CommitFailedError as error:
+            raise TableChangedError(f"{self._place}: {error}") from error
+        except DeltaError as error:
+            raise RmqCoreError(f"{self._place}: {error}") from error
 
     def _crowded(self, table: DeltaTable, now_s: float) -> list[str]:
         """The days with small files that are to be made one."""

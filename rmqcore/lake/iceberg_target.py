@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -16,6 +16,7 @@ from pyiceberg.exceptions import (
     CommitFailedException,
     NamespaceAlreadyExistsError,
     NoSuchTableError,
+    TableAlreadyExistsError,
 )
 from pyiceberg.manifest import ManifestContent, ManifestEntry
 from pyiceberg.table import Table, TableProperties
@@ -29,6 +30,7 @@ from rmqcore.lake.target import (
     SMALL_COUNT,
     SMALL_SIZE,
     TableChangedError,
+    check_types,
     offsets_text,
     parse_offsets,
     with_day,
@@ -84,20 +86,19 @@ class IcebergTarget:
     def append(self, rows: pa.Table, since: Offsets, offsets: Offsets) -> None:
         """See `Target`."""
         table = self._table() or self._new_table()
+        check_types(table.schema().as_arrow(), self._schema, self._name)
         if known := set(self._schema.names) - set(table.schema().column_names):
-            with table.update_schema() as update:
+            with self._errors(), table.update_schema() as update:
                 update.union_by_name(pa.schema([self._schema.field(name) for name in known]))
             table = self._loaded()
         # the commit is refused when the table is another than the one that was asked here
         if self._offsets_of(table) != since:
             raise TableChangedError(f"{self._name}: another follower has been there")
-        try:
+        with self._errors():
             table.append(
                 with_day(rows).select(self._schema.names).cast(self._schema),
                 snapshot_properties={OFFSETS: offsets_text(offsets)},
             )
-        except CommitFailedException as error:
-            raise TableChangedError(f"{self._name}: {error}") from error
 
     def compact(self, now_s: float) -> int:
         """See `Target`."""
@@ -109,14 +110,12 @@ class IcebergTarget:
             # of the table that is overwritten: another is refused
             offsets = self._offsets_of(table)
             of_day = f"{DAY} = '{day}'"
-            try:
+            with self._errors():
                 table.overwrite(
                     table.scan(row_filter=of_day).to_arrow(),
                     overwrite_filter=of_day,
                     snapshot_properties={OFFSETS: offsets_text(offsets)},
                 )
-            except CommitFailedException as error:
-                raise TableChangedError(f"{self._name}: {error}") from error
             made += count
             table = self._loaded()
         return made
@@ -126,7 +125,10 @@ class IcebergTarget:
         table = self._table()
         if table is not None and len(table.snapshots()) > 1:
             before = datetime.fromtimestamp(wall_clock_ms() / 1000 - keep_s, UTC)
-            table.maintenance.expire_snapshots().older_than(before.replace(tzinfo=None)).commit()
+            with self._errors():
+                table.maintenance.expire_snapshots().older_than(
+                    before.replace(tzinfo=None)
+                ).commit()
 
     def _table(self) -> Table | None:
         try:
@@ -147,10 +149,22 @@ class IcebergTarget:
     def _new_table(self) -> Table:
         with suppress(NamespaceAlreadyExistsError):
             self._catalog.create_namespace(self._name.partition(".")[0])
-        table = self._catalog.create_table(self._name, schema=self._schema)
-        with table.update_spec() as update:
+        # in one commit: a table without its partitions is never there
+        with (
+            self._errors(),
+            self._catalog.create_table_transaction(self._name, self._schema) as creation,
+            creation.update_spec() as update,
+        ):
             update.add_field(DAY, IdentityTransform(), DAY)
         return self._loaded()
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """What a commit raises of which another was faster, as an error of ours."""
+        try:
+            yield
+        except (CommitFailedException, TableAlreadyExistsError) as error:
+            raise TableChangedError(f"{self._name}: {error}") from error
 
     def _crowded(self, table: Table, now_s: float) -> dict[str, int]:
         """By day, how many small files it has, where these are to be made one."""

@@ -22,6 +22,10 @@ SMALL_COUNT: Final = 16
 SMALL_AGE_S: Final = 3600.0
 
 
+#: As these types some tables show columns.
+_LARGE: Final = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
+
+
 class TableChangedError(RmqCoreError):
     """Another writer has committed meanwhile; nothing of this commit is in the table."""
 
@@ -87,6 +91,23 @@ def parse_offsets(text: str, table: str) -> Offsets:
         raise RmqCoreError(
             f"{table}: what a commit says of its queues is no text of ours"
         ) from error
+
+
+def check_types(there: pa.Schema, wanted: pa.Schema, table: str) -> None:
+    """Refuse columns that a table has with another type: their values would be cut to it.
+
+    Raises:
+        RmqCoreError: it has one.
+    """
+    for field in wanted:
+        kind = field.type
+        if field.name in there.names and not pa.types.is_nested(kind):
+            found = there.field(field.name).type
+            if found not in (kind, _LARGE.get(kind)):
+                raise RmqCoreError(
+                    f"{table}: the column {field.name} has the type {found}, and not {kind}; give "
+                    "the new one another name, or the follower a table of its own"
+                )
 
 
 def without_offsets(table: str) -> RmqCoreError:

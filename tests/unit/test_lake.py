@@ -183,6 +183,22 @@ def test_a_schema_may_grow(following, tmp_path):
     assert [(row["id"], row["name"]) for row in following.rows()] == [(1, None), (2, "n")]
 
 
+def test_a_column_of_another_type_is_refused(following):
+    put(following.store, b'{"id": 1}')
+    following(bodies=Bodies("json", (Field("id", "int"),))).run_once()
+    put(following.store, b'{"id": 1.5}')
+    with pytest.raises(RmqCoreError, match="the column id has the type int32, and not double"):
+        following(bodies=Bodies("json", (Field("id", "double"),))).run_once()
+
+
+def test_a_table_that_cannot_be_read_is_told_as_such(tmp_path):
+    put(tmp_path / "store", b"a")
+    (tmp_path / "table" / "_delta_log").mkdir(parents=True)
+    (tmp_path / "table" / "_delta_log" / f"{0:020}.json").write_text("nothing")
+    with pytest.raises(RmqCoreError, match="table"):
+        TableFollower(tmp_path / "store", tmp_path / "table", topic="T").run_once()
+
+
 def test_small_files_are_made_one_and_progress_stays(following, monkeypatch):
     monkeypatch.setattr(f"rmqcore.lake.{following.keywords['table_format']}_target.SMALL_COUNT", 3)
     for number in range(3):
