@@ -24,6 +24,8 @@ from rmqcore.world import monotonic_s, wall_clock_ms
 REFUSED: Final = "~dlq"
 #: A commit has at most this many messages, so that a table of months begins in many commits.
 ROWS_MAX: Final = 1_000_000
+#: A commit has about this many bytes at most, which are in memory together.
+BYTES_MAX: Final = 256 << 20
 #: States of a table that are older are forgotten; readers have so long for a query, in seconds.
 KEEP_S: Final = 7 * 86_400.0
 _EXPIRE_EVERY_S: Final = 3600.0
@@ -114,7 +116,7 @@ class TableFollower:
         """Nothing is held between rounds."""
 
     def run_once(self) -> Round:
-        """Bring what the topic has got since the last commit, `ROWS_MAX` messages at most.
+        """Bring what the topic has got since the last commit, `ROWS_MAX` or `BYTES_MAX` at most.
 
         Raises:
             MissedMessagesError: retention was faster; nothing was committed.
@@ -126,7 +128,7 @@ class TableFollower:
         wanted = self._wanted(there, offsets)
         rows = refused = 0
         if wanted:
-            found = self._source.read(wanted)
+            found, wanted = self._source.read(wanted, BYTES_MAX)
             self._check_there(wanted)
             good, rest = self._bodies.apply(found)
             reached = {**offsets, **{queue: span.stop for queue, span in wanted.items()}}

@@ -6,9 +6,9 @@ Either tells which queue offsets there are, and gives the messages of ranges of 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -52,8 +52,13 @@ class Source(Protocol):
         """What each queue has now."""
         ...
 
-    def read(self, spans: dict[str, Span]) -> pa.Table:
-        """The messages of spans, with the columns `COLUMNS` and ``broker``."""
+    def read(self, spans: dict[str, Span], bytes_max: int) -> tuple[pa.Table, dict[str, Span]]:
+        """The messages of spans, with the columns `COLUMNS` and ``broker``; and what was read.
+
+        Args:
+            spans: by queue.
+            bytes_max: with a batch that reaches so many bytes it ends, and spans become shorter.
+        """
         ...
 
 
@@ -99,7 +104,7 @@ class StoreSource:
                 if topic == self.topic
             }
 
-    def read(self, spans: dict[str, Span]) -> pa.Table:
+    def read(self, spans: dict[str, Span], bytes_max: int) -> tuple[pa.Table, dict[str, Span]]:
         """See `Source`."""
         wanted = {int(queue.rpartition("/")[2]): tuple(span) for queue, span in spans.items()}
         batches = read_store(
@@ -110,7 +115,10 @@ class StoreSource:
             queue_ids=sorted(wanted),
             queue_offsets={self.topic: wanted},
         )
-        return _with_broker(pa.table(batches), self._BROKER)
+        found, is_whole = _up_to(bytes_max, batches)
+        # the order of the log is that of each queue in it
+        read = spans if is_whole else _seen(found, spans)
+        return _with_broker(found, self._BROKER), read
 
 
 class ClusterSource:
@@ -132,27 +140,47 @@ class ClusterSource:
         self._ranges = {f"{one.queue.broker_name}/{one.queue.queue_id}": one for one in ranges}
         return {name: Span(one.first, one.stop) for name, one in self._ranges.items()}
 
-    def read(self, spans: dict[str, Span]) -> pa.Table:
-        """See `Source`.
+    def read(self, spans: dict[str, Span], bytes_max: int) -> tuple[pa.Table, dict[str, Span]]:
+        """See `Source`; each queue may have the same part of the bytes.
 
         Raises:
             MessagesGoneError, RemotingError: retention was faster, or a broker does not answer.
         """
-        tables = []
-        for name, (first, stop) in spans.items():
+        tables, read = [_nothing()], {}
+        for name, span in spans.items():
             known = self._ranges[name]
-            piece = QueueRange(known.queue, known.addresses, first, stop)
-            batches = [_arrow(each) for each in self._batches(piece)]
-            if batches:
-                tables.append(_with_broker(pa.Table.from_batches(batches), known.queue.broker_name))
-        return pa.concat_tables(tables) if tables else _nothing()
+            piece = QueueRange(known.queue, known.addresses, span.first, span.stop)
+            found, is_whole = _up_to(bytes_max // len(spans), self._batches(piece))
+            read.update({name: span} if is_whole else _seen(found, {name: span}))
+            tables.append(_with_broker(found, known.queue.broker_name))
+        return pa.concat_tables(tables), read
 
     def _batches(self, piece: QueueRange) -> Iterator[ColumnBatch]:
         return read_range(self._access, piece, COLUMNS, plain_bodies=True)
 
 
-def _arrow(batch: ColumnBatch) -> pa.RecordBatch:
-    return pa.record_batch(batch)
+def _up_to(bytes_max: int, batches: Iterable[ColumnBatch]) -> tuple[pa.Table, bool]:
+    """Batches up to that which reaches so many bytes; whether these are all."""
+    found, size = [pa.record_batch(ColumnDecoder(COLUMNS, row_max=1).take())], 0
+    for batch in batches:
+        found.append(pa.record_batch(batch))
+        size += found[-1].nbytes
+        if size >= bytes_max:
+            return pa.Table.from_batches(found), False
+    return pa.Table.from_batches(found), True
+
+
+def _seen(table: pa.Table, spans: dict[str, Span]) -> dict[str, Span]:
+    """Spans up to the last message of each queue in a table; those without one left out."""
+    last = table.group_by("queue_id").aggregate([("queue_offset", "max")])
+    columns = last["queue_id"].to_pylist(), last["queue_offset_max"].to_pylist()
+    stops = dict(zip(*columns, strict=True))
+    ids = {queue: int(queue.rpartition("/")[2]) for queue in spans}
+    return {
+        queue: Span(span.first, min(span.stop, stops[ids[queue]] + 1))
+        for queue, span in spans.items()
+        if ids[queue] in stops
+    }
 
 
 def _with_broker(table: pa.Table, broker: str) -> pa.Table:
@@ -160,5 +188,5 @@ def _with_broker(table: pa.Table, broker: str) -> pa.Table:
     return table.add_column(1, pa.field("broker", pa.string()), names)
 
 
-def _nothing() -> Any:
-    return _with_broker(pa.table(ColumnDecoder(COLUMNS, row_max=1).take()), "")
+def _nothing() -> pa.Table:
+    return _with_broker(_up_to(0, ())[0], "")

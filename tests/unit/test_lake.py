@@ -129,6 +129,20 @@ def test_a_topic_with_a_long_past_comes_in_many_commits(following, monkeypatch):
     assert len(following.rows()) == 11
 
 
+def test_a_commit_has_no_more_bytes_than_memory_holds(tmp_path, monkeypatch):
+    monkeypatch.setattr(follower, "BYTES_MAX", 1)
+    with rmqcore.open_store(tmp_path / "store", mapped_file_size_commit_log=64 << 20) as store:
+        for number in range(6):
+            store.put("T", bytes([number]) * (4 << 20 if number else 1), queue_id=number % 2)
+    one = TableFollower(tmp_path / "store", tmp_path / "table", topic="T")
+    rounds = [one.run_once()]
+    while rounds[-1].behind:
+        rounds.append(one.run_once())
+    assert len(rounds) > 1
+    rows = rows_of(tmp_path / "table", "delta")
+    assert [row["body"][0] for row in rows] == [0, 2, 4, 1, 3, 5]
+
+
 def test_bodies_become_columns_and_what_does_not_fit_is_put_aside(following, tmp_path):
     schema = tmp_path / "schema.json"
     schema.write_text('{"id": "long!", "name": "string", "at": "timestamp-millis", "more": "json"}')
