@@ -74,8 +74,12 @@ def table(
     How far it is stands in the table's own commits: killed anywhere, run it again, and each message
     is a row once. Bodies that do not fit go to a second table, TABLE~dlq, with the reason.
     """
+    if schema is not None and body is Body.TEXT:
+        raise typer.BadParameter("--schema names columns of JSON bodies; write --body json")
     bodies = Bodies(body.value) if schema is None else Bodies.of_schema(schema)
-    every_s = parse_duration(every) or 60.0
+    every_s = parse_duration(every)
+    if not every_s:
+        raise typer.BadParameter(f"--every {every} is no time; write 1s or more")
     follower = TableFollower(
         source,
         directory,

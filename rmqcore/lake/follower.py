@@ -12,11 +12,12 @@ from typing import Final, Self
 
 import pyarrow as pa
 
-from rmqcore.errors import ConfigError, RmqCoreError
+from rmqcore.errors import ConfigError, RecordsGoneError, RmqCoreError
 from rmqcore.lake.bodies import Bodies, refused_schema
 from rmqcore.lake.sources import COLUMNS, Offsets, Source, Span, open_source
 from rmqcore.lake.target import MissedMessagesError, TableChangedError, Target
 from rmqcore.remoting import RemotingError
+from rmqcore.scan.cluster import MessagesGoneError
 from rmqcore.scan.tables import TABLE_FORMATS, require_package
 from rmqcore.world import monotonic_s, wall_clock_ms
 
@@ -28,6 +29,8 @@ ROWS_MAX: Final = 1_000_000
 BYTES_MAX: Final = 256 << 20
 #: States of a table that are older are forgotten; readers have so long for a query, in seconds.
 KEEP_S: Final = 7 * 86_400.0
+#: Behind messages that are gone the next round goes on, or says that they are missing.
+_PASSING: Final = (RemotingError, TableChangedError, RecordsGoneError, MessagesGoneError)
 _EXPIRE_EVERY_S: Final = 3600.0
 _TYPES: Final = {
     "queue_id": pa.int32(),
@@ -156,7 +159,8 @@ class TableFollower:
             stop: ends it.
             told: called after each round.
             failed: called with what a round has failed with that may pass: a broker that does not
-                answer, another writer who was faster. None raises it.
+                answer, another writer who was faster, messages that were deleted while they were
+                read. None raises it.
 
         Raises:
             MissedMessagesError: as `run_once`; to go on would lose messages.
@@ -168,7 +172,7 @@ class TableFollower:
                 if monotonic_s() >= expires_s:
                     self.expire()
                     expires_s = monotonic_s() + _EXPIRE_EVERY_S
-            except (RemotingError, TableChangedError) as error:
+            except _PASSING as error:
                 if failed is None:
                     raise
                 failed(error)

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, Protocol
 import pyarrow as pa
 
 from rmqcore.errors import ConfigError
+from rmqcore.files.consume_queue import LIGHT_QUEUE_PREFIX
 from rmqcore.native.columns._arrow import ColumnBatch
 from rmqcore.native.columns._columns import ColumnDecoder
 from rmqcore.scan.cluster import Access, Cluster, QueueRange, parse_namesrv_url, read_range
@@ -70,17 +71,26 @@ def open_source(place: str | os.PathLike[str], topic: str | None) -> Source:
         topic: which; None where the URL names it.
 
     Raises:
-        ConfigError: no topic is named, or two.
-        StoreNotFoundError: there is no store.
+        ConfigError: no topic is named, or two, or a light queue.
     """
     if "://" in os.fspath(place) or os.fspath(place).startswith("namesrv:"):
         access, named = parse_namesrv_url(place)
         if topic not in (None, named):
             raise ConfigError("topic", topic, f"the URL names {named!r}")
+        _refuse_light(named)
         return ClusterSource(access, named)
     if topic is None:
         raise ConfigError("topic", topic, "the topic whose messages the table gets")
+    _refuse_light(topic)
     return StoreSource(Path(place), topic)
+
+
+def _refuse_light(topic: str) -> None:
+    """Refuse a queue whose messages have the offsets of another topic."""
+    if topic.startswith(LIGHT_QUEUE_PREFIX):
+        raise ConfigError(
+            "topic", topic, "a topic whose messages are its own; this is a light queue"
+        )
 
 
 class StoreSource:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import rmqcore
-from rmqcore.errors import ConfigError, RmqCoreError
+from rmqcore.errors import ConfigError, RecordsGoneError, RmqCoreError
 from rmqcore.lake import Bodies, Round, TableFollower, follower
 from rmqcore.lake.bodies import Field
 from rmqcore.lake.target import MissedMessagesError, TableChangedError
@@ -313,7 +313,10 @@ def test_a_table_of_somebody_else_is_left_alone(tmp_path):
         TableFollower(tmp_path / "store", tmp_path / "table", topic="T").run_once()
 
 
-def test_rounds_come_until_they_are_ended_and_failures_are_told(tmp_path):
+@pytest.mark.parametrize(
+    "failure", [TableChangedError("another was faster"), RecordsGoneError("commitlog/0", 7)]
+)
+def test_rounds_come_until_they_are_ended_and_failures_are_told(tmp_path, failure):
     put(tmp_path / "store", b"a")
     one, stop, told, failed = (
         TableFollower(tmp_path / "store", tmp_path / "table", topic="T"),
@@ -325,7 +328,7 @@ def test_rounds_come_until_they_are_ended_and_failures_are_told(tmp_path):
 
     def first_fails():
         if not failed:
-            raise TableChangedError("another was faster")
+            raise failure
         return whole()
 
     def end(done):
@@ -334,7 +337,7 @@ def test_rounds_come_until_they_are_ended_and_failures_are_told(tmp_path):
 
     one.run_once = first_fails
     one.run(0.001, stop, end, failed.append)
-    assert [str(error) for error in failed] == ["another was faster"]
+    assert failed == [failure]
     assert [done.rows for done in told] == [1]
 
 
@@ -375,7 +378,11 @@ def test_an_avro_record_names_columns(tmp_path):
 
 @pytest.mark.parametrize(
     ("settings", "what"),
-    [({"table_format": "hudi"}, "delta, iceberg"), ({"topic": None}, "the topic whose messages")],
+    [
+        ({"table_format": "hudi"}, "delta, iceberg"),
+        ({"topic": None}, "the topic whose messages"),
+        ({"topic": "%LMQ%phone"}, "light queue"),
+    ],
 )
 def test_a_follower_that_cannot_be_is_refused(tmp_path, settings, what):
     with pytest.raises(ConfigError, match=what):
