@@ -27,6 +27,8 @@ pytestmark = pytest.mark.process
         (["cat", "S", "--nonsense"], "No such option: --nonsense"),
         (["cat", "S", "-n", "many"], "Invalid value for '-n'"),
         (["stat", "S", "-c", "[bold]x[/bold]"], "[bold]x[/bold]"),
+        (["table", "S", "T", "--every", "0s"], "--every 0s is no time"),
+        (["table", "S", "T", "--body", "text", "--schema", "F"], "--schema names columns"),
     ],
 )
 def test_wrong_usage_is_one_line_or_a_json_object(rmqcore, words, said):

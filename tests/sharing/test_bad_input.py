@@ -10,7 +10,7 @@ from children import Forked
 from patience import TIMEOUT_S
 
 import rmqcore
-from rmqcore import DiskFullError, Message, RmqCoreError, StoreError
+from rmqcore import ConfigError, DiskFullError, Message, RmqCoreError, StoreError
 from rmqcore.remoting import RemotingCommand
 from rmqcore.store.sharing import calls, shared_handle
 from rmqcore.store.sharing.calls import STORE_CALL, request_of, result_of
@@ -44,6 +44,27 @@ def owner_with_little_room(path):
             ready()
 
     return Forked(own)
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf"), True, "10", None])
+def test_what_is_no_time_is_refused_and_makes_no_store(store_path, timeout):
+    with pytest.raises(ConfigError, match="owner_timeout_ms"):
+        rmqcore.open_shared(store_path, owner_timeout_ms=timeout)
+    assert not store_path.exists()
+
+
+def test_at_the_end_of_a_process_one_store_that_fails_to_close_keeps_no_other_open(monkeypatch):
+    class Handle:
+        path = "store"
+        closed = 0
+
+        def close(self):
+            Handle.closed += 1
+            raise StoreError("the disk is gone")
+
+    monkeypatch.setattr(shared_handle, "_HANDLES", [Handle(), Handle()])
+    shared_handle._close_handles()
+    assert Handle.closed == 2
 
 
 @pytest.mark.process

@@ -46,7 +46,7 @@ def open_shared(
         **settings: single settings by name; they win over ``config``.
 
     Raises:
-        ConfigError: as `open_store`.
+        ConfigError: as `open_store`, or no time.
         StoreLockedError: the store is open for writing in a process that does not share it.
         OwnerTimeoutError: the owner is stopped, or hangs.
         StoreError: gevent or eventlet has replaced this process's threads.

@@ -6,16 +6,19 @@ import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from rmqcore.config import load_config
-from rmqcore.errors import StoreError
+from rmqcore.errors import ConfigError, StoreError
 from rmqcore.files.store_dir import StoreDir, make_directory
 from rmqcore.store.sharing.shared_handle import Progress
 from rmqcore.store.sharing.shared_store import SharedMessageStore, SharedStore
 
 if TYPE_CHECKING:
     from rmqcore.store.opening import ConfigSource
+
+#: A day: an owner that has answered nothing for so long does not come back.
+_TIMEOUT_MS_MAX: Final = 86_400_000
 
 
 def open_handle(
@@ -30,6 +33,7 @@ def open_handle(
 ) -> SharedStore:
     """See `rmqcore.open_shared`."""
     _refuse_greenlets(path)
+    _check_timeout(owner_timeout_ms)
     loaded = load_config(config, profile=profile, **settings)
     loaded.check_for_writing()
     whole = Path(path).absolute()
@@ -38,6 +42,17 @@ def open_handle(
     else:
         StoreDir(whole, loaded.store_path_commit_log).require()
     return cast("SharedStore", SharedMessageStore(whole, loaded, progress, owner_timeout_ms))
+
+
+def _check_timeout(owner_timeout_ms: object) -> None:
+    """Refuse what no time is, or one that never ends: NaN is no time."""
+    is_number = isinstance(owner_timeout_ms, int | float) and not isinstance(owner_timeout_ms, bool)
+    if not (is_number and 0 < cast("float", owner_timeout_ms) <= _TIMEOUT_MS_MAX):
+        raise ConfigError(
+            "owner_timeout_ms",
+            owner_timeout_ms,
+            f"milliseconds, above 0 and up to {_TIMEOUT_MS_MAX}",
+        )
 
 
 def _refuse_greenlets(path: str | os.PathLike[str]) -> None:

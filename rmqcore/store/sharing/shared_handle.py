@@ -383,7 +383,8 @@ def _close_handles() -> None:
 def _close(handle: SharedStoreHandle) -> None:
     try:
         handle.close()
-    except OSError:
+    except (OSError, RmqCoreError):
+        # the others are to be closed, too
         _log.exception("%s: could not be closed in order", handle.path)
 
 
