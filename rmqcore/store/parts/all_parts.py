@@ -104,6 +104,7 @@ class Parts:
             self.handle,
             self.settings,
             self.files.writer,
+            self.files.consume_queues,
             self.log_services.reput,
             self.log_services.group_commit,
             self.health.flags,

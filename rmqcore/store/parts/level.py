@@ -9,6 +9,7 @@ from rmqcore.errors import DiskFullError
 from rmqcore.native.base._lock import ReentrantLock
 
 if TYPE_CHECKING:
+    from rmqcore.derived.consume_queue_store import ConsumeQueueStore
     from rmqcore.files.commit_log_writer import CommitLogWriter
     from rmqcore.services.flush import GroupCommitService
     from rmqcore.services.reput import ReputMessageService
@@ -24,6 +25,7 @@ class Level:
         handle: says whether the store is open.
         settings: say how long the disk is waited for.
         writer: of the log.
+        queues: all consume queues.
         reput: dispatches.
         group_commit: flushes what has to be on the disk before it is dispatched.
         flags: up, no flush helps.
@@ -36,6 +38,7 @@ class Level:
         handle: Handle,
         settings: Settings,
         writer: CommitLogWriter,
+        queues: ConsumeQueueStore,
         reput: ReputMessageService,
         group_commit: GroupCommitService,
         flags: RunningFlags,
@@ -43,6 +46,7 @@ class Level:
         self._handle = handle
         self._settings = settings
         self._writer = writer
+        self._queues = queues
         self._reput = reput
         self._group_commit = group_commit
         self._flags = flags
@@ -81,7 +85,19 @@ class Level:
                 self._reput.catch_up()
 
     def catch_up_queue(self, topic: str, queue_id: int) -> None:
-        """Catch up with one queue."""
+        """Catch up with one queue; while none of its own messages waits, others' go on waiting.
+
+        So who reads one queue and puts into another leaves it to the reput service to dispatch many
+        records at a time.
+        """
+        handle, tail = self._handle, self._writer.tail
+        if not (handle.closed or handle.forked or tail.follows):
+            if self._reput.offset >= tail.max_offset:
+                return
+            # a slave's tail numbers nothing: it does not know what waits
+            queue = self._queues.find(topic, queue_id)
+            if tail.next_queue_offset(topic, queue_id) == (queue.max_offset if queue else 0):
+                return
         self.catch_up_all()
 
     def catch_up_log(self) -> None:
