@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 _encode = json.JSONEncoder(ensure_ascii=False).encode
+_encode_compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 #: One token: a string, a brace or a number. Each is matched whole or not at all, so that no
 #: character is looked at twice; a string needs no end, or every quote of a text without ends would
 #: search for one.
@@ -123,6 +124,15 @@ def format_compact_java_json(value: object, *, quote_keys: bool = False) -> str:
         parts = [format_compact_java_json(entry, quote_keys=quote_keys) for entry in value]
         return "[" + ",".join(parts) + "]"
     return _format_plain(value)
+
+
+def format_plain_object(value: dict[str, object]) -> str:
+    """As `format_compact_java_json`, quicker, where both are standard JSON.
+
+    Args:
+        value: its keys are texts; its values texts, numbers, booleans or lists of those.
+    """
+    return _encode_compact(value)
 
 
 def _format_plain(value: object) -> str:

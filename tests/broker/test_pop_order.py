@@ -146,7 +146,9 @@ def test_an_attempt_that_comes_a_second_time_gets_the_same(with_broker):
     with_broker(scenario)
 
 
-def test_a_batch_of_acknowledgements_lets_a_queue_go_on(with_broker):
+def test_a_batch_of_acknowledgements_lets_a_queue_go_on(with_broker, clock):
+    """Receipts of another pop in the same millisecond are not taken for those of the last one."""
+
     async def scenario(broker, peer):
         await send_many(peer, 5, queues=1)
         answer = await pop_in_order(peer, count=4)

@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 
 from rmqcore.config import StoreConfig, parse_broker_conf, to_broker_conf
 from rmqcore.errors import ConfigError
-from rmqcore.java.json import format_compact_java_json, format_java_json, parse_java_json
+from rmqcore.java.json import (
+    format_compact_java_json,
+    format_java_json,
+    format_plain_object,
+    parse_java_json,
+)
 from rmqcore.java.properties import format_property, parse_properties
 
 pytestmark = pytest.mark.logic
@@ -72,6 +77,11 @@ def test_integer_keys_come_back_as_text(value):
 @given(JSON)
 def test_compact_json_reads_back(value):
     assert parse_java_json(format_compact_java_json(value)) == value
+
+
+@given(st.dictionaries(TEXT, TEXT | st.integers() | st.booleans() | st.lists(st.integers())))
+def test_a_plain_object_is_written_as_compact_json_is(value):
+    assert format_plain_object(value) == format_compact_java_json(value)
 
 
 def test_compact_json_has_no_blank_and_quotes_integer_keys_when_asked():

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -190,6 +190,13 @@ class PopOrder:
             *(f"0 qo{queue_id}%{offset} {count}" for offset, count in counts.items()),
             f"0 {queue_id} {least}",
         ]
+
+    def pop_time_ms(self, keys: Iterable[OrderKey], now_ms: int) -> int:
+        """The time of a pop of queues, Unix time: that of no batch that they have handed out."""
+        taken = {self._batches[key].pop_time_ms for key in keys if key in self._batches}
+        while now_ms in taken:
+            now_ms += 1
+        return now_ms
 
     def acknowledge(self, key: OrderKey, offset: int, pop_time_ms: int) -> int | None:
         """Note that a message is done with.

@@ -248,8 +248,12 @@ class PopMessages:
         """
         self._turn += 1
         again = retry_topic_of(wanted.group, wanted.topic)
+        pop_time_ms = self._checkpoints.pop_time_ms(wanted.topic, again)
+        if wanted.ordered:
+            keys = [(wanted.topic, wanted.group, queue_id) for queue_id in self._queues(wanted)]
+            pop_time_ms = self._order.pop_time_ms(keys, pop_time_ms)
         found = _Popped(
-            self._checkpoints.pop_time_ms(wanted.topic, again),
+            pop_time_ms,
             ORDERED if wanted.ordered else self._turn % REVIVE_QUEUES,
             max(1, wanted.count),
             self._config().max_transfer_bytes_on_message_in_memory,
@@ -305,14 +309,14 @@ class PopMessages:
             return
         if wanted.ordered and self._due_ms(wanted, queue_id) > found.pop_time_ms:
             return
-        start = self._position(wanted, topic, queue_id, flag)
+        start, most = self._position(wanted, topic, queue_id, flag)
         following = reached = start
-        if found.left > 0 and start < self._store.max_queue_offset(topic, queue_id):
+        if found.left > 0 and start < most:
             subscription = Subscription(topic) if flag == RETRY else wanted.subscription
             asked = QueueRange(topic, queue_id, start, found.left, subscription)
             if found.cold is not None and not self._cold.is_cached(asked):
                 found.cold.append(asked)
-                found.rest += self._store.max_queue_offset(topic, queue_id) - start
+                found.rest += most - start
                 return
             try:
                 result = fetch(self._store, asked, max(1, found.left_bytes))
@@ -321,6 +325,7 @@ class PopMessages:
                 logger.exception("queue %d of %s cannot be popped", queue_id, topic)
                 return
             following = reached = result.next_queue_offset
+            most = result.max_queue_offset
             if result.status is GetMessageStatus.FOUND:
                 checkpoint = Checkpoint(
                     topic,
@@ -348,7 +353,6 @@ class PopMessages:
                 self._add(found, checkpoint, flag, result, wanted.topic)
             if following != start:
                 self._store.consumer_offsets.commit(topic, wanted.group, queue_id, following)
-        most = self._store.max_queue_offset(topic, queue_id)
         found.rest += max(0, most - reached)
         found.unseen |= start < reached < most
 
@@ -382,19 +386,24 @@ class PopMessages:
         found.left -= len(records)
         found.left_bytes -= sum(map(len, records))
 
-    def _position(self, wanted: PopRequest, topic: str, queue_id: int, flag: int) -> int:
-        """Where the next pop of a queue begins; a new group's place is kept at once."""
+    def _position(
+        self, wanted: PopRequest, topic: str, queue_id: int, flag: int
+    ) -> tuple[int, int]:
+        """Where the next pop of a queue begins, and where the queue ends.
+
+        A new group's place is kept at once.
+        """
         self._offsets.resets.pop((wanted.group, topic, queue_id), None)
         least = self._store.min_queue_offset(topic, queue_id)
         most = self._store.max_queue_offset(topic, queue_id)
         stored = self._store.consumer_offsets.get(topic, wanted.group, queue_id)
         if stored is not None and stored >= 0:
-            return max(least, min(stored, most))
+            return max(least, min(stored, most)), most
         start = least
         if wanted.from_last and flag == NORMAL and not self._offsets.is_young(topic, queue_id):
             start = max(least, most - 1)
         self._store.consumer_offsets.commit(topic, wanted.group, queue_id, start)
-        return start
+        return start, most
 
     # ---- request 200052: peek
 

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from rmqcore.broker.state.bodies import java_body
-from rmqcore.java.json import parse_java_json
+from rmqcore.java.json import format_plain_object, parse_java_json
 from rmqcore.message import RETRY_PREFIX
 from rmqcore.remoting import RequestRefusedError, ResponseCode
 
@@ -122,7 +121,7 @@ class Checkpoint:
 
     def to_java(self, broker_name: str) -> bytes:
         """The body of its record."""
-        return java_body(
+        return _body(
             {
                 "bm": 0,
                 "bn": broker_name,
@@ -188,7 +187,7 @@ def ack_body(key: CheckpointKey, offsets: Sequence[int], broker_name: str) -> by
     }
     if not single:
         body["aol"] = list(offsets)
-    return java_body(body)
+    return _body(body)
 
 
 def read_ack(body: bytes) -> tuple[CheckpointKey, list[int]]:
@@ -209,6 +208,10 @@ def read_ack(body: bytes) -> tuple[CheckpointKey, list[int]]:
     if isinstance(many, list):
         return key, [int(offset) for offset in many]
     return key, [_whole(fields, "ao")]
+
+
+def _body(fields: dict[str, object]) -> bytes:
+    return format_plain_object(fields).encode(errors="replace")
 
 
 def _fields(body: bytes) -> dict[str, Any]:
