@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
@@ -17,8 +17,8 @@ class CallConnection(Protocol):
 
     peer: str
 
-    def send_message(self, call: Call, message: bytes) -> None:
-        """Send one message of a call's answer."""
+    def send_messages(self, call: Call, messages: Sequence[bytes]) -> None:
+        """Send messages of a call's answer."""
 
     def consumed(self, size: int) -> None:
         """Note that a streamed message is not kept here any more."""
@@ -108,10 +108,10 @@ class Call:
             self._gone = asyncio.Event()
         await self._gone.wait()
 
-    def send(self, message: bytes) -> None:
-        """Send one message of an answer that has several."""
+    def send(self, *messages: bytes) -> None:
+        """Send messages of an answer that has several."""
         if not self.closed:
-            self._connection.send_message(self, message)
+            self._connection.send_messages(self, messages)
 
     async def receive(self) -> bytes | None:
         """The next message of a client that streams; None when there is no further one."""

@@ -150,6 +150,9 @@ class Cluster(Protocol):
     async def topic(self, name: str) -> TopicView | None:
         """A topic; None when there is none."""
 
+    def known_group(self, name: str) -> GroupView | None:
+        """A consumer group that was looked up a moment ago; None: see `group`."""
+
     async def topic_to_be(self, name: str) -> TopicView | None:
         """What a topic would be that its first use makes; None where brokers make none so."""
 

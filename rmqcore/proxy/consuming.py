@@ -35,6 +35,7 @@ _AssignmentResponse: Final = v2_class("QueryAssignmentResponse")
 _ChangeResponse: Final = v2_class("ChangeInvisibleDurationResponse")
 _DeadResponse: Final = v2_class("ForwardMessageToDeadLetterQueueResponse")
 _ReceiveResponse: Final = v2_class("ReceiveMessageResponse")
+_RECEIVE_OK: Final = _ReceiveResponse(status=OK).SerializeToString()
 
 BATCH_MAX: Final = 32
 _ACKS_MAX: Final = 1024
@@ -128,29 +129,84 @@ class ConsumerCalls:
 
     # ---- ReceiveMessage
 
-    async def receive(self, call: Call, caller: Caller, request: V2Message) -> None:
+    def receive(self, call: Call, caller: Caller, request: V2Message) -> Awaitable[None] | None:
         """Hand messages out: their status, themselves, the time."""
-        try:
-            wanted = self._wanted(call, request)
-            if wanted.renews:
-                self._note(caller)
-            view = await self._view(wanted.topic, caller)
-            group = await self._cluster.group(wanted.group)
-            popped = await self._pop(call, caller, wanted, view, group)
-        except RefusedError as error:
-            refused = status(error.code, error.reason)
-            call.send(_ReceiveResponse(status=refused).SerializeToString())
-            return
+        wanted = self._wanted(call, request)
+        if wanted.renews:
+            self._note(caller)
+        view = self._cluster.known_topic(wanted.topic)
+        group = self._cluster.known_group(wanted.group)
+        if view is None or group is None:
+            return self._receive(call, caller, request, wanted)
+        broker_name = self._broker_of(wanted, view)
+        asked = self._ask(call, caller, wanted, group, broker_name)
+        if not isinstance(asked, RemotingCommand):
+            return self._receive_later(call, caller, request, wanted, group, broker_name, asked)
+        popped = _popped_of(asked, broker_name)
+        if any(self._is_left_out(wanted, group, each) for each in popped):
+            return self._hand_out_some(call, caller, request, wanted, group, popped)
+        self._hand_out(call, caller, request, wanted, popped)
+        return None
+
+    async def _receive(
+        self, call: Call, caller: Caller, request: V2Message, wanted: _Wanted
+    ) -> None:
+        """As `receive`, of a topic or a group that has to be looked up."""
+        view = await self._view(wanted.topic, caller)
+        group = await self._cluster.group(wanted.group)
+        broker_name = self._broker_of(wanted, view)
+        asked = self._ask(call, caller, wanted, group, broker_name)
+        if isinstance(asked, RemotingCommand):
+            popped = _popped_of(asked, broker_name)
+            await self._hand_out_some(call, caller, request, wanted, group, popped)
+        else:
+            await self._receive_later(call, caller, request, wanted, group, broker_name, asked)
+
+    async def _receive_later(
+        self,
+        call: Call,
+        caller: Caller,
+        request: V2Message,
+        wanted: _Wanted,
+        group: GroupView,
+        broker_name: str,
+        asked: Awaitable[RemotingCommand],
+    ) -> None:
+        """As `receive`, of a broker that does not answer at once."""
+        answer = await self._while_waited_for(call, caller, wanted, broker_name, asked)
+        popped = [] if answer is None else _popped_of(answer, broker_name)
+        await self._hand_out_some(call, caller, request, wanted, group, popped)
+
+    async def _hand_out_some(
+        self,
+        call: Call,
+        caller: Caller,
+        request: V2Message,
+        wanted: _Wanted,
+        group: GroupView,
+        popped: list[Popped],
+    ) -> None:
+        """Hand out those of what was popped that the group wants, while the client is there."""
         if call.closed:
             await self._return(caller, wanted, popped)
             return
         deliverable = await self._deliverable(caller, wanted, group, popped)
+        self._hand_out(call, caller, request, wanted, deliverable)
+
+    def _hand_out(
+        self,
+        call: Call,
+        caller: Caller,
+        request: V2Message,
+        wanted: _Wanted,
+        deliverable: list[Popped],
+    ) -> None:
         if not deliverable:
             none = status(Code.MESSAGE_NOT_FOUND, "no new message")
             call.send(_ReceiveResponse(status=none).SerializeToString())
             return
-        call.send(_ReceiveResponse(status=OK).SerializeToString())
         topic = request.message_queue.topic
+        answers = [_RECEIVE_OK]
         for each in deliverable:
             handle = str(each.handle)
             if wanted.renews:
@@ -158,9 +214,10 @@ class ConsumerCalls:
             message = outgoing(
                 each.message, topic, handle=handle, invisible_ms=each.handle.invisible_ms
             )
-            call.send(_ReceiveResponse(message=message).SerializeToString())
+            answers.append(_ReceiveResponse(message=message).SerializeToString())
         now = timestamp(wall_clock_ms())
-        call.send(_ReceiveResponse(delivery_timestamp=now).SerializeToString())
+        answers.append(_ReceiveResponse(delivery_timestamp=now).SerializeToString())
+        call.send(*answers)
 
     def _wanted(self, call: Call, request: V2Message) -> _Wanted:
         """Read a request.
@@ -197,11 +254,10 @@ class ConsumerCalls:
             request.auto_renew,
         )
 
-    async def _pop(
-        self, call: Call, caller: Caller, wanted: _Wanted, view: TopicView, group: GroupView
-    ) -> list[Popped]:
+    def _ask(
+        self, call: Call, caller: Caller, wanted: _Wanted, group: GroupView, broker_name: str
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
         """What a broker hands out now, or while the call may wait."""
-        broker_name = self._broker_of(wanted, view)
         fields = {
             "consumerGroup": wanted.group,
             "topic": wanted.topic,
@@ -220,19 +276,9 @@ class ConsumerCalls:
         if wanted.attempt_id:
             fields["attemptId"] = wanted.attempt_id
         request = RemotingCommand(RequestCode.POP_MESSAGE, fields)
-        asked = self._cluster.ask(
+        return self._cluster.ask(
             broker_name, request, caller, call=call, timeout_ms=wanted.poll_ms + _POP_LATE_MS
         )
-        if isinstance(asked, RemotingCommand):
-            answer = asked
-        else:
-            waited = await self._while_waited_for(call, caller, wanted, broker_name, asked)
-            if waited is None:
-                return []
-            answer = waited
-        if answer.code in (ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND):
-            return []
-        return popped_of(expect_success(answer), broker_name)
 
     async def _while_waited_for(
         self,
@@ -297,19 +343,28 @@ class ConsumerCalls:
         self, caller: Caller, wanted: _Wanted, group: GroupView, popped: list[Popped]
     ) -> list[Popped]:
         """Those of what was popped that the group wants, and has not been given too often."""
-        found, tags = [], wanted.tags
+        found = []
         for each in popped:
-            if each.message.reconsume_times >= group.attempt_max:
+            if not self._is_left_out(wanted, group, each):
+                found.append(each)
+            elif each.message.reconsume_times >= group.attempt_max:
                 most = group.attempt_max
                 await self._bury(
                     caller, wanted.group, wanted.topic, each.handle, each.message, most
                 )
-            elif tags is not None and each.message.tags not in tags:
-                # brokers of RocketMQ compare the hash of tags alone
-                await self._acknowledge(caller, wanted.group, wanted.topic, each.handle)
             else:
-                found.append(each)
+                await self._acknowledge(caller, wanted.group, wanted.topic, each.handle)
         return found
+
+    @staticmethod
+    def _is_left_out(wanted: _Wanted, group: GroupView, popped: Popped) -> bool:
+        """Tell whether a message was given too often, or is not wanted.
+
+        Brokers of RocketMQ compare the hash of tags alone.
+        """
+        if popped.message.reconsume_times >= group.attempt_max:
+            return True
+        return wanted.tags is not None and popped.message.tags not in wanted.tags
 
     # ---- AckMessage
 
@@ -319,33 +374,63 @@ class ConsumerCalls:
         """Be done with messages; each has an entry in the answer."""
         if not 0 < len(request.entries) <= _ACKS_MAX:
             raise RefusedError(Code.BAD_REQUEST, f"1 to {_ACKS_MAX} entries a request")
-        return self._acknowledge_all(caller, request)
-
-    async def _acknowledge_all(self, caller: Caller, request: V2Message) -> V2Message:
         group, topic = group_name(request.group), topic_name(request.topic)
-        entries = []
+        done: list[V2Message] = []
         for entry in request.entries:
+            given = entry.receipt_handle
+            if self._renewals.is_kept(caller, group, given):
+                return self._acknowledge_rest(caller, request, done, None)
             try:
-                handle = await self._renewals.stop_renewing(caller, group, entry.receipt_handle)
-                await self._acknowledge(caller, group, topic, handle)
-                done = OK
+                handle = ReceiptHandle.parse_open(given)
+                answer = self._ask_to_acknowledge(caller, group, topic, handle)
+                if not isinstance(answer, RemotingCommand):
+                    return self._acknowledge_rest(caller, request, done, answer)
+                _expect_known(answer)
+                done.append(OK)
             except RefusedError as error:
-                done = status(error.code, error.reason)
-            entries.append(
-                _AckEntry(
-                    message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=done
-                )
-            )
-        first = entries[0].status
-        if any(each.status.code != first.code for each in entries):
-            first = status(Code.MULTIPLE_RESULTS)
-        return _AckResponse(status=first, entries=entries)
+                done.append(status(error.code, error.reason))
+        return _acknowledged(request, done)
+
+    async def _acknowledge_rest(
+        self,
+        caller: Caller,
+        request: V2Message,
+        done: list[V2Message],
+        asked: Awaitable[RemotingCommand] | None,
+    ) -> V2Message:
+        """Go on with entries that have to be waited for.
+
+        Args:
+            caller: who makes the call.
+            request: its message.
+            done: what the first entries have come to.
+            asked: gives the broker's answer to the next one; None: it was not asked yet.
+        """
+        group, topic = group_name(request.group), topic_name(request.topic)
+        for entry in request.entries[len(done) :]:
+            try:
+                if asked is None:
+                    given = entry.receipt_handle
+                    handle = await self._renewals.stop_renewing(caller, group, given)
+                    await self._acknowledge(caller, group, topic, handle)
+                else:
+                    first, asked = asked, None
+                    _expect_known(await first)
+                done.append(OK)
+            except RefusedError as error:
+                done.append(status(error.code, error.reason))
+        return _acknowledged(request, done)
+
+    def _ask_to_acknowledge(
+        self, caller: Caller, group: str, topic: str, handle: ReceiptHandle
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
+        command = RemotingCommand(RequestCode.ACK_MESSAGE, handle.fields(group, topic))
+        return self._cluster.ask(handle.broker_name, command, caller)
 
     async def _acknowledge(
         self, caller: Caller, group: str, topic: str, handle: ReceiptHandle
     ) -> None:
-        command = RemotingCommand(RequestCode.ACK_MESSAGE, handle.fields(group, topic))
-        answer = self._cluster.ask(handle.broker_name, command, caller)
+        answer = self._ask_to_acknowledge(caller, group, topic, handle)
         _expect_known(answer if isinstance(answer, RemotingCommand) else await answer)
 
     # ---- ChangeInvisibleDuration
@@ -405,6 +490,25 @@ class ConsumerCalls:
         answer = self._cluster.ask(handle.broker_name, command, caller)
         expect_success(answer if isinstance(answer, RemotingCommand) else await answer)
         await self._acknowledge(caller, group, topic, handle)
+
+
+def _popped_of(answer: RemotingCommand, broker_name: str) -> list[Popped]:
+    """What a broker has handed out; nothing where it found none in time."""
+    if answer.code in (ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND):
+        return []
+    return popped_of(expect_success(answer), broker_name)
+
+
+def _acknowledged(request: V2Message, done: list[V2Message]) -> V2Message:
+    """The answer to an AckMessage, of what each of its entries has come to."""
+    entries = [
+        _AckEntry(message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=each)
+        for entry, each in zip(request.entries, done, strict=True)
+    ]
+    first = entries[0].status
+    if any(each.status.code != first.code for each in entries):
+        first = status(Code.MULTIPLE_RESULTS)
+    return _AckResponse(status=first, entries=entries)
 
 
 def check_invisible(invisible_ms: int) -> None:

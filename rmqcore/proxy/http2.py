@@ -17,7 +17,7 @@ import asyncio
 import logging
 import struct
 import urllib.parse
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -331,12 +331,13 @@ class Http2Connection(OtherProtocol):
         logger.exception("%r: %s failed", self, path)
         self.fail(call, GrpcStatus.INTERNAL, "the call failed; the log of the server says why")
 
-    def send_message(self, call: Call, message: bytes) -> None:
-        """Send one message of a call's answer."""
+    def send_messages(self, call: Call, messages: Sequence[bytes]) -> None:
+        """Send messages of a call's answer."""
         if not call.head_sent:
             call.head_sent = True
             self._http2.send_response(call.stream_id, _HEAD)
-        self._http2.send_data(call.stream_id, _PREFIX.pack(False, len(message)) + message)
+        parts = [part for each in messages for part in (_PREFIX.pack(False, len(each)), each)]
+        self._http2.send_data(call.stream_id, b"".join(parts))
         self._plan_flush()
 
     def _done(self, call: Call, answer: bytes | None) -> None:
@@ -345,7 +346,7 @@ class Http2Connection(OtherProtocol):
             return
         try:
             if answer is not None:
-                self.send_message(call, answer)
+                self.send_messages(call, (answer,))
             elif not call.head_sent:
                 call.head_sent = True
                 self._http2.send_response(call.stream_id, _HEAD)

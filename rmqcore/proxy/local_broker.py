@@ -82,6 +82,10 @@ class LocalBroker:
         """See `Cluster`."""
         return self._topics.get(name)
 
+    def known_group(self, name: str) -> GroupView | None:
+        """See `Cluster`."""
+        return self._groups.get(name)
+
     async def topic(self, name: str) -> TopicView | None:
         """See `Cluster`."""
         known = self.known_topic(name)
@@ -102,7 +106,7 @@ class LocalBroker:
 
     async def group(self, name: str) -> GroupView:
         """See `Cluster`."""
-        known = self._groups.get(name)
+        known = self.known_group(name)
         if known is not None:
             return known
         answer = await self._asked_self(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": name})

@@ -131,6 +131,10 @@ class RemoteCluster:
         """See `Cluster`."""
         return self._topics.get(name)
 
+    def known_group(self, name: str) -> GroupView | None:
+        """See `Cluster`."""
+        return self._groups.get(name)
+
     async def topic(self, name: str) -> TopicView | None:
         """See `Cluster`."""
         known = self.known_topic(name)
@@ -200,7 +204,7 @@ class RemoteCluster:
 
     async def group(self, name: str) -> GroupView:
         """See `Cluster`. A group that no broker knows yet is as brokers make it."""
-        known = self._groups.get(name)
+        known = self.known_group(name)
         if known is not None:
             return known
         view = GroupView()

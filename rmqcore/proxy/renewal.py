@@ -88,6 +88,11 @@ class Renewals:
         self._count += (group, given) not in mine
         mine[group, given] = _Kept(caller, group, topic, handle, monotonic_s())
 
+    def is_kept(self, caller: Caller, group: str, given: str) -> bool:
+        """Tell whether a message is kept for a client, so that its handle may have changed."""
+        mine = self._kept.get(caller.client_id)
+        return mine is not None and (group, given) in mine
+
     async def stop_renewing(self, caller: Caller, group: str, given: str) -> ReceiptHandle:
         """The handle that counts now for one that was given; it is not renewed any more.
 

@@ -127,6 +127,8 @@ class Service:
             except DecodeError as error:
                 reason = f"the message is no {name}Request"
                 raise CallFailedError(GrpcStatus.INVALID_ARGUMENT, reason) from error
+            except RequestRefusedError as error:
+                return refused(RefusedError(Code.INTERNAL_SERVER_ERROR, error.remark))
             if answer is None:
                 return None
             if inspect.isawaitable(answer):
