@@ -181,6 +181,10 @@ class Follower:
                 self._show(queue)
 
     @steady
+    def is_level(self, topic: str, queue_id: int) -> bool:
+        """False: another process may have put something."""
+        return False
+
     def catch_up_log(self) -> None:
         """Catch up with the log and the index."""
         self._check_open()

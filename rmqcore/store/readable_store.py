@@ -64,6 +64,10 @@ class ReadableStore(ColumnReads):
         """See `Reading.fetch`."""
         self._reading.fetch(topic, queue_id, queue_offset, **bounds)
 
+    def queue_bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """See `Reading.queue_bounds`."""
+        return self._reading.queue_bounds(topic, queue_id)
+
     def queues(self) -> list[tuple[str, int]]:
         """See `Reading.queues`."""
         return self._reading.queues()

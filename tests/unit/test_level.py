@@ -22,7 +22,9 @@ def test_a_read_of_one_queue_leaves_what_waits_for_others(store_path):
         reput = stop_dispatch(store)
         store.put("Others", b"2")
         assert [each.body for each in store.get_message("Mine", 0, 0)] == [b"1"]
+        assert [each.body for each in store.get_cached("Mine", 0, 0, 32, 1 << 20)] == [b"1"]
         assert (store.min_queue_offset("Mine", 0), store.max_queue_offset("Mine", 0)) == (0, 1)
+        assert store.queue_bounds("Mine", 0) == (0, 1)
         assert store.max_queue_offset("Mine", 1) == store.max_queue_offset("Nobody", 0) == 0
         assert reput.behind > 0
         assert store.max_queue_offset("Others", 0) == 1

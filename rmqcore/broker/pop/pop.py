@@ -314,15 +314,16 @@ class PopMessages:
         if found.left > 0 and start < most:
             subscription = Subscription(topic) if flag == RETRY else wanted.subscription
             asked = QueueRange(topic, queue_id, start, found.left, subscription)
-            if found.cold is not None and not self._cold.is_cached(asked):
-                found.cold.append(asked)
-                found.rest += most - start
-                return
             try:
-                result = fetch(self._store, asked, max(1, found.left_bytes))
-                messages = result.messages
+                result = self._get(asked, max(1, found.left_bytes), found.cold is None)
+                messages = [] if result is None else result.messages
             except CorruptStoreError:
                 logger.exception("queue %d of %s cannot be popped", queue_id, topic)
+                return
+            if result is None:
+                if found.cold is not None:
+                    found.cold.append(asked)
+                found.rest += most - start
                 return
             following = reached = result.next_queue_offset
             most = result.max_queue_offset
@@ -355,6 +356,17 @@ class PopMessages:
                 self._store.consumer_offsets.commit(topic, wanted.group, queue_id, following)
         found.rest += max(0, most - reached)
         found.unseen |= start < reached < most
+
+    def _get(self, asked: QueueRange, max_bytes: int, may_wait: bool) -> Found | None:
+        """What there is of a range; None where the disk has to be read, and must not be."""
+        topic, queue_id, offset, count, subscription = asked
+        if subscription.by_tags and subscription.tags is None:
+            result = self._store.get_cached(topic, queue_id, offset, count, max_bytes)
+            if result is not None:
+                return result
+        if not (may_wait or self._cold.is_cached(asked)):
+            return None
+        return fetch(self._store, asked, max_bytes)
 
     def _due_ms(self, wanted: PopRequest, queue_id: int) -> int:
         """Until when a queue waits for what was handed out in order, Unix time."""
@@ -394,8 +406,7 @@ class PopMessages:
         A new group's place is kept at once.
         """
         self._offsets.resets.pop((wanted.group, topic, queue_id), None)
-        least = self._store.min_queue_offset(topic, queue_id)
-        most = self._store.max_queue_offset(topic, queue_id)
+        least, most = self._store.queue_bounds(topic, queue_id)
         stored = self._store.consumer_offsets.get(topic, wanted.group, queue_id)
         if stored is not None and stored >= 0:
             return max(least, min(stored, most)), most

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rmqcore._codec import decode_message_id, tags_code
 from rmqcore.errors import CorruptConsumeQueueError, CorruptRecordError
@@ -72,6 +72,12 @@ class QueryExplanation:
         return "\n".join(lines)
 
 
+class _Everything:
+    """Says that the whole log has been dispatched."""
+
+    offset: Final = 2**63 - 1
+
+
 class GeneralReads:
     """Reads over the parts of one store; the caller has made them catch up with the writer.
 
@@ -86,14 +92,19 @@ class GeneralReads:
         self._index = index
         #: the fast path; None where bytes are not read from mappings
         self.fast: FastReads | None = None
+        #: the same for a queue of which nothing waits, whatever waits of others
+        self.fast_of_level: FastReads | None = None
         if log.mapped is not None:
-            self.fast = FastReads(
-                queues.table,
-                index,
-                log.mapped,
-                log.queue,
-                log.end,
-                index_files_max=log.queue.open_files.kept_max,
+            self.fast, self.fast_of_level = (
+                FastReads(
+                    queues.table,
+                    index,
+                    log.mapped,
+                    log.queue,
+                    log.end,
+                    index_files_max=log.queue.open_files.kept_max,
+                )
+                for _ in range(2)
             )
         self._found_count = 0
         self._missed_count = 0
@@ -105,22 +116,23 @@ class GeneralReads:
         Args:
             dispatched: its ``offset`` says how far the log has been dispatched.
         """
-        if self.fast is not None:
+        if self.fast is not None and self.fast_of_level is not None:
             self.fast.dispatched = dispatched
+            self.fast_of_level.dispatched = _Everything
 
     def end_fast(self) -> None:
         """Let every later read take the general path, which says why there is none."""
-        if self.fast is not None:
-            self.fast.dispatched = None
+        if self.fast is not None and self.fast_of_level is not None:
+            self.fast.dispatched = self.fast_of_level.dispatched = None
 
     @property
     def counts(self) -> tuple[int, int, int]:
         """Gets that found messages, gets that found none, messages handed out."""
-        fast = self.fast
+        fast = [each for each in (self.fast, self.fast_of_level) if each is not None]
         return (
-            self._found_count + (fast.found_count if fast else 0),
+            self._found_count + sum(each.found_count for each in fast),
             self._missed_count,
-            self._transferred_count + (fast.transferred_count if fast else 0),
+            self._transferred_count + sum(each.transferred_count for each in fast),
         )
 
     # ---- by queue

@@ -90,15 +90,20 @@ class Level:
         So who reads one queue and puts into another leaves it to the reput service to dispatch many
         records at a time.
         """
-        handle, tail = self._handle, self._writer.tail
-        if not (handle.closed or handle.forked or tail.follows):
-            if self._reput.offset >= tail.max_offset:
-                return
-            # a slave's tail numbers nothing: it does not know what waits
-            queue = self._queues.find(topic, queue_id)
-            if tail.next_queue_offset(topic, queue_id) == (queue.max_offset if queue else 0):
-                return
-        self.catch_up_all()
+        handle = self._handle
+        if handle.closed or handle.forked or not self.is_level(topic, queue_id):
+            self.catch_up_all()
+
+    def is_level(self, topic: str, queue_id: int) -> bool:
+        """Tell whether no message of a queue waits; False also where that is not known."""
+        tail = self._writer.tail
+        if self._reput.offset >= tail.max_offset:
+            return True
+        # a slave's tail numbers nothing: it does not know what waits
+        if tail.follows:
+            return False
+        queue = self._queues.find(topic, queue_id)
+        return tail.next_queue_offset(topic, queue_id) == (queue.max_offset if queue else 0)
 
     def catch_up_log(self) -> None:
         """Catch up with the log and the index."""

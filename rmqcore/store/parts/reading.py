@@ -74,6 +74,10 @@ class CatchesUp(Protocol):
         """Catch up with the log and the index."""
         ...
 
+    def is_level(self, topic: str, queue_id: int) -> bool:
+        """Tell whether no message of a queue waits; False also where that is not known."""
+        ...
+
 
 class Reading:
     """Reads of a store; every one sees what had been put when it began.
@@ -138,6 +142,11 @@ class Reading:
         if max_scanned is not None:
             whole_number("max_scanned", max_scanned, 1)
         self._level.catch_up_queue(topic, queue_id)
+        fast = self._files.reader.fast_of_level
+        if fast is not None and tags is None:
+            result = fast.get(topic, queue_id, queue_offset, max_messages, max_bytes)
+            if result is not None:
+                return result
         return self._files.reader.get_message(
             topic, queue_id, queue_offset, max_messages, max_bytes, tags, max_scanned
         )
@@ -160,7 +169,11 @@ class Reading:
         fast = self._files.reader.fast
         if fast is None:
             return None
-        return fast.get(topic, queue_id, queue_offset, max_messages, max_bytes, False)
+        result = fast.get(topic, queue_id, queue_offset, max_messages, max_bytes, False)
+        level = self._files.reader.fast_of_level
+        if result is None and level is not None and self._level.is_level(topic, queue_id):
+            return level.get(topic, queue_id, queue_offset, max_messages, max_bytes, False)
+        return result
 
     def is_cached(
         self, topic: str, queue_id: int, queue_offset: int, **bounds: Unpack[GetBounds]
@@ -250,6 +263,18 @@ class Reading:
         self._level.catch_up_queue(topic, queue_id)
         queue = self._files.consume_queues.find(topic, queue_id)
         return queue.max_offset if queue else 0
+
+    def queue_bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """`min_queue_offset` and `max_queue_offset` at one moment.
+
+        Args:
+            topic: topic of the queue.
+            queue_id: number of the queue in its topic.
+        """
+        topic, queue_id = queue_names(topic, queue_id)
+        self._level.catch_up_queue(topic, queue_id)
+        queue = self._files.consume_queues.find(topic, queue_id)
+        return (queue.min_offset, queue.max_offset) if queue else (0, 0)
 
     def read_units(self, topic: str, queue_id: int, queue_offset: int, count: int) -> bytes:
         """Up to ``count`` consume-queue units of 20 bytes; empty outside the queue.
