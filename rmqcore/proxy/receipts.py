@@ -9,6 +9,7 @@ Source: RocketMQ common/consumer/ReceiptHandle.java.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
@@ -22,10 +23,10 @@ RETRY_V2: Final = 2
 _BETWEEN: Final = {RETRY: "_", RETRY_V2: "+"}
 #: revive queue of messages that were handed out in order
 ORDERED: Final = 999
-_WORDS_MIN: Final = 8
-_WORDS_MAX: Final = 10
-_BROKER: Final = 5
-_DIGITS_MAX: Final = 18
+_NUMBER: Final = "(-?[0-9]{1,18})"
+_WORDS: Final = re.compile(
+    " ".join([_NUMBER] * 5) + f" ([^ ]+) {_NUMBER} {_NUMBER}(?: {_NUMBER})?(?: {_NUMBER})?"
+)
 _SIZE_MAX: Final = 512
 
 
@@ -61,24 +62,24 @@ class ReceiptHandle:
         Raises:
             RefusedError: it is none.
         """
-        words = text.split(" ") if len(text) <= _SIZE_MAX else []
-        if not _WORDS_MIN <= len(words) <= _WORDS_MAX or not words[_BROKER]:
+        found = _WORDS.fullmatch(text) if len(text) <= _SIZE_MAX else None
+        if found is None:
             raise _none()
-        numbers = [_number(word) for at, word in enumerate(words) if at != _BROKER]
-        start, popped, invisible, revive_queue, kind, queue_id, offset = numbers[:7]
-        if kind not in (NORMAL, RETRY, RETRY_V2):
+        start, popped, invisible, revive_queue, kind, broker_name, queue_id, offset, *more = (
+            found.groups()
+        )
+        if int(kind) not in (NORMAL, RETRY, RETRY_V2):
             raise _none()
-        phy_offset = numbers[-1] if len(words) > _WORDS_MIN else -1
         return cls(
-            start,
-            popped,
-            invisible,
-            revive_queue,
-            kind,
-            words[_BROKER],
-            queue_id,
-            offset,
-            phy_offset,
+            int(start),
+            int(popped),
+            int(invisible),
+            int(revive_queue),
+            int(kind),
+            broker_name,
+            int(queue_id),
+            int(offset),
+            int(more[1] or more[0] or -1),
         )
 
     @classmethod
@@ -138,13 +139,6 @@ class ReceiptHandle:
             invisible_ms=invisible_ms,
             revive_queue=revive_queue,
         )
-
-
-def _number(word: str) -> int:
-    digits = word.removeprefix("-")
-    if digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS_MAX:
-        return int(word)
-    raise _none()
 
 
 def _none() -> RefusedError:

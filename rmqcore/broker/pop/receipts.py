@@ -6,6 +6,7 @@ AckMsg.java, BatchAckMsg.java.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -21,7 +22,8 @@ RETRY: Final = 1
 ORDERED: Final = 999
 REVIVE_QUEUES: Final = 8
 COUNT_MAX: Final = 32
-_FIELDS: Final = 8
+_NUMBER: Final = "(-?[0-9]{1,19})"
+_WORDS: Final = re.compile(" ".join([_NUMBER] * 5) + f" ([^ ]*) {_NUMBER} {_NUMBER}(?: [^ ]*)?")
 _INT64_MAX: Final = 2**63 - 1
 
 #: A checkpoint is known by its topic, group, queue id, start offset and pop time.
@@ -66,12 +68,21 @@ class Receipt:
         Raises:
             RequestRefusedError: it is none; answers with code 1.
         """
-        words = text.split(" ")
-        if not _FIELDS <= len(words) <= _FIELDS + 1:
-            raise _no_receipt()
-        start, popped, invisible, revive_queue, flag = map(_number, words[:5])
-        queue_id, offset = map(_number, words[6:_FIELDS])
-        return cls(start, popped, invisible, revive_queue, flag, words[5], queue_id, offset)
+        found = _WORDS.fullmatch(text)
+        if found is None:
+            remark = "extraInfo is no receipt of a pop"
+            raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark)
+        start, popped, invisible, revive_queue, flag, broker_name, queue_id, offset = found.groups()
+        return cls(
+            int(start),
+            int(popped),
+            int(invisible),
+            int(revive_queue),
+            int(flag),
+            broker_name,
+            int(queue_id),
+            int(offset),
+        )
 
     def __str__(self) -> str:
         """As `parse` reads it."""
@@ -227,14 +238,3 @@ def _whole(fields: dict[str, Any], name: str) -> int:
     if type(value) is not int or not -_INT64_MAX <= value <= _INT64_MAX:
         raise ValueError(f"{name}={value!r} is no number")
     return value
-
-
-def _number(word: str) -> int:
-    digits = word.removeprefix("-")
-    if digits.isascii() and digits.isdigit() and len(digits) < 20:
-        return int(word)
-    raise _no_receipt()
-
-
-def _no_receipt() -> RequestRefusedError:
-    return RequestRefusedError(ResponseCode.SYSTEM_ERROR, "extraInfo is no receipt of a pop")
