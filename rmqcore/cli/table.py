@@ -6,6 +6,7 @@ import signal
 import threading
 from dataclasses import asdict
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -89,20 +90,16 @@ def table(
         storage_options=storage_options(options) or None,
         allow_loss=allow_loss,
     )
+    show = partial(_show, as_json=as_json)
     if once:
         while (done := follower.run_once()).behind:
-            _show(done, as_json=as_json)
-        _show(done, as_json=as_json)
+            show(done)
+        show(done)
         return
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
-    follower.run(
-        every_s,
-        ended,
-        lambda done: _show(done, as_json=as_json),
-        lambda error: note(f"rmqcore: {error}; tries again in {every}"),
-    )
+    follower.run(every_s, ended, show, lambda error: note(f"rmqcore: {error}; again in {every}"))
 
 
 def _show(done: Round, *, as_json: bool) -> None:
