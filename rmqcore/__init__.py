@@ -149,7 +149,15 @@ if not TYPE_CHECKING:
         """A name of `__all__` that nobody has asked for yet."""
         if name not in _PLACES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+        try:
+            value = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+        except ModuleNotFoundError as error:
+            if str(error.name).startswith(f"{__name__}."):
+                error.add_note(
+                    f"The sources in {__path__[0]} are not compiled for this Python: run "
+                    "`pip install .` in the clone, or leave its directory (docs/install.md)."
+                )
+            raise
         globals()[name] = value
         return value
 

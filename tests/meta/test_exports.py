@@ -74,6 +74,13 @@ except AttributeError as error:
     ]
 
 
+def test_sources_that_are_not_compiled_say_what_helps(monkeypatch):
+    monkeypatch.setitem(rmqcore._PLACES, "Nothing", "_not_compiled")
+    with pytest.raises(ModuleNotFoundError) as raised:
+        _ = rmqcore.Nothing
+    assert "pip install ." in raised.value.__notes__[0]
+
+
 def test_every_public_name_is_documented():
     text = "\n".join(path.read_text("utf-8") for path in DOCUMENTS)
     words = set(re.findall(r"\w+", text))
