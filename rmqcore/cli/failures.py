@@ -22,6 +22,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from rmqcore.cli.complete import stores
 from rmqcore.cli.exit_codes import ExitCode, FsckCode
+from rmqcore.cli.near import near
 from rmqcore.cli.notes import forget, note
 from rmqcore.cli.parameters import take_as_typed
 from rmqcore.errors import (
@@ -96,6 +97,7 @@ def describe(error: BaseException) -> str:
 
 def as_followed(text: str, store: object) -> str:
     """What the library advises, in words that can be typed: commands on this store, options."""
+    text = text.replace('or read it with mode="r"', "or read it with rmqcore cat STORE")
     text = text.replace('mode="r"', "rmqcore cat STORE --skip-damaged")
     text = _SETTING.sub(r"-c \1=\2", text)
     return _STORE.sub(shlex.quote(str(store)).replace("\\", r"\\"), text)
@@ -260,6 +262,11 @@ class DoctorGroup(_Group):
         first = args[0]
         if first not in self.commands and (os.sep in first or os.path.lexists(first)):
             args = ["look", *args]
+        elif first not in self.commands and first[:1] != "-":
+            ctx.fail(
+                f"No such command {first!r}, and no directory of that name"
+                f"{near(first, self.commands)}"
+            )
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:

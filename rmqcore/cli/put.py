@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import errno
 import json
 import sys
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ from rmqcore.world import monotonic_s
 
 _SHOW_EVERY = 4096
 _STANDARD_INPUT = Path("-")
+_NO_FILE = "no such file; a message's text comes from standard input: echo TEXT | rmqcore put ..."
 _FIELDS: dict[str, type] = {
     "keys": list,
     "tags": str,
@@ -74,6 +76,9 @@ class Input:
         self.name = "standard input"
         self.line = 0
         self.read_bytes = 0
+        for path in self._paths:
+            if path != _STANDARD_INPUT and not path.exists():
+                raise FileNotFoundError(errno.ENOENT, _NO_FILE, str(path))
         self.total_bytes = (
             None
             if _STANDARD_INPUT in self._paths

@@ -164,7 +164,8 @@ def _unknown_geometry(directory: Path, length: int) -> ConfigError:
         "max_hash_slot_num, max_index_num",
         None,
         f"the geometry of the index files in {directory} ({length} bytes) cannot be told from "
-        "their length; give both, as maxHashSlotNum and maxIndexNum of the broker that wrote them",
+        "their length; give both, as maxHashSlotNum and maxIndexNum of the broker that wrote them, "
+        "or, when they were cut short, see what rmqcore doctor plan STORE says",
     )
 
 

@@ -209,7 +209,7 @@ def require_manifest(objects: Objects) -> Manifest:
     """
     manifest = load_manifest(objects)
     if not manifest.generation:
-        raise ArchiveError(objects.url, "no archive is here; rmqcore archive STORE URL makes one")
+        raise ArchiveError(objects.url, "no archive is here; rmqcore archive makes one")
     return manifest
 
 

@@ -10,7 +10,7 @@ import pytest
 from cli.conftest import Outcome
 
 from rmqcore import open_store
-from rmqcore.cli.exit_codes import ExitCode
+from rmqcore.cli.exit_codes import ExitCode, FsckCode
 from rmqcore.cli.main import run
 
 pytestmark = pytest.mark.process
@@ -55,7 +55,35 @@ def test_damage_ends_with_4_and_names_file_and_offset(rmqcore, store):
 def test_a_file_that_cannot_be_read_ends_with_5(rmqcore, store, tmp_path):
     outcome = rmqcore("put", store, "T", tmp_path / "none")
     assert outcome.exit_code == ExitCode.SYSTEM
-    assert one_line(outcome) == f"rmqcore: error: {tmp_path / 'none'}: No such file or directory\n"
+    said = one_line(outcome)
+    assert said.startswith(f"rmqcore: error: {tmp_path / 'none'}: no such file; ")
+    assert "echo TEXT | rmqcore put" in said
+
+
+def test_a_directory_that_is_not_there_is_no_unknown_command_of_the_doctor(rmqcore):
+    outcome = rmqcore("doctor", "nothere")
+    assert outcome.exit_code == FsckCode.USAGE
+    assert "'nothere', and no directory of that name" in one_line(outcome)
+    assert "did you mean plan?" in one_line(rmqcore("doctor", "plna", "S"))
+
+
+def test_who_finds_a_store_locked_is_told_a_command_that_reads_it(rmqcore, store):
+    with open_store(store):
+        said = one_line(rmqcore("put", store, "T", stdin="one\n"))
+    assert said.endswith(f"or read it with rmqcore cat {store}\n")
+
+
+def test_an_index_that_was_cut_short_names_the_doctor(rmqcore, store):
+    for file in (store / "index").iterdir():
+        os.truncate(file, 1000)
+    outcome = rmqcore("stat", store)
+    assert outcome.exit_code == ExitCode.USAGE
+    assert f"rmqcore doctor plan {store}" in one_line(outcome)
+
+
+def test_a_restoration_of_no_archive_does_not_ask_to_archive_what_is_not_there(rmqcore, tmp_path):
+    outcome = rmqcore("restore", tmp_path / "none", tmp_path / "again")
+    assert one_line(outcome).endswith(": no archive is here; rmqcore archive makes one\n")
 
 
 @pytest.mark.parametrize(
