@@ -16,6 +16,7 @@ from rmqcore.broker.pop.waiting import WaitingPops
 from rmqcore.broker.pull.waiting import WaitingPulls
 from rmqcore.broker.send.transactions import Transactions
 from rmqcore.broker.state.broker_state import BrokerState
+from rmqcore.broker.state.resets import ReadQueue
 from rmqcore.broker.state.settings import BrokerConfig
 from rmqcore.broker.timer.timer import TimerMessages
 from rmqcore.errors import DiskFullError, StoreClosedError, StoreError, StoreNotWritableError
@@ -111,15 +112,39 @@ class BrokerParts(BrokerState):
         along = [name for name in retries - others if self.topics.get(name) is not None]
         names = {topic, *along}
         self.topics.being_deleted |= names
+        readers, deleted = self._readers(topic), False
         try:
             for name in names:
                 self.offsets.forget_topic(name)
                 self.pop_order.forget_topic(name)
                 self.checkpoints.forget_topic(name)
             await asyncio.to_thread(self.pop_order.persist)
+            await asyncio.to_thread(self.offsets.resets.keep, readers)
             yield along
+            deleted = True
         finally:
+            # their clients would go on behind what comes next, and commit that
+            self.offsets.resets.begin_anew(
+                reader
+                for reader in readers
+                if deleted or self.store.max_queue_offset(*reader[1:]) == 0
+            )
+            for queue_id in {queue_id for _, _, queue_id in readers}:
+                self.waiting_pulls.arrived(topic, queue_id)
             self.topics.being_deleted -= names
+
+    def _readers(self, topic: str) -> list[ReadQueue]:
+        """The groups that read a topic, or have, by queue."""
+        groups = {group for name, group in self.store.consumer_offsets.pairs() if name == topic}
+        groups.update(self.consumers.subscribed_to(topic))
+        # those of the topic before it have not come again yet
+        groups.update(group for group, name, _ in self.offsets.resets if name == topic)
+        known = self.topics.get(topic)
+        most = 0 if known is None else max(known.read_queue_nums, known.write_queue_nums)
+        # what was due later came to a topic that was deleted, and makes queues without making it
+        filled = {queue_id for name, queue_id in self.store.queues() if name == topic}
+        queue_ids = sorted({*range(most), *filled})
+        return [(group, topic, queue_id) for group in sorted(groups) for queue_id in queue_ids]
 
     def follow_deletion(self, topic: str, phy_offset: int) -> bool:
         """Delete on a slave what its master has deleted of a topic, and forget what is known of it.

@@ -319,13 +319,13 @@ class ClientInstance:
         Raises:
             RemotingError: no name server answers, or one refuses.
         """
-        route = await self.fetch_route(topic)
-        if route is None and create and topic not in self.routes:
+        route, kept = await self.fetch_route(topic), self.routes.get(topic)
+        if route is None and create and not (kept and kept.to_write(topic)):
             template = await self.fetch_route(AUTO_CREATE_TOPIC)
             route = template and template.limited(_NEW_TOPIC_QUEUES)
         if route is None:
-            return self.routes.get(topic)
-        changed = self.routes.get(topic) != route
+            return kept
+        changed = kept != route
         self.routes[topic] = route
         if changed:
             self._strangers.set()

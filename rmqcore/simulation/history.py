@@ -51,6 +51,10 @@ class Put:
     outcome: Outcome = Outcome.UNKNOWN
     place: Place | None = None
 
+    def may_be_at(self, broker: str) -> bool:
+        """Whether a broker may have it."""
+        return self.place is None or self.place.broker == broker
+
 
 @dataclass(slots=True)
 class Delivery:
@@ -63,6 +67,22 @@ class Delivery:
 
 
 @dataclass(slots=True)
+class Deletion:
+    """A topic that was deleted at one broker.
+
+    Attributes:
+        broker, topic: what and where.
+        began_s, ended_s: when a client asked for it, and when it was told that it is done; infinite
+            when it never was, for then it may come at any later time.
+    """
+
+    broker: str
+    topic: str
+    began_s: float
+    ended_s: float = float("inf")
+
+
+@dataclass(slots=True)
 class History:
     """Everything.
 
@@ -71,12 +91,43 @@ class History:
         deliveries: by group, in order.
         strange: what clients were given that nobody has sent so.
         popped: how many messages that POP handed out brokers took back as done.
+        deletions: of topics, in the order in which they were asked for.
     """
 
     puts: dict[int, Put] = field(default_factory=dict)
     deliveries: dict[str, list[Delivery]] = field(default_factory=dict)
     strange: list[str] = field(default_factory=list)
     popped: int = 0
+    deletions: list[Deletion] = field(default_factory=list)
+
+    def deleted(self, broker: str, topic: str) -> bool:
+        """Whether a topic may have been deleted at a broker."""
+        return any((each.broker, each.topic) == (broker, topic) for each in self.deletions)
+
+    def is_last(self, put: Put) -> bool:
+        """Whether a message was sent when no deletion that may take it was still to be done."""
+        return all(
+            each.ended_s < put.began_s
+            for each in self.deletions
+            if each.topic == put.operation.topic and put.may_be_at(each.broker)
+        )
+
+    def is_homeless(self, number: int) -> bool:
+        """Whether a message may have come, late, to a broker that had lost its topic.
+
+        Nobody is told of such a queue before somebody makes the topic again there.
+        """
+        put = self.puts.get(number)
+        return put is not None and put.place is None and not self.is_last(put)
+
+    def is_deleted(self, put: Put) -> bool:
+        """Whether a message was in a queue of its topic when that was deleted there."""
+        return put.place is not None and any(
+            (each.broker, each.topic) == put.place[:2]
+            and put.ended_s < each.began_s
+            and each.ended_s < float("inf")
+            for each in self.deletions
+        )
 
 
 def body_of(number: int, size: int) -> bytes:

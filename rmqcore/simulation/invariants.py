@@ -87,10 +87,11 @@ def judge(plan: Plan, history: History, stores: dict[str, Path]) -> Iterator[Bro
     yield from (Broken("strange", text) for text in history.strange)
     yield from _lost(plan, history, contents)
     yield from _never(history, contents)
+    yield from _gone(history, contents)
     yield from _places(history, contents, weak)
     yield from _order(history, weak)
     yield from _delivered(plan, history, contents, weak)
-    yield from _in_order(plan, history, weak)
+    yield from _in_order(plan, history, contents, weak)
     if not any(fault.what is Fault.CLOCK for fault in plan.faults):
         yield from _early(history)
 
@@ -129,12 +130,12 @@ def weak_brokers(plan: Plan) -> set[str]:
     }
 
 
-def must_have(plan: Plan, put: Put) -> bool:
+def must_have(plan: Plan, history: History, put: Put) -> bool:
     """Whether a message has to be in its topic at the end."""
     operation = put.operation
     if operation.does is Does.TRANSACTION and operation.count % 2:
         return False
-    if put.outcome is not Outcome.OK:
+    if put.outcome is not Outcome.OK or not history.is_last(put):
         return False
     weak = weak_brokers(plan)
     return not weak or (put.place is not None and put.place.broker not in weak)
@@ -143,7 +144,7 @@ def must_have(plan: Plan, put: Put) -> bool:
 def _lost(plan: Plan, history: History, contents: Contents) -> Iterator[Broken]:
     there = set(contents.values())
     for number, put in history.puts.items():
-        if number not in there and must_have(plan, put):
+        if number not in there and must_have(plan, history, put):
             yield Broken("lost", f"{number}, acknowledged after {put.ended_s:.6f}, {put}")
 
 
@@ -157,12 +158,22 @@ def _never(history: History, contents: Contents) -> Iterator[Broken]:
             yield Broken("rolled back", f"{number} at {place}")
 
 
+def _gone(history: History, contents: Contents) -> Iterator[Broken]:
+    """What was deleted with its topic does not come back into it."""
+    for place, number in contents.items():
+        put = history.puts.get(number)
+        if put is not None and put.place == place and history.is_deleted(put):
+            yield Broken("came back", f"{number} at {place}, {put}")
+
+
 def _places(history: History, contents: Contents, weak: set[str]) -> Iterator[Broken]:
-    """Each place is one message's for ever."""
+    """Each place is one message's as long as its topic is not deleted."""
     seen = [(put.place, put.number) for put in history.puts.values() if put.place is not None]
     for deliveries in history.deliveries.values():
         seen += [(each.place, each.number) for each in deliveries]
     for place, number in seen:
+        if history.deleted(place.broker, place.topic) and not history.is_last(history.puts[number]):
+            continue
         if place.broker not in weak and contents.get(place, number) != number:
             yield Broken("place", f"{place} was {number}, and is {contents[place]}")
 
@@ -171,7 +182,7 @@ def _order(history: History, weak: set[str]) -> Iterator[Broken]:
     """What was sent when something else of the queue was acknowledged lies behind it."""
     by_queue: dict[tuple[str, str, int], list[Put]] = {}
     for put in history.puts.values():
-        if put.place is not None and put.place.broker not in weak:
+        if put.place is not None and put.place.broker not in weak and history.is_last(put):
             by_queue.setdefault(put.place[:3], []).append(put)
     for queue, puts in by_queue.items():
         puts.sort(key=lambda put: put.place or Place("", "", 0, 0))
@@ -191,17 +202,27 @@ def _delivered(
         topics = {t for one in plan.consumers if one.group == group for t in one.topics}
         got = {each.number for each in deliveries}
         for place, number in contents.items():
-            if place.topic in topics and number not in got and place.broker not in weak:
+            if number in got or history.is_homeless(number):
+                continue
+            if place.topic in topics and place.broker not in weak:
                 yield Broken("not delivered", f"{number} at {place} to {group}")
 
 
-def _in_order(plan: Plan, history: History, weak: set[str]) -> Iterator[Broken]:
+def _in_order(plan: Plan, history: History, contents: Contents, weak: set[str]) -> Iterator[Broken]:
     """A group that consumes in order passes over nothing."""
     orderly = {one.group for one in plan.consumers if one.way is Way.ORDERLY}
     for group in orderly:
         reached: dict[tuple[str, str, int], int] = {}
+        got: set[int] = set()
         for each in history.deliveries.get(group, ()):
             queue, offset = each.place[:3], each.place.offset
+            got.add(each.number)
+            if history.deleted(*queue[:2]):
+                # numbers have begun again: what lies in front now has to have come before
+                front = contents.get(each.place._replace(offset=offset - 1), each.number)
+                if contents.get(each.place) == each.number and front not in got:
+                    yield Broken("passed over", f"{group}: {each} before {front}")
+                continue
             if offset > reached.get(queue, -1) + 1 and each.place.broker not in weak:
                 yield Broken("passed over", f"{group}: {each} behind {reached.get(queue)}")
             reached[queue] = max(reached.get(queue, -1), offset)

@@ -75,6 +75,7 @@ class Fault(StrEnum):
     SLOW = "slow"
     LOSS = "loss"
     RESTART = "restart"
+    DELETE = "delete"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +111,8 @@ class Befalls:
     Attributes:
         at_s: when, behind the beginning.
         what: which.
-        whom: the server.
-        other: at the other end of a link.
+        whom: the server; of a deletion the client that asks every master for it.
+        other: at the other end of a link; the topic that is deleted.
         for_s: how long it lasts.
         size: seconds of a clock's step; at which sync from then on somebody dies, below 0 at which
             write; how slow a link is, in seconds, or how lossy.
@@ -224,7 +225,7 @@ def draw(seed: object, minutes: float = 1.0, *, power_cuts: bool = False) -> Pla
     kinds = [kind for kind in Fault if power_cuts or kind is not Fault.POWER_CUT]
     faults: tuple[Befalls, ...] = ()
     if rng.random() >= _WITHOUT_FAULTS:
-        faults = _draw_faults(rng, _some(rng, kinds), names, groups, clients, for_s)
+        faults = _draw_faults(rng, _some(rng, kinds), names, groups, clients, topics, for_s)
     return Plan(str(seed), for_s, names, groups, clients, topics, operations, consumers, faults)
 
 
@@ -314,6 +315,7 @@ def _draw_faults(
     names: int,
     groups: tuple[Group, ...],
     clients: tuple[str, ...],
+    topics: tuple[str, ...],
     for_s: float,
 ) -> tuple[Befalls, ...]:
     brokers = servers_of(groups)
@@ -331,12 +333,15 @@ def _draw_faults(
             size = float(rng.choice((0, 0, 1, 2, 3, 8, -1, -2, -5)))
         else:
             size = rng.choice((0.05, 0.2, 0.5))
+        other = rng.choice([one for one in everybody if one != whom])
+        if what is Fault.DELETE:
+            whom, other = rng.choice(clients), rng.choice(topics)
         faults.append(
             Befalls(
                 round(at_s, 6),
                 what,
                 whom,
-                rng.choice([one for one in everybody if one != whom]),
+                other,
                 round(rng.choice((0.2, 2.0, 10.0, 40.0)) * rng.random(), 3),
                 size,
             )

@@ -16,11 +16,11 @@ from typing import Any, Final
 from rmqcore._codec import decode_message_id
 from rmqcore.broker import Broker
 from rmqcore.client import SendResult
-from rmqcore.simulation.cluster import Process, Server, SimulatedCluster
+from rmqcore.simulation.cluster import BROKER_PORT, Process, Server, SimulatedCluster
 from rmqcore.simulation.cluster_loop import new_loop
 from rmqcore.simulation.disk import Disks, is_watched
 from rmqcore.simulation.errors import SimulationError
-from rmqcore.simulation.history import Outcome, Place, number_of
+from rmqcore.simulation.history import Deletion, Outcome, Place, number_of
 from rmqcore.simulation.invariants import Broken, judge, must_have, weak_brokers
 from rmqcore.simulation.loop import NANOSECONDS
 from rmqcore.simulation.plan import (
@@ -214,15 +214,27 @@ class _Run:
             got = {each.number for each in deliveries}
             places = {each.place for each in deliveries}
             if any(
-                number not in got and put.operation.topic in topics and must_have(self._plan, put)
+                number not in got
+                and put.operation.topic in topics
+                and must_have(self._plan, history, put)
                 for number, put in history.puts.items()
             ):
                 return True
             left = [place for place in there if place.topic in topics and place not in places]
-            if members[0].way is Way.POP:
-                # what is handed out again, as the answer was lost, comes from a retry topic
-                left = [place for place in left if self._number_at(place) not in got]
-            if left:
+            # places of a topic that was deleted are filled again
+            left += [
+                place
+                for place in there
+                if place.topic in topics
+                and place in places
+                and history.deleted(place.broker, place.topic)
+            ]
+            if members[0].way is Way.POP or history.deletions:
+                # what POP hands out again, as the answer was lost, comes from a retry topic
+                numbers = {self._number_at(place) for place in left}
+                if any(n not in got and not history.is_homeless(n) for n in numbers):
+                    return True
+            elif left:
                 return True
         return False
 
@@ -296,11 +308,22 @@ class _Run:
             Fault.BREAK: self._break,
             Fault.SLOW: self._slow,
             Fault.LOSS: self._slow,
+            Fault.DELETE: self._delete,
         }
 
     def _process(self, name: str) -> Process:
         cluster = self._cluster
         return {**cluster.names, **cluster.brokers, **cluster.clients}[name]
+
+    async def _delete(self, befalls: Befalls) -> None:
+        for group in self._plan.groups:
+            deletion = Deletion(group.name, befalls.other, self._loop.time())
+            self._workload.history.deletions.append(deletion)
+            address = self._cluster.brokers[group.name].address
+            client = self._cluster.clients[befalls.whom]
+            await client.spawn(self._workload.delete(deletion, f"{address}:{BROKER_PORT}"))
+            if deletion.ended_s < float("inf"):
+                self._note("topic deleted")
 
     async def _start(self, server: Server) -> None:
         try:

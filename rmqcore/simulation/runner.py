@@ -44,6 +44,8 @@ MUST_COME_ABOUT: Final = (
     "fault slow",
     "fault loss",
     "fault restart",
+    "fault delete",
+    "topic deleted",
     "died at a sync",
     "died at a write",
 )

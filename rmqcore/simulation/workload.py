@@ -7,10 +7,20 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from rmqcore.client import Consumer, Producer, SendResult, SendStatus, TransactionState
+from rmqcore.client.instance import ClientInstance
 from rmqcore.errors import RmqCoreError
-from rmqcore.remoting import RequestRefusedError
+from rmqcore.remoting import RequestCode, RequestRefusedError
 from rmqcore.simulation.cluster import SimulatedCluster
-from rmqcore.simulation.history import Delivery, History, Outcome, Place, Put, body_of, number_of
+from rmqcore.simulation.history import (
+    Deletion,
+    Delivery,
+    History,
+    Outcome,
+    Place,
+    Put,
+    body_of,
+    number_of,
+)
 from rmqcore.simulation.plan import ConsumerPlan, Does, Operation, Plan, Way
 from rmqcore.simulation.pop_consumer import PopConsumer
 
@@ -75,6 +85,20 @@ class Workload:
         """Let a client send a message now; returns what the client then knows of it."""
         await self._do(self._producers[client], operation)
         return self.history.puts[operation.number].outcome
+
+    async def delete(self, deletion: Deletion, address: str) -> None:
+        """Ask a master once to delete a topic; in the deletion is noted when it has said so."""
+        instance = ClientInstance("admin", self._cluster.namesrv_addr)
+        await instance.start()
+        try:
+            fields = {"topic": deletion.topic}
+            await instance.ask(address, RequestCode.DELETE_TOPIC_IN_BROKER, fields)
+            deletion.ended_s = self._cluster.loop.time()
+        except RmqCoreError:
+            # nobody knows whether, and when
+            pass
+        finally:
+            await instance.close()
 
     async def _do(self, producer: Producer, operation: Operation) -> None:
         now_s = self._cluster.loop.time()

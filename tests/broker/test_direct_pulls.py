@@ -17,6 +17,7 @@ from rmqcore.broker.pull.pull import PullMessages
 from rmqcore.broker.state.clients import Consumers
 from rmqcore.broker.state.groups import Groups
 from rmqcore.broker.state.offsets import Offsets
+from rmqcore.broker.state.resets import Resets
 from rmqcore.broker.state.settings import BrokerConfig
 from rmqcore.broker.state.topics import Topics
 from rmqcore.broker.state.traffic import Traffic
@@ -79,7 +80,7 @@ class Pulls:
         groups = SubscriptionGroupTable(folder / "groups.json", clock=lambda: 0)
         self.groups = Groups(groups, self.settings, lambda: None)
         self.groups.table.put("Closed", {"consumeEnable": False})
-        self.offsets = Offsets(self.store, self.topics, self.groups)
+        self.offsets = Offsets(self.store, self.topics, self.groups, Resets(folder))
         self.traffic, self.held = Traffic(), Held()
         shared = SimpleNamespace(
             store=self.store,

@@ -323,6 +323,45 @@ def test_a_pull_that_is_told_of_a_reset_does_not_undo_it(with_broker):
     with_broker(scenario)
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_who_has_read_a_deleted_topic_passes_over_nothing_of_the_new_one(lives, restarted):
+    async def first(_, peer):
+        await send_many(peer, 3, queues=1)
+        await peer.pull("T", offset=2, sysFlag=COMMITS, commitOffset=2)
+        await delete(peer)
+
+    async def second(broker, peer):
+        await peer.send("T", b"of a topic that is deleted, too")
+        await delete(peer)
+        for number in range(9):
+            await peer.send("T", b"%d" % number)
+        assert (await commit(peer, 2)).code == ResponseCode.SUCCESS
+        # twice: the first answer may be lost
+        for _ in range(2):
+            answer = await peer.pull("T", offset=2, sysFlag=COMMITS, commitOffset=2)
+            assert answer.code == ResponseCode.PULL_OFFSET_MOVED
+            assert answer.ext_fields["nextBeginOffset"] == "0"
+        assert broker.store.consumer_offsets.get("T", "CG", 0) is None
+        for offset in (0, 2):
+            answer = await peer.pull("T", offset=offset, sysFlag=COMMITS, commitOffset=offset)
+            assert answer.code == ResponseCode.SUCCESS
+        assert broker.store.consumer_offsets.get("T", "CG", 0) == 2
+
+    async def third(_, peer):
+        answer = await peer.pull("T", offset=4, sysFlag=COMMITS, commitOffset=4)
+        assert answer.code == ResponseCode.SUCCESS
+
+    if restarted:
+        lives(first, second, third)
+    else:
+
+        async def both(broker, peer):
+            await first(broker, peer)
+            await second(broker, peer)
+
+        lives(both)
+
+
 # ---- transactions
 
 

@@ -16,7 +16,8 @@ from rmqcore.client import Admin, ClientClosedError, Consumer, MessageQueue, NoR
 from rmqcore.client.assigned import allocate
 from rmqcore.client.assignment import offset_table
 from rmqcore.client.group_requests import GroupRequests
-from rmqcore.client.instance import ClientInstance
+from rmqcore.client.instance import AUTO_CREATE_TOPIC, ClientInstance
+from rmqcore.client.route import QueueData, TopicRoute
 from rmqcore.client.unique_id import UniqueIds
 from rmqcore.errors import ArgumentError
 from rmqcore.namesrv import NameServer
@@ -505,3 +506,19 @@ def test_a_producer_of_a_group_with_no_groups_name_is_refused(group):
 @pytest.mark.parametrize("group", ["g", "%RETRY%g|_-", "g" * 120])
 def test_a_group_may_have_each_name_that_brokers_accept(group):
     assert Consumer("127.0.0.1:9876", group, {"T": "*"}).group == group
+
+
+def test_a_topic_that_was_deleted_while_its_master_was_away_can_be_made_again(monkeypatch):
+    template = TopicRoute({"b": {0: "127.0.0.1:1"}}, (QueueData("b", 8, 8, 7),))
+
+    async def fetch_route(topic):
+        return template if topic == AUTO_CREATE_TOPIC else None
+
+    async def scenario():
+        client = ClientInstance("producer", "127.0.0.1:1")
+        monkeypatch.setattr(client, "fetch_route", fetch_route)
+        client.routes["T"] = TopicRoute({"b": {1: "127.0.0.1:2"}}, (QueueData("b", 4, 4, 6),))
+        route = await client.update_route("T", create=True)
+        assert len(route.to_write("T")) == 4
+
+    asyncio.run(scenario())

@@ -82,6 +82,14 @@ def test_a_broker_that_is_killed_loses_nothing_that_it_has_answered(way):
     assert report.counts["delivered"] >= report.counts["send ok"]
 
 
+@pytest.mark.parametrize("way", Way)
+def test_who_goes_on_when_a_topic_is_deleted_gets_all_that_comes_then(way):
+    faults = [Befalls(at_s, Fault.DELETE, "client1", "T0") for at_s in (1.55, 2.45)]
+    report = run(plan_of(*faults, Befalls(2.5, Fault.RESTART, "broker0", for_s=0.1), way=way))
+    assert not report.broken
+    assert report.counts["topic deleted"] == 2
+
+
 def test_a_run_that_breaks_a_promise_says_which():
     assert {each.name for each in run(broken_plan()).broken} == {"unexpected"}
 

@@ -334,8 +334,11 @@ class PullMessages:
 
     def _look(self, wanted: PullRequest, asked: QueueRange) -> FetchResult:
         """What is there now."""
-        reset = self._offsets.resets.pop(wanted.place, None)
-        if reset is not None:
+        # kept until a pull is from there: an answer may be lost
+        reset = self._offsets.resets.get(wanted.place)
+        if reset == wanted.queue_offset:
+            del self._offsets.resets[wanted.place]
+        elif reset is not None:
             return self._moved(wanted, reset, GetMessageStatus.OFFSET_RESET)
         config = self._config()
         if wanted.queue_offset < 0 and self._store.max_queue_offset(*wanted.place[1:]) > 0:

@@ -14,6 +14,7 @@ from rmqcore.broker.state.passed_over import PassedOver
 from rmqcore.broker.state.queue_locks import QueueLocks
 from rmqcore.broker.state.rates import Rates
 from rmqcore.broker.state.request_modes import RequestModes
+from rmqcore.broker.state.resets import Resets
 from rmqcore.broker.state.settings import BrokerConfig
 from rmqcore.broker.state.topics import Topics
 from rmqcore.broker.state.traffic import Traffic
@@ -73,7 +74,7 @@ class BrokerState:
         self.topics = Topics(store.topics, config, topics_changed)
         self.groups = Groups(groups, config, groups_changed)
         self.modes = RequestModes(modes, groups_changed)
-        self.offsets = Offsets(store, self.topics, self.groups)
+        self.offsets = Offsets(store, self.topics, self.groups, Resets(folder))
         self.consumers = Consumers(ConsumerNotices())
         self.producers = Producers()
         self.locks = QueueLocks()

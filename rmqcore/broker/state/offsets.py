@@ -10,6 +10,7 @@ from typing import Final
 
 from rmqcore.broker.state.budgets import OFFSETS_MAX, BudgetExceededError
 from rmqcore.broker.state.groups import Groups
+from rmqcore.broker.state.resets import Resets
 from rmqcore.broker.state.topics import Topics
 from rmqcore.errors import MessageIllegalError
 from rmqcore.remoting import (
@@ -41,12 +42,11 @@ _NOT_FOUND: Final = "Not found, do not set to zero, maybe this group boot first"
 class Offsets:
     """Requests about offsets, over the store's own table."""
 
-    def __init__(self, store: MessageStore, topics: Topics, groups: Groups) -> None:
+    def __init__(self, store: MessageStore, topics: Topics, groups: Groups, resets: Resets) -> None:
         self._store = store
         self._topics = topics
         self._groups = groups
-        #: offsets that an administrator set and the next pull has to take
-        self.resets: dict[tuple[str, str, int], int] = {}
+        self.resets = resets
         #: how many offsets there were when they were counted, and have come since at most
         self._counted, self._uncounted = 0, _COUNTED_EVERY
         #: until when nobody counts again whether there is room, by the monotonic clock
@@ -59,6 +59,7 @@ class Offsets:
         the next messages, which the group would pass over.
         """
         table = self._store.consumer_offsets
+        self.resets.bring_back(lambda key: table.get(key[1], key[0], key[2]) is not None)
         for topic, group in table.pairs():
             for queue_id, offset in table.queues(topic, group).items():
                 end = self._store.max_queue_offset(topic, queue_id)
@@ -71,7 +72,8 @@ class Offsets:
 
     def forget_topic(self, topic: str) -> None:
         """Forget what an administrator has set for a topic that is deleted."""
-        self.resets = {key: offset for key, offset in self.resets.items() if key[1] != topic}
+        for key in [key for key in self.resets if key[1] == topic]:
+            del self.resets[key]
 
     @serves(RequestCode.QUERY_CONSUMER_OFFSET, needs=needs.consume)
     def query(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
