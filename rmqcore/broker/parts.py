@@ -137,14 +137,14 @@ class BrokerParts(BrokerState):
         """The groups that read a topic, or have, by queue."""
         groups = {group for name, group in self.store.consumer_offsets.pairs() if name == topic}
         groups.update(self.consumers.subscribed_to(topic))
-        # those of the topic before it have not come again yet
-        groups.update(group for group, name, _ in self.offsets.resets if name == topic)
         known = self.topics.get(topic)
         most = 0 if known is None else max(known.read_queue_nums, known.write_queue_nums)
         # what was due later came to a topic that was deleted, and makes queues without making it
         filled = {queue_id for name, queue_id in self.store.queues() if name == topic}
         queue_ids = sorted({*range(most), *filled})
-        return [(group, topic, queue_id) for group in sorted(groups) for queue_id in queue_ids]
+        found = {(group, topic, queue_id) for group in groups for queue_id in queue_ids}
+        # those of the topic before it have not come again yet
+        return sorted(found | {key for key in self.offsets.resets if key[1] == topic})
 
     def follow_deletion(self, topic: str, phy_offset: int) -> bool:
         """Delete on a slave what its master has deleted of a topic, and forget what is known of it.

@@ -331,6 +331,7 @@ def test_who_has_read_a_deleted_topic_passes_over_nothing_of_the_new_one(lives, 
         await delete(peer)
 
     async def second(broker, peer):
+        await delete(peer)
         await peer.send("T", b"of a topic that is deleted, too")
         await delete(peer)
         for number in range(9):
