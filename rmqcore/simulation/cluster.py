@@ -11,6 +11,7 @@ import asyncio
 import random
 import shutil
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -132,7 +133,13 @@ class Server(Process):
         """End in order."""
         serving, self.serving = self.serving, None
         if serving is not None and self.node is not None:
-            await self.spawn(serving.stop())
+            try:
+                await self.spawn(serving.stop())
+            except OSError:
+                if self.disk is None or not self.disk.refused:
+                    raise
+                # a store that a disk has failed says so once more, and its process ends like that
+                self.kill()
         self.end()
 
     @property
@@ -145,7 +152,7 @@ class Server(Process):
         self.end()
         if self.disk is not None:
             self.disk.ended = True
-        self._forget(self.serving, self.path)
+        self._forget(self.serving, self.path, True)
         self.serving = None
 
     def kill(self) -> None:
@@ -177,14 +184,19 @@ class Server(Process):
         serving, self.serving = self.serving, None
         if self.disk is not None and self._disks is not None:
             self._disks.remove(self.disk)
-        self._loop.call_soon(self._forget, serving, self.path, context=context)
+        failed = self.disk is not None and self.disk.refused > 0
+        self._loop.call_soon(self._forget, serving, self.path, failed, context=context)
         self.path, self.disk = following, disk
 
-    def _forget(self, serving: Serving | None, path: Path) -> None:
-        """Let go what a life had open, in a directory that nobody looks at any more."""
+    def _forget(self, serving: Serving | None, path: Path, failed: bool) -> None:
+        """Let go what a life had open, in a directory that nobody looks at any more.
+
+        A store whose disk has failed says so once more.
+        """
         store = serving.store if isinstance(serving, Broker) else None
         if store is not None:
-            store.close()
+            with suppress(OSError) if failed else nullcontext():
+                store.close()
         shutil.rmtree(path, ignore_errors=True)
 
 

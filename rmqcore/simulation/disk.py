@@ -15,7 +15,7 @@ import os
 import random
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -130,6 +130,8 @@ class Disk:
         path: the directory.
         syncs: how many syncs of it have returned.
         on_sync, on_write: called before each sync, or write, of it is made; None: nobody.
+        refuses: the calls that fail now, each with its errno.
+        refused: how many calls have failed so.
         ended: whether what is done to the directory counts no more.
     """
 
@@ -139,6 +141,8 @@ class Disk:
         self.syncs = 0
         self.on_sync: Callable[[], None] | None = None
         self.on_write: Callable[[], None] | None = None
+        self.refuses: Mapping[str, int] = {}
+        self.refused = 0
         self.ended = False
         self._disks = disks
         self._root = _Directory()
@@ -233,6 +237,7 @@ class Disk:
         following = Disk.__new__(Disk)
         following.path, following.syncs = target, 0
         following.on_sync = following.on_write = None
+        following.refuses, following.refused = {}, 0
         following.ended = False
         following._disks, following._root = self._disks, self._root
         following._by_inode = {}
@@ -332,6 +337,9 @@ class Disks:
     def before(self, call: str, fd: int, at: int, size: int, path: str | None) -> int:
         """See `_system_calls.watch`."""
         del size
+        refused = self._refused(call, fd, at, path)
+        if refused:
+            return refused
         if path is not None:
             self._path = _absolute(fd, path)
             if call in ("rename", "unlink"):
@@ -347,6 +355,24 @@ class Disks:
             if disk is not None and not disk.ended and disk.on_write is not None:
                 disk.on_write()
         return 0
+
+    def _refused(self, call: str, fd: int, at: int, path: str | None) -> int:
+        """With what a disk that is full, or fails, refuses a call; 0: it does not."""
+        if not any(call in disk.refuses for disk in self._disks.values()):
+            return 0
+        if call == "open" and not at & os.O_CREAT:
+            return 0
+        if path is not None:
+            place = _absolute(fd, path)
+            if call == "open" and place.exists():
+                return 0
+            disk = self._disk_of(str(place))
+        else:
+            disk = self._of_region(at) if call == "msync" else self._of_descriptor(fd)
+        if disk is None or disk.ended or call not in disk.refuses:
+            return 0
+        disk.refused += 1
+        return disk.refuses[call]
 
     def after(self, call: str, fd: int, at: int, size: int, result: int) -> None:
         """See `_system_calls.watch`."""

@@ -76,6 +76,8 @@ class Fault(StrEnum):
     LOSS = "loss"
     RESTART = "restart"
     DELETE = "delete"
+    FULL = "full disk"
+    FAIL = "failing disk"
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +214,8 @@ def draw(seed: object, minutes: float = 1.0, *, power_cuts: bool = False) -> Pla
     Args:
         seed: what everything follows from, by its text.
         minutes: how long load and faults last, on the average.
-        power_cuts: whether servers lose their power, which needs watched system calls.
+        power_cuts: whether servers lose their power, and disks are full or fail, which needs
+            watched system calls.
     """
     rng = random.Random(f"{seed}/plan")  # noqa: S311 - repeatable
     for_s = round(minutes * 60 * rng.uniform(0.5, 1.5), 3)
@@ -222,7 +225,8 @@ def draw(seed: object, minutes: float = 1.0, *, power_cuts: bool = False) -> Pla
     names = rng.choice((1, 1, 2))
     operations = _draw_operations(rng, clients, topics, for_s)
     consumers = _draw_consumers(rng, clients, topics, for_s)
-    kinds = [kind for kind in Fault if power_cuts or kind is not Fault.POWER_CUT]
+    watched = (Fault.POWER_CUT, Fault.FULL, Fault.FAIL)
+    kinds = [kind for kind in Fault if power_cuts or kind not in watched]
     faults: tuple[Befalls, ...] = ()
     if rng.random() >= _WITHOUT_FAULTS:
         faults = _draw_faults(rng, _some(rng, kinds), names, groups, clients, topics, for_s)
@@ -336,6 +340,8 @@ def _draw_faults(
         other = rng.choice([one for one in everybody if one != whom])
         if what is Fault.DELETE:
             whom, other = rng.choice(clients), rng.choice(topics)
+        elif what in (Fault.FULL, Fault.FAIL):
+            whom = rng.choice(brokers)
         faults.append(
             Befalls(
                 round(at_s, 6),

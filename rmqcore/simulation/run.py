@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 import resource
 import shutil
@@ -48,6 +49,9 @@ _PROBE_SIZE: Final = 100
 _PROBES_FROM: Final = 1_000_000_000
 #: This many looks find out whether a server has come to a sync.
 _LOOKS: Final = 20
+#: What a disk refuses that is full, and one that takes nothing.
+_FULL: Final = dict.fromkeys(("fallocate", "ftruncate", "mkdir", "open", "write"), errno.ENOSPC)
+_FAILING: Final = dict.fromkeys(("msync", "fsync", "fdatasync"), errno.EIO)
 _IN_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a directory of its own is made there
 
 
@@ -172,6 +176,7 @@ class _Run:
         """Everything is in order again: every message has to be taken."""
         loop, network = self._loop, self._loop.network
         network.heal()
+        await self._mend()
         for server in self._servers():
             if server.is_down():
                 await self._start(server)
@@ -309,6 +314,8 @@ class _Run:
             Fault.SLOW: self._slow,
             Fault.LOSS: self._slow,
             Fault.DELETE: self._delete,
+            Fault.FULL: self._refuse,
+            Fault.FAIL: self._refuse,
         }
 
     def _process(self, name: str) -> Process:
@@ -331,6 +338,11 @@ class _Run:
         except asyncio.CancelledError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, it has to start
+            if server.disk is not None and server.disk.refuses:
+                # it ends, and is started when its disk is well
+                self._note("not started on a disk that is not well")
+                server.kill()
+                return
             self._report.broken.append(Broken("starts", f"{server.name}: {error!r}"))
 
     async def _kill(self, befalls: Befalls) -> None:
@@ -384,8 +396,39 @@ class _Run:
         if isinstance(server, Server) and server.serving is not None and not server.is_starting:
             await server.stop()
             await self._loop.pause(befalls.for_s)
+            if server.disk is not None:
+                # nobody starts it on a disk that is not well
+                server.disk.refuses = {}
             if server.is_down():
                 await self._start(server)
+
+    async def _refuse(self, befalls: Befalls) -> None:
+        """Let a disk be full, or fail to bring anything to it, for a while."""
+        server = self._process(befalls.whom)
+        disk = server.disk if isinstance(server, Server) else None
+        if disk is None or disk.ended:
+            return
+        disk.refuses = _FULL if befalls.what is Fault.FULL else _FAILING
+        refused = disk.refused
+        await self._loop.pause(befalls.for_s)
+        disk.refuses = {}
+        if disk.refused > refused:
+            self._note(f"refused by a {befalls.what.value}")
+
+    async def _mend(self) -> None:
+        """Make the disks well, and start those anew that take nothing since one has failed."""
+        for name, server in self._cluster.brokers.items():
+            if server.disk is not None:
+                server.disk.refuses = {}
+            serving = server.serving
+            store = serving.store if isinstance(serving, Broker) else None
+            if store is None or server.disk is None:
+                continue
+            is_master = name in {group.name for group in self._plan.groups}
+            # a slave takes no puts anyhow
+            if store.why_not_writable() is not None if is_master else server.disk.refused:
+                self._note("started anew behind a failed disk")
+                await server.stop()
 
     async def _pause(self, befalls: Befalls) -> None:
         node = self._process(befalls.whom).node

@@ -46,6 +46,11 @@ MUST_COME_ABOUT: Final = (
     "fault restart",
     "fault delete",
     "topic deleted",
+    "fault full disk",
+    "fault failing disk",
+    "refused by a full disk",
+    "refused by a failing disk",
+    "started anew behind a failed disk",
     "died at a sync",
     "died at a write",
 )

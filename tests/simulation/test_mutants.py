@@ -76,6 +76,19 @@ MUTANTS = {
         with_slave(),
         "confirmed",
     ),
+    "a sync that the disk refuses counts": Mutant(
+        "rmqcore/files/commit_log_writer.py",
+        "                    raise\n                self.flushed_offset = max(",
+        "                    self._flush_failure = None\n"
+        "                    position = file.wrote_position\n"
+        "                self.flushed_offset = max(",
+        plan_of(
+            *(Befalls(at, Fault.FAIL, "broker0", for_s=1.0) for at in (0.82, 1.82, 2.82)),
+            *(Befalls(at, Fault.POWER_CUT, "broker0", for_s=0.1) for at in (1.28, 2.28, 3.28)),
+            flushDiskType="SYNC_FLUSH",
+        ),
+        "lost",
+    ),
     "an offset is committed before its message": Mutant(
         "rmqcore/client/assigned.py",
         "        return next(iter(self._unacked), self.next_offset)\n",
