@@ -168,6 +168,8 @@ class MappedFileQueue:
         if all(holds_nothing(path) for _, path, _ in found[begun:]):
             for _, path, _ in reversed(found[begun:]) if self.writable else ():
                 path.unlink()
+                # one by one: a power cut may not take one in front of another
+                sync_directory(self.directory)
             del found[begun:]
         files: list[MappedFile] = []
         for number, (start, path, size) in enumerate(found):
@@ -329,14 +331,14 @@ class MappedFileQueue:
         self._set(kept)
         for file in reversed(removed):
             file.destroy()
+            # one by one: a power cut may not take one in front of another
+            sync_directory(self.directory)
         if kept:
             last = kept[-1]
             position = min(offset - last.file_from_offset, last.size)
             if position < last.size:
                 last.zero_from(position)
             last.set_positions(position)
-        if removed:
-            sync_directory(self.directory)
         return len(removed)
 
     def remove_first(self, count: int) -> None:

@@ -381,6 +381,23 @@ def test_files_made_ahead_may_have_names_and_no_length(tmp_path):
     assert [file.name for file in directory.iterdir()] == [f"{0:020d}"]
 
 
+def test_files_go_from_the_last_to_the_first_on_the_disk_too(tmp_path, monkeypatch):
+    """A power cut that takes one in front of another would leave a gap, and no opening."""
+    directory, seen = tmp_path / "commitlog", []
+    directory.mkdir()
+    for offset, size in ((0, 4096), (4096, 0), (8192, 4096)):
+        (directory / f"{offset:020d}").write_bytes(b"\0" * size)
+    (directory / f"{0:020d}").write_bytes(b"x" * 4096)
+    monkeypatch.setattr(
+        "rmqcore.files.mapped_file_queue.sync_directory",
+        lambda path: seen.append(len(list(path.iterdir()))),
+    )
+    queue = MappedFileQueue(directory, 4096, OpenFiles())
+    queue.load()
+    assert seen == [2, 1]
+    queue.close()
+
+
 def test_a_log_file_in_front_of_others_may_have_lost_its_length(tmp_path):
     """None of them was flushed: what is in front of it is there, and the store opens."""
     sizes = {"mapped_file_size_commit_log": 1 << 14}
