@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import struct
 from pathlib import Path
+from typing import Final
 
 from rmqcore.errors import CorruptCheckpointError
 from rmqcore.files.store_dir import room_at
@@ -31,6 +33,10 @@ def later_of(known_ms: int, seen_ms: int) -> int:
     """
     went_on = seen_ms > known_ms or 0 < seen_ms < known_ms - _CLOCK_STEP_BACK_MAX_MS
     return seen_ms if went_on else known_ms
+
+
+_log = logging.getLogger("rmqcore")
+_DAY_MS: Final = 86_400_000
 
 
 class StoreCheckpoint:
@@ -89,6 +95,28 @@ class StoreCheckpoint:
         ) = values
         self._known = data[: _FIELDS.size]
         return True
+
+    def distrust_future(self, now_ms: int) -> None:
+        """Forget every time when one is later than tomorrow, as bytes of something else give it.
+
+        Such a time would stay for ever, and each recovery would take queues for written that a
+        power cut has taken. Derived again, a store costs its opening some time.
+
+        Args:
+            now_ms: Unix time.
+        """
+        latest = max(
+            self.physic_msg_timestamp_ms,
+            self.logics_msg_timestamp_ms,
+            self.index_msg_timestamp_ms,
+        )
+        if latest > now_ms + _DAY_MS:
+            _log.warning(
+                "%s has a time that is still to come, %d ms: everything is derived again",
+                self.path,
+                latest,
+            )
+            self.reset()
 
     def reset(self) -> None:
         """Forget every time, so that everything is derived again."""

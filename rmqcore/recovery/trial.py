@@ -67,6 +67,7 @@ def _try(directory: StoreDir, config: StoreConfig, open_files: OpenFiles) -> Non
     checkpoint, mark = StoreCheckpoint(directory.checkpoint), StoreMark(directory)
     deleted = DeletedTopics(directory)
     checkpoint.load()
+    checkpoint.distrust_future(wall_clock_ms())
     mark.load()
     TopicConfigTable(directory.config, clock=wall_clock_ms)
     ConsumerOffsetTable(directory.config, clock=wall_clock_ms)

@@ -25,7 +25,7 @@ def killed(path, how="SYNC_FLUSH", last=None):
         for number in range(COUNT):
             assert put(store, number).ok
             acknowledge(number)
-        store.get_message("T0", 0, 0)
+        store.parts.log_services.reput.catch_up()
         if last is not None:
             last(store)
         die()

@@ -47,6 +47,25 @@ def test_what_a_short_file_lacks_is_zero(tmp_path, size, times):
     assert path.stat().st_size == CHECKPOINT_SIZE
 
 
+@pytest.mark.parametrize("garbage", [b"garbage", b"\x7f" * CHECKPOINT_SIZE])
+def test_bytes_of_something_else_are_no_times(tmp_path, caplog, garbage):
+    path = tmp_path / "checkpoint"
+    path.write_bytes(garbage)
+    checkpoint = StoreCheckpoint(path)
+    assert checkpoint.load()
+    with caplog.at_level("WARNING", "rmqcore"):
+        checkpoint.distrust_future(1_795_000_000_000)
+    assert times_of(checkpoint) == (0, 0, 0)
+    assert "still to come" in caplog.text
+
+
+def test_a_clock_that_was_set_back_a_little_costs_nothing(tmp_path):
+    checkpoint = StoreCheckpoint(tmp_path / "checkpoint")
+    checkpoint.physic_msg_timestamp_ms = 1_795_003_600_000
+    checkpoint.distrust_future(1_795_000_000_000)
+    assert checkpoint.physic_msg_timestamp_ms == 1_795_003_600_000
+
+
 def test_a_negative_time_is_refused(tmp_path):
     path = tmp_path / "checkpoint"
     path.write_bytes(struct.pack(">5q", 1, -1, 1, 0, 0).ljust(CHECKPOINT_SIZE, b"\0"))

@@ -69,6 +69,7 @@ class StoreFiles:
         clock_ms: Callable[[], int],
     ) -> None:
         self._config = config
+        self._clock_ms = clock_ms
         self._open_files = OpenFiles(mappings_max=config.max_mapped_files)
         self._multi_dispatch = config.enable_lmq and config.enable_multi_dispatch
         self.directory = directory
@@ -154,6 +155,7 @@ class StoreFiles:
             CorruptStoreError: the log is damaged, and the settings do not say what is to be done.
         """
         self.checkpoint.load()
+        self.checkpoint.distrust_future(self._clock_ms())
         self.mark.load()
         for table in (self.topics, self.deleted, self.mark):
             table.discard_unfinished()
