@@ -102,7 +102,7 @@ def test_no_room_for_consume_queues_and_index(small_disk):
     sizes = Sizes(consume_queue_file=200, slot_num=16, entry_num=64)
     with rmqcore.open_store(path, **settings) as store:
         acknowledged = [n for n in range(20) if put(store, n).ok]
-        store.get_message("T0", 0, 0)
+        store.parts.log_services.reput.catch_up()
         ballast = fill(disk, 0)
         for number in range(20, 200):
             try:

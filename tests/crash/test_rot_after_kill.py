@@ -169,7 +169,7 @@ def test_a_clock_set_back_lets_no_file_go_unchecked(store_path):
         store.parts.files.tail.fixed_time_ms = start_ms - 3_600_000
         for number in range(COUNT // 2, COUNT):
             put(store, number)
-        store.get_message("T0", 0, 0)
+        store.parts.log_services.reput.catch_up()
         die()
 
     run_child(write)
