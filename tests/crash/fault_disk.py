@@ -85,8 +85,10 @@ class FaultDisk:
         for file, found in files.items():
             copy = target / file.relative_to(path)
             if found is None:
-                copy.mkdir(parents=True)
+                copy.mkdir(parents=True, exist_ok=True)
                 continue
+            # a queue may have been made between the look at its directory and that at its files
+            copy.parent.mkdir(parents=True, exist_ok=True)
             inode, now = found
             old = flushed.get(inode, b"").ljust(len(now), b"\0")[: len(now)]
             if file.name in ("lock", "abort") or file.parent.name == "config":
