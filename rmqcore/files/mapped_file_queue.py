@@ -355,6 +355,8 @@ class MappedFileQueue:
                 self._set(self.files[len(gone) :])
             for file in gone:
                 file.destroy()
+                # one by one: a power cut may not take one behind another
+                sync_directory(self.directory)
         except BaseException:
             # on an interrupt, too: this file would stand alone in front of a gap when later ones
             # are removed
@@ -362,7 +364,6 @@ class MappedFileQueue:
                 left = [file for file in gone if file.path.exists() and file not in self.files]
                 self._set([*left, *self.files])
             raise
-        sync_directory(self.directory)
 
     def close(self) -> None:
         """Close every file."""

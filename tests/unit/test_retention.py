@@ -12,6 +12,7 @@ import pytest
 from held_time import HeldTime
 
 from rmqcore.config import StoreConfig
+from rmqcore.files import mapped_file_queue
 from rmqcore.files.mapped_file import OpenFiles
 from rmqcore.files.mapped_file_queue import MappedFileQueue
 from rmqcore.services.retention import (
@@ -457,3 +458,16 @@ class TestThread:
         assert derived.rounds == 2
         assert errors == []
         assert len(world.files) == 1
+
+
+def test_no_power_cut_takes_a_file_behind_one_that_stays(tmp_path, monkeypatch):
+    queue, seen = MappedFileQueue(tmp_path, 4096, OpenFiles()), []
+    for number in range(5):
+        queue.append_file(number * 4096)
+
+    def synced(directory):
+        seen.append(len(list(directory.iterdir())))
+
+    monkeypatch.setattr(mapped_file_queue, "sync_directory", synced)
+    queue.remove_first(3)
+    assert seen == [4, 3, 2]
