@@ -67,6 +67,10 @@ class LocalConnection(Connection):
         self._answers[id(request)] = future
         return future
 
+    def expect_no_more(self, request: RemotingCommand) -> None:
+        """Forget a request that the processor itself has answered, or failed with."""
+        self._answers.pop(id(request), None)
+
     def answer(self, request: RemotingCommand, response: RemotingCommand) -> None:
         """Answer a request, once."""
         future = self._answers.pop(id(request), None)
@@ -168,15 +172,18 @@ class LocalServer:
             later = connection.expect(request)
             result = processor(connection, request)
             if isinstance(result, RemotingCommand):
+                connection.expect_no_more(request)
                 return result
             if result is not None:
-                return self._finish(result, request, later)
+                return self._finish(connection, result, request, later)
         except Exception as error:  # noqa: BLE001 - logged and answered, whatever it is
+            connection.expect_no_more(request)
             return _answer_to(error, request)
         return later
 
     @staticmethod
     async def _finish(
+        connection: LocalConnection,
         result: Awaitable[RemotingCommand | None],
         request: RemotingCommand,
         later: asyncio.Future[RemotingCommand],
@@ -184,8 +191,12 @@ class LocalServer:
         try:
             answer = await result
         except Exception as error:  # noqa: BLE001 - logged and answered, whatever it is
+            connection.expect_no_more(request)
             return _answer_to(error, request)
-        return await later if answer is None else answer
+        if answer is None:
+            return await later
+        connection.expect_no_more(request)
+        return answer
 
 
 def _answer_to(error: Exception, request: RemotingCommand) -> RemotingCommand:

@@ -7,7 +7,8 @@ from patience import until_async
 
 from rmqcore.proxy.codes import Code
 from rmqcore.proxy.messages import DigestType, Encoding, MessageType, v2_class
-from rmqcore.remoting import RemotingClient, RemotingCommand, RequestCode
+from rmqcore.remoting import RemotingClient, RemotingCommand, RequestCode, success
+from rmqcore.remoting.local import LocalConnection, LocalServer
 from rmqcore.world import wall_clock_ms
 
 pytestmark = pytest.mark.engine
@@ -327,3 +328,28 @@ def test_a_namespace_keeps_topics_and_groups_apart(with_grpc):
         assert (found.topic.resource_namespace, found.topic.name) == ("ns", "T")
 
     with_grpc(scenario)
+
+
+@pytest.mark.parametrize("how", ["at once", "by a coroutine", "later", "failing", "failing later"])
+def test_a_connection_keeps_nothing_of_a_request_that_was_answered(how):
+    async def soon(_, __):
+        if how == "failing later":
+            raise ValueError
+        return success()
+
+    def processor(connection, request):
+        if how == "failing":
+            raise ValueError
+        if how == "later":
+            asyncio.get_running_loop().call_soon(connection.answer, request, success())
+            return None
+        return success() if how == "at once" else soon(connection, request)
+
+    async def scenario():
+        connection = LocalConnection("", None, None)
+        answer = LocalServer({1: processor}).ask(connection, RemotingCommand(1))
+        answer = answer if isinstance(answer, RemotingCommand) else await answer
+        assert (answer.code == 0) == (not how.startswith("failing"))
+        assert not connection._answers
+
+    asyncio.run(scenario())
