@@ -220,8 +220,9 @@ def _end_after(work):
 
 def _heard(pipe, child):
     """Return what a child says next, nothing when it has ended."""
-    ready, _, _ = select.select([pipe], [], [], TIMEOUT_S)
-    if not ready:
+    poll = select.poll()
+    poll.register(pipe, select.POLLIN)
+    if not poll.poll(TIMEOUT_S * 1000):
         os.kill(child, signal.SIGKILL)
         give_up(f"a word of the child process {child}")
     return os.read(pipe if isinstance(pipe, int) else pipe.fileno(), 1 << 16)

@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 from rmqcore.errors import NO_ROOM, CorruptStoreError, DiskFullError, StoreClosedError
 from rmqcore.native.base._mapped import Descriptor, MappedRegion, reserve, zero_range
@@ -74,6 +74,8 @@ class OpenFiles:
     - Closing here never breaks a reader: a descriptor closes, and a mapping goes away, when its
       last user is done with it.
     - Uses are noted from half of the bound on; below it nothing is let go soon.
+    - Files are known by weak references: one that nobody uses any more closes at once, and does
+      not wait for the garbage collector, which counts no descriptors.
     - All stores of a process together hold no more than half of what it may have.
 
     Args:
@@ -99,7 +101,7 @@ class OpenFiles:
             "_handle": min(descriptors_max, allowed["_handle"]),
             "_region": max(1, mappings_max // 2),
         }
-        self._open: dict[str, OrderedDict[MappedFile, None]] = {
+        self._open: dict[str, OrderedDict[ref[MappedFile], None]] = {
             "_handle": OrderedDict(),
             "_region": OrderedDict(),
         }
@@ -115,33 +117,44 @@ class OpenFiles:
         Takes no lock, each step is whole by itself: a finalizer may come here in between.
         """
         held = self._open[kind]
-        held.pop(file, None)
-        held[file] = None
+        held.pop(ref(file), None)
+        held[ref(file, self._forget)] = None
         with suppress(KeyError):
             while len(held) > self._limits[kind]:
-                held.popitem(last=False)[0].let_go(kind)
+                self._let_go_first(kind)
             if 2 * len(held) > self._limits[kind]:
                 self.tight |= {kind}
             OpenFiles._at_most[kind] += 1
             if 2 * OpenFiles._at_most[kind] > OpenFiles._allowed[kind]:
                 self._share(kind)
 
+    def _forget(self, file: ref[MappedFile]) -> None:
+        for held in self._open.values():
+            held.pop(file, None)
+
+    def _let_go_first(self, kind: str) -> None:
+        """Close the least recently used one; `KeyError` when none is open."""
+        first, _ = self._open[kind].popitem(last=False)
+        if file := first():
+            file.let_go(kind)
+
     def _share(self, kind: str) -> None:
         """Close what all stores hold open above their bound, of the store with the most first."""
-        stores = [store._open[kind] for store in list(OpenFiles._of_all_stores)]
-        total, allowed = sum(map(len, stores)), OpenFiles._allowed[kind]
+        stores = list(OpenFiles._of_all_stores)
+        total = sum(len(store._open[kind]) for store in stores)
+        allowed = OpenFiles._allowed[kind]
         if 2 * total > allowed:
             self.tight |= {kind}
         with suppress(KeyError):
             for _ in range(total - allowed):
-                max(stores, key=len).popitem(last=False)[0].let_go(kind)
+                max(stores, key=lambda store: len(store._open[kind]))._let_go_first(kind)
         OpenFiles._at_most[kind] = min(total, allowed)
 
     def used(self, file: MappedFile, kind: str) -> None:
         """Note that a file is used."""
         # it may have been closed just now
         with suppress(KeyError):
-            self._open[kind].move_to_end(file)
+            self._open[kind].move_to_end(ref(file))
 
     def let_go_oldest(self) -> bool:
         """Close half of the descriptors, for a process that has none left; False without any."""
@@ -149,13 +162,12 @@ class OpenFiles:
         count = (len(held) + 1) // 2
         with suppress(KeyError):
             for _ in range(count):
-                held.popitem(last=False)[0].let_go("_handle")
+                self._let_go_first("_handle")
         return count > 0
 
     def closed(self, file: MappedFile) -> None:
         """Note that a file is gone."""
-        for held in self._open.values():
-            held.pop(file, None)
+        self._forget(ref(file))
 
 
 class MappedFile:

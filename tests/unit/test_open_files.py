@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import subprocess
 import sys
@@ -12,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from rmqcore import open_store
+from rmqcore.doctor import verify
 from rmqcore.files import mapped_file
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
+from rmqcore.scan import read_store
 
 pytestmark = pytest.mark.logic
 
@@ -89,6 +92,40 @@ def test_where_nothing_can_be_closed_the_refusal_is_the_callers(files, monkeypat
     monkeypatch.setattr(mapped_file.os, "open", full)
     with pytest.raises(OSError, match="Too many open files"):
         files[0].read_bytes(0, 1)
+
+
+@pytest.fixture
+def no_collector():
+    """The garbage collector counts objects, and a file is one: it may come after 1,000 of them."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def test_a_file_that_nobody_uses_closes_without_the_garbage_collector(
+    no_collector, files, tmp_path
+):
+    for file in files:
+        file.read(0, 1)
+    del file
+    files.clear()
+    assert descriptors(tmp_path) == mappings(tmp_path) == []
+
+
+@pytest.mark.engine
+def test_what_only_reads_a_store_leaves_no_descriptor(no_collector, tmp_path):
+    path = tmp_path / "store"
+    with open_store(path, mapped_file_size_commit_log=16384) as store:
+        for number in range(40):
+            store.put("T", bytes(1000), queue_id=number % 2, keys=f"k{number}")
+    assert verify(path).clean
+    assert sum(len(batch) for batch in read_store(path, ["body"])) == 40
+    assert len(next(iter(read_store(path, ["body"], topics=["T"]))))
+    reader = open_store(path, mode="r")
+    assert reader.get_message("T", 0, 0).messages
+    del reader
+    assert descriptors(path / "commitlog") == descriptors(path) == []
 
 
 MANY_QUEUES = """
