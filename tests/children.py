@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 import traceback
+import tracemalloc
 import warnings
 from contextlib import suppress
 
@@ -87,6 +88,17 @@ def in_child(call):
     assert code == 0, f"the child ended with {code}"
     (answer,) = told
     return answer
+
+
+def peak_memory(call):
+    """Return the bytes at most that Python has for a call, in a process without other threads."""
+
+    def traced():
+        tracemalloc.start()
+        call()
+        return tracemalloc.get_traced_memory()[1]
+
+    return in_child(traced)
 
 
 class Forked:

@@ -1,9 +1,9 @@
 """Frames: RocketMQ's own bytes both ways, every refusal typed, memory bounded."""
 
 import struct
-import tracemalloc
 
 import pytest
+from children import peak_memory
 from hypothesis import given
 from hypothesis import strategies as st
 from remoting.frames import COMMANDS, JAVA, SEEN, frame
@@ -206,26 +206,26 @@ def test_a_command_that_no_frame_can_hold_is_refused(kind):
             encode_command(RemotingCommand(0, {"n" * 32768: ""}), kind)
 
 
+@pytest.mark.process
 def test_announced_sizes_cost_no_memory():
     largest = FrameLimits().frame_size - 4
     head = struct.pack(">iI", largest, FrameLimits().header_size)
-    tracemalloc.start()
-    try:
+
+    def announce():
         decoders = [FrameDecoder() for _ in range(100)]
         for decoder in decoders:
             decoder.feed(head)
             assert decoder.next() is None
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 100_000
+
+    assert peak_memory(announce) < 100_000
 
 
+@pytest.mark.process
 def test_what_was_taken_is_not_kept():
-    decoder = FrameDecoder()
     data = encode(RemotingCommand(1, body=bytes(1000)))
-    tracemalloc.start()
-    try:
+
+    def feed():
+        decoder = FrameDecoder()
         for _ in range(3000):
             decoder.feed(data[:700])
             decoder.next()
@@ -233,11 +233,9 @@ def test_what_was_taken_is_not_kept():
             assert decoder.next().code == 1
             decoder.feed(data[300:])
             assert decoder.next().code == 1
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert decoder.size == 0
-    assert peak < 100_000
+        assert decoder.size == 0
+
+    assert peak_memory(feed) < 100_000
 
 
 def damaged(rng, data):
