@@ -123,6 +123,8 @@ class LogPlan:
         if strict:
             self._check_files()
         self._open_files = OpenFiles()
+        #: where the last record was looked for; the next one is mostly beside it
+        self._log_file: MappedFile | None = None
         self._queues: dict[Path, ConsumeQueue | None] = {}
         self._cut_queues = list(self._fresh_queues())
         self._walk_left = _WALK_MAX
@@ -346,7 +348,11 @@ class LogPlan:
         if number < 0 or phy_offset >= self.files[number][0] + self.files[number][2]:
             return None
         start, path, size = self.files[number]
-        return MappedFile(path, size, start, self._open_files, writable=False)
+        file = self._log_file
+        if file is None or file.file_from_offset != start:
+            file = MappedFile(path, size, start, self._open_files, writable=False)
+            self._log_file = file
+        return file
 
     # ---- cutting
 
