@@ -248,6 +248,7 @@ class Broker:
         self._stop_listening = store.on_arrival(arrived)
         store.topics.persist()
         store.consumer_offsets.begin()
+        store.consumer_offsets.persist()
         self._tasks = [loop.create_task(_restarted(work)) for work in self._work(parts)]
         await self._registration.start()
 
@@ -264,6 +265,7 @@ class Broker:
             parts.offsets.bring_back()
             parts.pop_order.bring_back(parts.store.max_queue_offset)
         parts.checkpoints.load()
+        parts.pop_order.forget_done(parts.store.consumer_offsets.get)
         parts.transactions.load()
 
     def _new_server(

@@ -11,7 +11,7 @@ from rmqcore.cli import complete
 from rmqcore.cli.exit_codes import ExitCode
 from rmqcore.cli.options import AsJson, ConfigFile, Settings, StorePath, open_for_reading
 from rmqcore.cli.output import print_json, print_table, show
-from rmqcore.files.config_tables import ConsumerOffsetTable
+from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.world import wall_clock_ms
 

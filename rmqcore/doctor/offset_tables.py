@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from rmqcore.doctor.log_survey import QueueKey
-from rmqcore.files.config_tables import ConfigTable, ConsumerOffsetTable, TopicConfigTable
+from rmqcore.files.config_tables import ConfigTable, TopicConfigTable
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC
+from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
 from rmqcore.files.delay_offset_table import DelayOffsetTable
 from rmqcore.files.group_table import SubscriptionGroupTable
 from rmqcore.files.request_mode_table import MessageRequestModeTable

@@ -1,4 +1,4 @@
-"""The tables below ``config/``: topics and consumer offsets; the others have files of their own.
+"""What the tables below ``config/`` have in common, and that of topics; others have own files.
 
 Each is read whole, changed in memory, and written whole in RocketMQ's shape; unknown fields stay.
 """
@@ -8,13 +8,11 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Final, Self
 
-from rmqcore.arguments import whole_number
-from rmqcore.errors import ArgumentError, MessageIllegalError
+from rmqcore.errors import MessageIllegalError
 from rmqcore.files.config_file import ConfigFile
 from rmqcore.files.entry_texts import EntryTexts
 from rmqcore.files.topic_check import checked_topic
@@ -27,7 +25,6 @@ _DERIVED_PREFIXES: Final = ("%RETRY%", "%DLQ%")
 _TOPIC_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 OFFSET_MAX: Final = 2**63 - 1
 QUEUE_ID_MAX: Final = 2**31 - 1
-_GROUP_SEPARATOR: Final = "@"
 #: A field of our own: the version of the master's table that a slave has taken over.
 _FOLLOWED: Final = "followedVersion"
 
@@ -398,161 +395,6 @@ class TopicConfigTable(ConfigTable):
         return {"topicConfigTable": self._texts.table(self._topics)}
 
 
-class ConsumerOffsetTable(ConfigTable):
-    """``consumerOffset.json``: the next queue offset of each group in each queue.
-
-    What is committed is in the file 5 seconds later, after ``store.flush()``, or when the store is
-    closed; a crash forgets what came after, so that a consumer sees it again.
-
-    Source: RocketMQ broker/offset/ConsumerOffsetManager.java.
-    """
-
-    file_name = "consumerOffset.json"
-
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        clock: Callable[[], int],
-        end_of: Callable[[str, int], int] | None = None,
-    ) -> None:
-        """See `ConfigTable`.
-
-        Args:
-            directory: where the file lies.
-            clock: Unix time in milliseconds.
-            end_of: the end of a queue by topic and queue id, beyond which no offset may lie.
-        """
-        self._offsets: dict[str, dict[int, int]] = {}
-        #: the (topic@group) keys of the master's table that was taken over
-        self._told: frozenset[str] = frozenset()
-        self._end_of = end_of
-        #: called with topic, group and queue id of offsets that were set or removed; None is any
-        self.on_set: Callable[[str | None, str | None, int | None], None] | None = None
-        super().__init__(directory, clock=clock)
-
-    def get(self, topic: str, group: str, queue_id: int) -> int | None:
-        """The next queue offset that the group wants; None when it has committed none."""
-        return self._offsets.get(_offset_key(topic, group), {}).get(queue_id)
-
-    def commit(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:
-        """Set the next queue offset of a group.
-
-        Raises:
-            ArgumentError: the queue id or the offset is no whole number from 0 on, or the offset
-                lies beyond the end of the queue, where no message has been put yet.
-            MessageIllegalError: the topic or the group is no legal name.
-        """
-        check_topic_name(group)
-        check_topic_name(topic)
-        # plain numbers, which the file can be read with again
-        queue_id = whole_number("queue_id", queue_id, 0, QUEUE_ID_MAX)
-        queue_offset = whole_number("queue_offset", queue_offset, 0, OFFSET_MAX)
-        if self._end_of is not None and queue_offset > (end := self._end_of(topic, queue_id)):
-            rule = f"at most {end}, the end of queue {queue_id} of {topic}"
-            raise ArgumentError("queue_offset", queue_offset, rule)
-        with self._lock.within():
-            queues = self._offsets.setdefault(_offset_key(topic, group), {})
-            self._changed |= queues.get(queue_id) != queue_offset
-            queues[queue_id] = queue_offset
-        if self.on_set is not None:
-            self.on_set(topic, group, queue_id)
-
-    def advance(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:
-        """As `commit`, for an offset of a message that has been read: nothing is checked."""
-        with self._lock.within():
-            self._offsets.setdefault(_offset_key(topic, group), {})[queue_id] = queue_offset
-            self._changed = True
-
-    def queues(self, topic: str, group: str) -> dict[int, int]:
-        """A copy of the offsets of one group in one topic, by queue id."""
-        with self._lock.within():
-            return dict(self._offsets.get(_offset_key(topic, group), {}))
-
-    def offset_count(self) -> int:
-        """How many offsets there are, of all queues."""
-        with self._lock.within():
-            return sum(map(len, self._offsets.values()))
-
-    def pairs(self) -> list[tuple[str, str]]:
-        """All pairs (topic, group) that have committed."""
-        with self._lock.within():
-            keys = [key.partition(_GROUP_SEPARATOR) for key in self._offsets]
-        return [(topic, group) for topic, _, group in keys]
-
-    def forget_queue(self, topic: str, queue_id: int) -> None:
-        """Forget what every group has consumed of one queue."""
-        with self._lock.within():
-            for key, queues in list(self._offsets.items()):
-                if key.partition(_GROUP_SEPARATOR)[0] == topic and queue_id in queues:
-                    del queues[queue_id]
-                    self._changed = True
-                    if not queues:
-                        del self._offsets[key]
-
-    def remove(self, *, topic: str | None = None, group: str | None = None) -> int:
-        """Forget the offsets of a topic, of a group, or of one group in one topic.
-
-        Returns:
-            Pairs (topic, group) forgotten.
-        """
-        with self._lock.within():
-            gone = [
-                key
-                for key in self._offsets
-                if topic in (None, key.partition(_GROUP_SEPARATOR)[0])
-                and group in (None, key.partition(_GROUP_SEPARATOR)[2])
-            ]
-            for key in gone:
-                del self._offsets[key]
-            self._changed |= bool(gone)
-        if gone and self.on_set is not None:
-            self.on_set(topic, group, None)
-        return len(gone)
-
-    @staticmethod
-    def _decode(content: dict[str, object]) -> dict[str, dict[int, int]]:
-        # RocketMQ 5.5 writes this map beside the offsets and derives it from them when it reads.
-        content.pop("groupTopicMap", None)
-        entries = mapping("offsetTable", content.pop("offsetTable", {}))
-        return {key: numbered_offsets(key, queues) for key, queues in entries.items()}
-
-    def _install(self, table: dict[str, dict[int, int]]) -> None:
-        self._offsets = table
-
-    def _fitted(self, told: dict[str, dict[int, int]]) -> dict[str, dict[int, int]]:
-        """The same, and none behind the end of its queue: what is put there would be missed."""
-        return {key: self._reached(key, queues) for key, queues in told.items()}
-
-    def _reached(self, key: str, queues: dict[int, int]) -> dict[int, int]:
-        if self._end_of is None:
-            return queues
-        reached, topic = {}, key.partition(_GROUP_SEPARATOR)[0]
-        for queue_id, offset in queues.items():
-            # no queue can have such a name
-            with suppress(MessageIllegalError):
-                reached[queue_id] = min(offset, self._end_of(topic, queue_id))
-        return reached
-
-    def _followed_by(
-        self, told: dict[str, dict[int, int]], keep: Callable[[str], bool]
-    ) -> dict[str, dict[int, int]]:
-        # what consumers committed here while the master was away stays
-        gone = self._told - told.keys()
-        return {key: queues for key, queues in self._with(told).items() if key not in gone}
-
-    def _with(self, told: dict[str, dict[int, int]]) -> dict[str, dict[int, int]]:
-        # a master whose table was begun anew has not removed what it had before
-        self._told = frozenset(told)
-        return self._offsets | {
-            key: {**self._offsets.get(key, {}), **queues} for key, queues in told.items()
-        }
-
-    def _encode(self) -> dict[str, object]:
-        table = {key: dict(sorted(queues.items())) for key, queues in sorted(self._offsets.items())}
-        return {"offsetTable": table}
-
-
 _Content = tuple[dict[str, object], DataVersion, object]
 
 
@@ -589,10 +431,6 @@ def numbered_offsets(name: str, value: object) -> dict[int, int]:
             raise ValueError(f"{name}: {key!r} is no number")
         offsets[int(key)] = _integer(f"{name}: {key}", offset, least=-OFFSET_MAX)
     return offsets
-
-
-def _offset_key(topic: str, group: str) -> str:
-    return f"{topic}{_GROUP_SEPARATOR}{group}"
 
 
 def _refuse_path(name: str) -> None:

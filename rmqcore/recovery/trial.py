@@ -17,7 +17,8 @@ from rmqcore.derived.consume_queue_store import ConsumeQueueStore
 from rmqcore.derived.index_service import IndexService
 from rmqcore.errors import CorruptStoreError
 from rmqcore.files.commit_log import CommitLog
-from rmqcore.files.config_tables import ConsumerOffsetTable, TopicConfigTable
+from rmqcore.files.config_tables import TopicConfigTable
+from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
 from rmqcore.files.deleted_topics import DeletedTopics
 from rmqcore.files.mapped_file import OpenFiles, holds_nothing
 from rmqcore.files.mapped_file_queue import MappedFileQueue, cut_short

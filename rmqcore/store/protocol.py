@@ -12,7 +12,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack, runtime_checkable
 
 from rmqcore.config import StoreConfig
-from rmqcore.files.config_tables import ConsumerOffsetTable, TopicConfigTable
+from rmqcore.files.config_tables import TopicConfigTable
+from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
 from rmqcore.message import (
     GetMessageResult,
     Lease,

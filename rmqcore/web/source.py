@@ -8,7 +8,8 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 from rmqcore.broker import Broker
 from rmqcore.broker.parts import BrokerParts
 from rmqcore.errors import CorruptConfigFileError, CorruptConsumeQueueError, StoreClosedError
-from rmqcore.files.config_tables import ConsumerOffsetTable, TopicConfigTable
+from rmqcore.files.config_tables import TopicConfigTable
+from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
 from rmqcore.files.group_table import SubscriptionGroupTable
 from rmqcore.files.index_file import IndexFile
 from rmqcore.files.store_dir import StoreDir

@@ -11,7 +11,7 @@ from consume.conftest import TOPIC, bodies, places, put
 import rmqcore
 from rmqcore import CorruptConfigFileError, DiskFullError
 from rmqcore.doctor import Severity, verify
-from rmqcore.files.config_tables import ConsumerOffsetTable
+from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
 from rmqcore.store.consume.holders import is_gone, is_mine, new_holder
 
 pytestmark = pytest.mark.process

@@ -14,7 +14,7 @@ from patience import until_async
 from rmqcore import open_store
 from rmqcore.broker import Broker
 from rmqcore.client import Producer
-from rmqcore.files.config_tables import ConsumerOffsetTable
+from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
 from rmqcore.files.mapped_file import MappedFile
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.ha.resync import cut, find_divergence

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from rmqcore.broker.replication.slave_synchronize import SlaveSynchronize
-from rmqcore.files.config_tables import ConsumerOffsetTable, TopicConfigTable
+from rmqcore.files.config_tables import TopicConfigTable
+from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
 from rmqcore.files.group_table import SubscriptionGroupTable
 from rmqcore.files.request_mode_table import MessageRequestModeTable
 from rmqcore.remoting import success

@@ -13,7 +13,8 @@ from patience import TIMEOUT_S, until_async
 from rmqcore.broker.replication import slave_synchronize
 from rmqcore.broker.replication.slave_synchronize import SlaveSynchronize
 from rmqcore.client import Producer
-from rmqcore.files.config_tables import ConsumerOffsetTable, TopicConfig, TopicConfigTable
+from rmqcore.files.config_tables import TopicConfig, TopicConfigTable
+from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
 from rmqcore.files.delay_offset_table import DelayOffsetTable
 from rmqcore.files.group_table import SubscriptionGroupTable
 from rmqcore.files.request_mode_table import POP, PULL, MessageRequestModeTable

@@ -13,7 +13,8 @@ from rmqcore.broker.timer import timer
 from rmqcore.client import Producer
 from rmqcore.errors import StoreClosedError
 from rmqcore.files import timer_check
-from rmqcore.files.config_tables import ConsumerOffsetTable, TopicConfigTable
+from rmqcore.files.config_tables import TopicConfigTable
+from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
 from rmqcore.files.delay_offset_table import DelayOffsetTable
 from rmqcore.files.group_table import SubscriptionGroupTable
 from rmqcore.files.request_mode_table import MessageRequestModeTable

@@ -10,12 +10,8 @@ import numpy
 import pytest
 
 from rmqcore.errors import ArgumentError, CorruptConfigFileError, MessageIllegalError
-from rmqcore.files.config_tables import (
-    ConsumerOffsetTable,
-    TopicConfig,
-    TopicConfigTable,
-    check_topic_name,
-)
+from rmqcore.files.config_tables import TopicConfig, TopicConfigTable, check_topic_name
+from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
 from rmqcore.files.delay_offset_table import DelayOffsetTable
 from rmqcore.files.group_table import SubscriptionGroupTable
 from rmqcore.files.request_mode_table import POP, PULL, MessageRequestModeTable

@@ -45,7 +45,7 @@ class AdminOffsets:
         return success(body=java_body({"offsetTable": self._store.delay_offsets()}))
 
     @serves(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, needs=needs.ADMIN)
-    def reset(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+    async def reset(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """Let a group go on at the offsets of a time; its next pulls are told so."""
         topic = self._topics.expect(request.text("topic"))
         group = request.text("group")
@@ -68,6 +68,7 @@ class AdminOffsets:
         for queue_id, offset in targets.items():
             self._offsets.commit(group, topic.topic_name, queue_id, offset)
             self._offsets.resets[group, topic.topic_name, queue_id] = offset
+        await asyncio.to_thread(self._store.consumer_offsets.persist)
         return success(body=java_body({"offsetTable": table}))
 
     def _target(self, topic: str, queue_id: int, timestamp_ms: int, given: int) -> int:

@@ -10,6 +10,7 @@ import asyncio
 import base64
 import binascii
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -120,7 +121,10 @@ class PopAcks:
             return failure(ResponseCode.MESSAGE_ILLEGAL, remark)
         if following is not None and (group, topic, queue_id) not in self._offsets.resets:
             most = self._store.max_queue_offset(topic, queue_id)
-            self._offsets.commit(group, topic, queue_id, min(following, most))
+            following = min(following, most)
+            if following > (self._store.consumer_offsets.get(topic, group, queue_id) or 0):
+                self._stored(self._checkpoints.note_order, key, following - 1, pop_time_ms)
+            self._offsets.commit(group, topic, queue_id, following)
             if following < most and self._order.due_ms(key, None, most) <= wall_clock_ms():
                 for waits_for in (ANY_QUEUE, queue_id):
                     self._waiting.wake_one((topic, group, waits_for))
@@ -138,8 +142,17 @@ class PopAcks:
         return topic.topic_name, queue_id, offset
 
     def _close(self, key: CheckpointKey, offsets: list[int]) -> None:
+        self._stored(self._checkpoints.acknowledge, key, offsets)
+
+    @staticmethod
+    def _stored(store: Callable[..., object], *what: object) -> None:
+        """Store an acknowledgement.
+
+        Raises:
+            RequestRefusedError: the store does not take it now.
+        """
         try:
-            self._checkpoints.acknowledge(key, offsets)
+            store(*what)
         except StoreError as error:
             logger.warning("an acknowledgement cannot be stored: %s", error)
             raise RequestRefusedError(

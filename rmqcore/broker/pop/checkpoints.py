@@ -2,7 +2,9 @@
 
 Each pop of a queue is one record in ``rmq_sys_REVIVE_LOG_<cluster>``, each acknowledgement another;
 what is open is in memory. How far the records are done with is the consumer offset of
-``CID_RMQ_SYS_REVIVE_GROUP``, the offset of the last one that is.
+``CID_RMQ_SYS_REVIVE_GROUP``, the offset of the last one that is. Groups' offsets are written every
+5 seconds; what was handed out since moves them on when the records are read back, so that a kill
+brings nothing again that was acknowledged.
 
 Source: RocketMQ broker/processor/PopMessageProcessor.java, PopReviveService.java.
 Differs: there the records pass the timer first, and are looked at when they are due.
@@ -19,6 +21,7 @@ from rmqcore.broker.pop.receipts import (
     Checkpoint,
     CheckpointKey,
     ack_body,
+    done_body,
     read_ack,
 )
 from rmqcore.broker.state.broker_state import BrokerState
@@ -55,17 +58,24 @@ class Checkpoints:
         #: by revive queue, the places of open checkpoints, in order
         self._places: list[dict[int, None]] = [{} for _ in range(REVIVE_QUEUES)]
         self._read_offsets = [0] * REVIVE_QUEUES
+        #: by revive queue, behind the last record that was put or read
+        self._ends = [0] * REVIVE_QUEUES
+        #: by revive queue, the first record of which groups' offsets may not know yet
+        self._unknown_from: list[int] | None = None
 
     def __len__(self) -> int:
         return len(self._open)
 
     def load(self) -> None:
-        """Read the records that are not done with.
+        """Read the records that are not done with, and move groups on behind what they got.
 
         Raises:
             StoreError: they cannot be read.
         """
         offsets = self._store.consumer_offsets
+        known, is_slave = offsets.read_revive_ends, self._config().is_slave
+        if known is not None and len(known) == REVIVE_QUEUES and not is_slave:
+            self._unknown_from = known
         for queue_id in range(REVIVE_QUEUES):
             done = offsets.get(self.topic, REVIVE_GROUP, queue_id)
             end = self._store.max_queue_offset(self.topic, queue_id)
@@ -75,6 +85,10 @@ class Checkpoints:
                 offsets.advance(self.topic, REVIVE_GROUP, queue_id, done)
             self._read_offsets[queue_id] = 0 if done is None else done + 1
             self.read_back(queue_id)
+        self._unknown_from = None
+        if not is_slave:
+            offsets.revive_ends_of = self._ends.copy
+            offsets.follow_revive_queues()
 
     def read_back(self, queue_id: int) -> None:
         """Take in the records of a queue that were not read: at the start, or of the timer."""
@@ -90,6 +104,7 @@ class Checkpoints:
             for record in records:
                 self._replay(record, queue_id)
         self._read_offsets[queue_id] = offset
+        self._ends[queue_id] = max(self._ends[queue_id], offset)
 
     def _replay(self, record: MessageExt, queue_id: int) -> None:
         place = f"offset {record.queue_offset} of revive queue {queue_id}"
@@ -98,9 +113,26 @@ class Checkpoints:
                 found = Checkpoint.from_java(bytes(record.body), queue_id, record.queue_offset)
                 if found.open_offsets and found.key not in self._open:
                     self._remember(found, max(found.due_ms, wall_clock_ms() + _GRACE_MS))
+                if self._unknown_from and record.queue_offset >= self._unknown_from[queue_id]:
+                    self._move_on(found, record.phy_offset)
             elif record.tags in _ACKS:
                 key, offsets = read_ack(bytes(record.body))
                 self._close(key, offsets)
+
+    def _move_on(self, checkpoint: Checkpoint, phy_offset: int) -> None:
+        """Let a group go on behind what it was handed out, unless that was of a former topic.
+
+        Args:
+            checkpoint: what it was handed out.
+            phy_offset: the place of its record, behind which no message of it can lie.
+        """
+        topic, group, queue_id, *_ = checkpoint.key
+        offsets, end = self._store.consumer_offsets, checkpoint.end
+        former = offsets.get(topic, group, queue_id) or 0
+        if former < end <= self._store.max_queue_offset(topic, queue_id):
+            last = self._store.get_message(topic, queue_id, end - 1, max_messages=1).messages
+            if last and last[0].queue_offset == end - 1 and last[0].phy_offset < phy_offset:
+                offsets.commit(topic, group, queue_id, end)
 
     def _remember(self, checkpoint: Checkpoint, due_ms: int) -> None:
         self._open[checkpoint.key] = checkpoint
@@ -138,6 +170,22 @@ class Checkpoints:
         checkpoint.place = self._put(checkpoint.revive_queue, _CHECKPOINT, body)
         self._remember(checkpoint, checkpoint.due_ms)
         return checkpoint
+
+    def note_order(self, key: tuple[str, str, int], offset: int, pop_time_ms: int) -> None:
+        """Store that a group goes on behind a message that it was handed out in order.
+
+        It is a checkpoint of which nothing is open, which RocketMQ passes over.
+
+        Args:
+            key: the queue, and whose.
+            offset: the message's.
+            pop_time_ms: when it was handed out, Unix time.
+
+        Raises:
+            StoreError: it cannot be stored.
+        """
+        body = done_body(*key, offset, pop_time_ms, self._config().broker_name)
+        self._put(key[2] % REVIVE_QUEUES, _CHECKPOINT, body)
 
     def acknowledge(self, key: CheckpointKey, offsets: Sequence[int]) -> bool:
         """Store that messages are done with; False when none of them was open.
@@ -182,7 +230,9 @@ class Checkpoints:
         receipt = self._store.put_message(message)
         if not receipt.ok:
             raise StoreError(f"not stored: {receipt.status.name}")
-        return int(receipt.queue_offset)
+        place = int(receipt.queue_offset)
+        self._ends[queue_id] = max(self._ends[queue_id], place + 1)
+        return place
 
     # ---- time
 
@@ -209,3 +259,4 @@ class Checkpoints:
             former = self._store.consumer_offsets.get(self.topic, REVIVE_GROUP, queue_id)
             if done >= 0 and done != former:
                 self._store.consumer_offsets.commit(self.topic, REVIVE_GROUP, queue_id, done)
+        self._store.consumer_offsets.follow_revive_queues()

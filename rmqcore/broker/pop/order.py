@@ -148,6 +148,16 @@ class PopOrder:
         if gone:
             self.persist()
 
+    def forget_done(self, offset_of: Callable[[str, str, int], int | None]) -> None:
+        """Forget what groups have gone on behind: its acknowledgements were written, it was not.
+
+        Args:
+            offset_of: where a group goes on, by topic, group and queue id.
+        """
+        for key, batch in list(self._batches.items()):
+            if batch.offsets[-1] < (offset_of(*key) or 0):
+                del self._batches[key]
+
     def due_ms(self, key: OrderKey, attempt_id: str | None, max_offset: int) -> int:
         """Until when a queue hands nothing out, Unix time; in the past when it may.
 

@@ -107,6 +107,7 @@ class Checkpoint:
         revive_queue: where the checkpoint is stored.
         suspended: coming again does not count as an attempt.
         place: its offset in the revive queue.
+        end: where the group went on in the queue; of one that was read back.
     """
 
     topic: str
@@ -119,6 +120,7 @@ class Checkpoint:
     revive_queue: int
     suspended: bool = False
     place: int = -1
+    end: int = -1
 
     @property
     def key(self) -> CheckpointKey:
@@ -180,7 +182,25 @@ class Checkpoint:
             revive_queue,
             bool(fields.get("sp", False)),
             place,
+            start + int(distances[count - 1]) + 1 if count else start,
         )
+
+
+def done_body(
+    topic: str, group: str, queue_id: int, offset: int, pop_time_ms: int, broker_name: str
+) -> bytes:
+    """The body of a checkpoint of one message that is acknowledged: its group goes on behind it.
+
+    Args:
+        topic: the message's.
+        group: who has acknowledged it.
+        queue_id: the message's queue.
+        offset: its place in the queue.
+        pop_time_ms: when it was handed out, Unix time.
+        broker_name: this broker's.
+    """
+    handed_out = Checkpoint(topic, group, queue_id, offset, pop_time_ms, 0, [offset], 0)
+    return _body({**_fields(handed_out.to_java(broker_name)), "bm": 1})
 
 
 def ack_body(key: CheckpointKey, offsets: Sequence[int], broker_name: str) -> bytes:

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Final
 
 from rmqcore.errors import StoreError
-from rmqcore.files.config_tables import ConfigTable, ConsumerOffsetTable, TopicConfigTable
+from rmqcore.files.config_tables import ConfigTable, TopicConfigTable
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC
+from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
 from rmqcore.files.delay_offset_table import DelayOffsetTable
 from rmqcore.files.deleted_topics import deletions_told
 from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck, TimerProgress, progress_told

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
 from rmqcore.config import StoreConfig
-from rmqcore.files.config_tables import ConsumerOffsetTable, TopicConfigTable
+from rmqcore.files.config_tables import TopicConfigTable
+from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
 from rmqcore.files.lease_journal import (
     Begun,
     Closed,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rmqcore.files.config_tables import ConsumerOffsetTable
+from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
 from rmqcore.services.store_stats import StoreStatsService
 from rmqcore.store.parts.column_writing import ColumnWriting
 from rmqcore.store.parts.confirmation import Confirmation

@@ -11,7 +11,7 @@ from rmqcore.files.consume_queue import SCHEDULE_TOPIC
 from rmqcore.store.parts.key_values import TOPIC_PREFIX
 
 if TYPE_CHECKING:
-    from rmqcore.files.config_tables import ConsumerOffsetTable
+    from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
     from rmqcore.services.reput import ReputMessageService
     from rmqcore.services.retention import RetentionService
     from rmqcore.store.parts.flushing import Flushing

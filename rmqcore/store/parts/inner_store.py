@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rmqcore.config import StoreConfig
-    from rmqcore.files.config_tables import ConsumerOffsetTable
+    from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
     from rmqcore.store.parts.files import StoreFiles
     from rmqcore.store.parts.flushing import Flushing
     from rmqcore.store.parts.reading import Reading

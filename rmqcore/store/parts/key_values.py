@@ -20,12 +20,8 @@ from rmqcore.errors import (
     StoreError,
     StoreNotWritableError,
 )
-from rmqcore.files.config_tables import (
-    ConsumerOffsetTable,
-    TopicConfig,
-    TopicConfigTable,
-    check_topic_name,
-)
+from rmqcore.files.config_tables import TopicConfig, TopicConfigTable, check_topic_name
+from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
 from rmqcore.message import Message
 from rmqcore.store.consume.interrupt_safe_lock import InterruptSafeLock
 from rmqcore.store.parts.key_value_records import CALL, DELETE, parts_of, record_of, record_of_call

@@ -16,7 +16,7 @@ from rmqcore.files.store_dir import queue_id_of, subdirectories
 
 if TYPE_CHECKING:
     from rmqcore.files.batch_consume_queue import StoredQueue
-    from rmqcore.files.config_tables import ConsumerOffsetTable
+    from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
     from rmqcore.files.store_trace import Note
     from rmqcore.services.flush import LogFlusher
     from rmqcore.services.reput import ReputMessageService

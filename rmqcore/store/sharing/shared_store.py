@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol, Unpack, cast
 
 from rmqcore.arguments import text
 from rmqcore.config import StoreConfig
-from rmqcore.files.config_tables import ConsumerOffsetTable, TopicConfigTable
+from rmqcore.files.config_tables import TopicConfigTable
+from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
 from rmqcore.message import (
     GetMessageResult,
     Lease,

@@ -1,0 +1,127 @@
+"""POP after a kill: the offsets on the disk are older than what was handed out and acknowledged."""
+
+import shutil
+from contextlib import asynccontextmanager
+
+import pytest
+from broker.conftest import SMALL, Peer
+from broker.test_pop import acknowledge, handed_out, pop, send_many
+
+from rmqcore import open_store
+from rmqcore.broker import Broker
+from rmqcore.remoting import RequestCode, ResponseCode
+
+pytestmark = pytest.mark.engine
+
+KEY = ("T", "CG", 0)
+
+
+@asynccontextmanager
+async def killed(broker, scratch, between=None):
+    """A broker on what a kill leaves now of the store of another, and a peer."""
+    path = scratch / "killed"
+    shutil.copytree(broker.store.path, path, ignore=shutil.ignore_patterns("*.tmp"))
+    if between is not None:
+        between(path)
+    again = Broker(path, {"listenPort": 0, **SMALL})
+    await again.start()
+    peer = Peer(again)
+    try:
+        yield again, peer
+    finally:
+        await peer.client.close()
+        await again.stop()
+
+
+def keep_offsets(broker):
+    """Have the file of the offsets say from now on what it says now, but for `written`."""
+    table = broker.store.consumer_offsets
+    written, table.persist = table.persist, lambda: False
+    return written
+
+
+def bodies(answer):
+    return b"".join(message.body for message, _ in handed_out(answer))
+
+
+async def consume(peer, count, **more):
+    found = handed_out(await pop(peer, count=count, queue_id=0, **more))
+    for each in found:
+        assert (await acknowledge(peer, *each)).code == ResponseCode.SUCCESS
+    return b"".join(message.body for message, _ in found)
+
+
+@pytest.mark.parametrize("order", ["false", "true"])
+def test_nothing_comes_again_that_was_acknowledged(with_broker, tmp_path, order):
+    async def scenario(broker, peer):
+        keep_offsets(broker)
+        await send_many(peer, 9, queues=1)
+        assert await consume(peer, 3, order=order) == b"012"
+        broker.managers.pop_order.persist()
+        assert await consume(peer, 3, order=order) == b"345"
+        async with killed(broker, tmp_path) as (again, next_peer):
+            assert again.store.consumer_offsets.get(*KEY) == 6
+            assert await consume(next_peer, 9, order=order) == b"678"
+            assert len(again.managers.checkpoints) == 0
+
+    with_broker(scenario)
+
+
+def test_what_was_handed_out_only_comes_once_and_when_its_time_is_over(
+    with_broker, clock, tmp_path
+):
+    async def scenario(broker, peer):
+        keep_offsets(broker)
+        await send_many(peer, 4, queues=1)
+        await pop(peer, count=2)
+        async with killed(broker, tmp_path) as (again, next_peer):
+            assert bodies(await pop(next_peer)) == b"23"
+            clock.go_on(60_000)
+            again.managers.pop_acks._revive_due()
+            assert bodies(await pop(next_peer)) == b"0123"
+
+    with_broker(scenario)
+
+
+def test_an_offset_that_was_set_back_stays(with_broker, tmp_path):
+    async def scenario(broker, peer):
+        written = keep_offsets(broker)
+        await send_many(peer, 6, queues=1)
+        assert await consume(peer, 4) == b"0123"
+        broker.store.consumer_offsets.persist = written
+        fields = {"topic": "T", "group": "CG", "timestamp": -1, "queueId": 0, "offset": 1}
+        reset = await peer.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
+        assert reset.code == ResponseCode.SUCCESS
+        async with killed(broker, tmp_path) as (_, next_peer):
+            assert bodies(await pop(next_peer)) == b"12345"
+
+    with_broker(scenario)
+
+
+def test_an_offset_that_was_set_behind_a_kill_stays(with_broker, tmp_path):
+    def set_by_hand(path):
+        with open_store(path) as store:
+            store.consumer_offsets.commit(*KEY, 1)
+
+    async def scenario(broker, peer):
+        keep_offsets(broker)
+        await send_many(peer, 6, queues=1)
+        assert await consume(peer, 4) == b"0123"
+        async with killed(broker, tmp_path, set_by_hand) as (_, next_peer):
+            assert bodies(await pop(next_peer)) == b"12345"
+
+    with_broker(scenario)
+
+
+def test_a_topic_that_was_made_again_is_handed_out_from_its_beginning(with_broker, tmp_path):
+    async def scenario(broker, peer):
+        keep_offsets(broker)
+        await send_many(peer, 6, queues=1)
+        assert await consume(peer, 4) == b"0123"
+        deleted = await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+        assert deleted.code == ResponseCode.SUCCESS
+        await send_many(peer, 6, queues=1)
+        async with killed(broker, tmp_path) as (_, next_peer):
+            assert bodies(await pop(next_peer)) == b"012345"
+
+    with_broker(scenario)
