@@ -201,7 +201,8 @@ def look(
 ) -> None:
     """Say what is against using a store, whether it is damaged, and what helps; changes nothing.
 
-    `rmqcore doctor STORE` is short for it. Exit code 4 when something is wrong.
+    `rmqcore doctor STORE` is short for it. Exit code 4 when something is wrong; that the store is
+    open for writing elsewhere is nothing wrong.
     """
     loaded = configured(config, settings)
     answer = explain_store(store, config=loaded)
@@ -221,7 +222,8 @@ def look(
             lines.append("see it:  rmqcore doctor plan STORE")
             lines.append("do it:   rmqcore doctor repair STORE, which undo takes back")
         _write([as_followed(line, store) for line in lines])
-    raise typer.Exit(FsckCode.CLEAN if answer.found and made.clean else FsckCode.UNCORRECTED)
+    usable = answer.found or answer.in_use
+    raise typer.Exit(FsckCode.CLEAN if usable and made.clean else FsckCode.UNCORRECTED)
 
 
 @app.command("diff", cls=DoctorCommand, epilog=FSCK_CODES)

@@ -306,6 +306,7 @@ class _Question:
         for name, why in self._deletions():
             self.note(f"log file {name}", why)
         if against:
+            self._answer.in_use = [what for what, _, _ in against] == ["lock"]
             return self._because(against[0][1], against[0][2])
         advice = "rmqcore verify STORE says whether every record of it is whole"
         return self._because("nothing is against opening it for writing", advice, found=True)

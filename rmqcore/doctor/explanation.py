@@ -16,6 +16,7 @@ class Explanation:
         reason: the one sentence that answers.
         facts: (what was looked at, what is there), in the order of looking.
         advice: what helps; empty when nothing is to be done.
+        in_use: a process has the store open for writing, and nothing else is against it.
     """
 
     question: str
@@ -23,6 +24,7 @@ class Explanation:
     reason: str = ""
     facts: list[tuple[str, str]] = field(default_factory=list)
     advice: str = ""
+    in_use: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """The explanation as plain values, for JSON."""
@@ -32,4 +34,5 @@ class Explanation:
             "reason": self.reason,
             "facts": [list(fact) for fact in self.facts],
             "advice": self.advice,
+            "in_use": self.in_use,
         }

@@ -197,6 +197,7 @@ class _FileWalk:
         found, file = self._found, self._file
         stop = found.start + file.size
         walk = FileWalk(view_of(file), self._scan, found.start, stop, file_end=self._file_end)
+        looked_again = -1
         for step in walk:
             self._note_batch()
             found.end, found.reason = step.phy_offset, step.reason
@@ -206,7 +207,12 @@ class _FileWalk:
                 if following is None:
                     found.used_behind = used_bytes([file], found.end - found.start)
                     return
-                walk.go_on(self._note_gap(found.end, following))
+                if looked_again == found.end:
+                    walk.go_on(self._note_gap(found.end, following))
+                else:
+                    # a writer may have put both meanwhile, what is here first
+                    looked_again = found.end
+                    walk.go_on(found.end)
 
     def _scan(
         self, buffer: ReadableBuffer, at: int, stop: int, /, *, base_offset: int

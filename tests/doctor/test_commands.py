@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 import rmqcore
 from golden.check import digest_tree
 from rmqcore.cli.app import app
+from rmqcore.doctor import log_survey
+from rmqcore.files.log_walker import find_good_record
 
 pytestmark = pytest.mark.engine
 
@@ -68,6 +70,36 @@ def test_codes_of_a_damaged_store(damaged, tmp_path):
     assert undone.code == 1
     assert json.loads(undone.out)["changes"] > 0
     assert digest_tree(damaged) == before
+
+
+def test_a_store_that_is_served_is_looked_at_and_in_order(store):
+    with rmqcore.open_store(store, mapped_file_size_commit_log=1 << 16):
+        told = run("doctor", store)
+        assert (told.code, told.err) == (0, "")
+        assert "is open for writing in another handle" in told.out
+        assert "damage: none" in told.out
+        assert run("doctor", "plan", store).code == 0
+        assert run("doctor", "explain", store).code == 4
+        overwrite(log_files(store)[0], 1000, bytes(200))
+        assert run("doctor", store).code == 4
+
+
+def test_what_a_writer_puts_while_it_is_looked_at_is_no_damage(store, monkeypatch):
+    with rmqcore.open_store(store, mapped_file_size_commit_log=1 << 16) as opened:
+        left = [1]
+
+        def find(*place):
+            """The writer has gone on since the walk came to the end."""
+            if left:
+                left.pop()
+                opened.put("T", b"one")
+                opened.put("T", b"two")
+            return find_good_record(*place)
+
+        monkeypatch.setattr(log_survey, "find_good_record", find)
+        told = run("doctor", "plan", store)
+        assert not left
+        assert told.code == 0, told.out
 
 
 def test_a_store_in_a_commands_place_is_looked_at(store, tmp_path, monkeypatch):
