@@ -129,6 +129,13 @@ class Transactions:
             return failure(ResponseCode.SYSTEM_ERROR, "The transaction is another's")
         if half.queue_offset in self._ended:
             return success()
+        if half.queue_offset < self._offset(HALF_TOPIC):
+            notes = self._notes_of(half.queue_offset)
+            if not notes:
+                remark = "The transaction is no longer asked for, and how it ended is not known"
+                return failure(ResponseCode.SYSTEM_ERROR, remark)
+            if not all(_GIVEN_UP in note.properties for note in notes):
+                return success()
         self._ended.add(half.queue_offset)
         noted = False
         try:
@@ -157,6 +164,11 @@ class Transactions:
         found = self._store.get_message(HALF_TOPIC, 0, half.queue_offset, max_messages=1).messages
         return [each.phy_offset for each in found] == [half.phy_offset]
 
+    def _notes_of(self, half_offset: int) -> list[MessageExt]:
+        """What was noted of a half message that the checks have gone beyond."""
+        notes = self._store.query_message(OP_HALF_TOPIC, str(half_offset)).messages
+        return [note for note in notes if half_offset in _named(note)]
+
     async def _commit(self, half: MessageExt) -> None:
         """Store the message for its consumers; its properties stay as they are."""
         topic, queue_id = _real_place(half)
@@ -180,6 +192,7 @@ class Transactions:
             OP_HALF_TOPIC,
             b"%d" % half_offset,
             tags="d",
+            keys=(str(half_offset),),
             properties={_GIVEN_UP: "true"} if given_up else None,
             wait_store_msg_ok=False,
         )
@@ -238,8 +251,7 @@ class Transactions:
             before = offset
             notes, offset = self._read(OP_HALF_TOPIC, offset)
             for note in notes:
-                parts = note.body.decode("ascii", "replace").split(",")
-                named = [number for part in parts if (number := _whole(part.strip())) is not None]
+                named = _named(note)
                 known.decided.update(named)
                 if _GIVEN_UP not in note.properties:
                     known.ended.update(named)
@@ -383,6 +395,12 @@ def _whole(text: str) -> int | None:
     if text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX:
         return int(text)
     return None
+
+
+def _named(note: MessageExt) -> list[int]:
+    """The offsets of the half messages that a note is about."""
+    parts = note.body.decode("ascii", "replace").split(",")
+    return [number for part in parts if (number := _whole(part.strip())) is not None]
 
 
 def _real_place(half: MessageExt) -> tuple[str, int]:
