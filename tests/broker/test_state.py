@@ -9,7 +9,7 @@ import pytest
 from broker.conftest import LONG_MS, SMALL, Peer, held, records
 from broker.serving import serving
 from broker.test_pop import acknowledge, comes_again, handed_out, naming, pop, send_many
-from broker.test_transactions import COMMIT, GIVEN_UP, ROLLBACK, decision, send_half
+from broker.test_transactions import COMMIT, GIVEN_UP, decision, send_half
 from patience import TIMEOUT_S, rounds, until_async
 
 from rmqcore.broker import Broker
@@ -380,39 +380,6 @@ def test_a_transaction_is_ended_once_over_a_restart(lives):
         assert broker.store.max_queue_offset("T", 0) == 1
 
     lives(first, second)
-
-
-@pytest.mark.parametrize("decided", [COMMIT, ROLLBACK])
-def test_a_decision_counts_once_when_the_checks_have_gone_beyond_it(lives, decided):
-    sent = []
-
-    async def ask(broker, peer, kind):
-        answer = await peer.ask(RequestCode.END_TRANSACTION, decision(sent[0], kind))
-        assert answer.code == ResponseCode.SUCCESS
-        assert broker.store.max_queue_offset("T", 0) == (decided == COMMIT)
-
-    async def first(broker, peer):
-        sent.append(await send_half(peer, b"half"))
-        await ask(broker, peer, decided)
-        await broker.managers.transactions.check()
-        await ask(broker, peer, COMMIT)
-
-    async def second(broker, peer):
-        await ask(broker, peer, COMMIT)
-
-    lives(first, second)
-
-
-def test_a_decision_that_no_note_tells_of_any_more_is_refused(with_broker):
-    async def scenario(broker, peer):
-        sent = await send_half(peer, b"half")
-        await peer.ask(RequestCode.END_TRANSACTION, decision(sent, COMMIT))
-        await broker.managers.transactions.check()
-        answer = await peer.ask(RequestCode.END_TRANSACTION, decision(sent, COMMIT))
-        assert answer.code == ResponseCode.SYSTEM_ERROR
-        assert broker.store.max_queue_offset("T", 0) == 1
-
-    with_broker(scenario, messageIndexEnable=False)
 
 
 @pytest.mark.parametrize("commits", [1, 2])

@@ -220,3 +220,28 @@ def test_a_half_message_is_not_ended_by_what_looks_like_it_in_a_body(with_broker
         assert await bodies(peer) == [b"half"]
 
     with_broker(scenario)
+
+
+@pytest.mark.parametrize("decided", [COMMIT, ROLLBACK])
+def test_a_decision_counts_once_when_the_checks_have_gone_beyond_it(with_broker, decided):
+    async def scenario(broker, peer):
+        sent = await send_half(peer, b"half")
+        for kind in (decided, COMMIT, COMMIT):
+            answer = await peer.ask(RequestCode.END_TRANSACTION, decision(sent, kind))
+            assert answer.code == ResponseCode.SUCCESS
+            await broker.managers.transactions.check()
+        assert broker.store.max_queue_offset("T", 0) == (decided == COMMIT)
+
+    with_broker(scenario)
+
+
+def test_a_decision_that_no_note_tells_of_any_more_is_refused(with_broker):
+    async def scenario(broker, peer):
+        sent = await send_half(peer, b"half")
+        await peer.ask(RequestCode.END_TRANSACTION, decision(sent, COMMIT))
+        await broker.managers.transactions.check()
+        answer = await peer.ask(RequestCode.END_TRANSACTION, decision(sent, COMMIT))
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert broker.store.max_queue_offset("T", 0) == 1
+
+    with_broker(scenario, messageIndexEnable=False)
