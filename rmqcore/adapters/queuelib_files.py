@@ -56,23 +56,23 @@ def import_queues(
     report = ImportReport()
     home = named_queues(store)
     try:
-        record = ImportRecord(home.path)
-        digests = record.begin([file for path in paths for file in _files(path)], again=again)
-        for number, path in enumerate(paths):
-            if progress is not None:
-                progress(number, len(paths))
-            name = "queue" if path == source else os.path.relpath(path, store.parent)
-            queue = home.open(name, _kind(path, sqlite_lifo=sqlite_lifo))
-            try:
-                for body in elements(path):
-                    queue.push(body)
-                    report.messages += 1
-                    report.body_bytes += len(body)
-            finally:
-                home.close_queue(queue)
-            report.files += 1
-        home.store.flush()
-        record.finish(digests)
+        with ImportRecord(home.path) as record:
+            digests = record.begin([file for path in paths for file in _files(path)], again=again)
+            for number, path in enumerate(paths):
+                if progress is not None:
+                    progress(number, len(paths))
+                name = "queue" if path == source else os.path.relpath(path, store.parent)
+                queue = home.open(name, _kind(path, sqlite_lifo=sqlite_lifo))
+                try:
+                    for body in elements(path):
+                        queue.push(body)
+                        report.messages += 1
+                        report.body_bytes += len(body)
+                finally:
+                    home.close_queue(queue)
+                report.files += 1
+            home.store.flush()
+            record.finish(digests)
     finally:
         home.leave()
     return report

@@ -44,7 +44,8 @@ def import_kombu(
 
     Raises:
         AlreadyImportedError: a file has been imported into this store before.
-        RmqCoreError: there is no message, or one cannot be read; what came before it is in.
+        RmqCoreError: there is no message, one cannot be read, and what came before it is in; or
+            another import is going on.
         OSError: the system refused.
     """
     files = sorted(source.glob("*.msg"), key=_sent) if source.is_dir() else [source]
@@ -52,8 +53,7 @@ def import_kombu(
         raise RmqCoreError(f"{source}: no message of kombu's file-system transport is here")
     waiting = _of_folder(files) if source.is_dir() else _of_kombu_tables(source)
     report = ImportReport(files=len(files))
-    with open_shared(store) as opened:
-        record = ImportRecord(store)
+    with open_shared(store) as opened, ImportRecord(store) as record:
         digests = record.begin(files, again=again)
         for queue, payload in waiting:
             priority, lives_ms = _envelope(source, payload)
@@ -104,9 +104,8 @@ def import_huey(
     entries = _of_directory(source, files, name) if source.is_dir() else _of_huey_tables(source)
     report = ImportReport(files=len(files))
     storages: dict[str, RmqStorage] = {}
-    with open_shared(store):
+    with open_shared(store), ImportRecord(store) as record:
         try:
-            record = ImportRecord(store)
             digests = record.begin(files, again=again)
             for queue, size, put in entries:
                 if queue not in storages:

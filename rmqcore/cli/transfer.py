@@ -38,8 +38,8 @@ from rmqcore.scan.any_log import is_archive
 from rmqcore.scan.log_walk import LogWalk
 from rmqcore.scan.plan import plan
 from rmqcore.transfer.export import ExportedPart, export_store
-from rmqcore.transfer.import_files import ImportReport, exported_files, import_files
-from rmqcore.transfer.import_record import ImportRecord
+from rmqcore.transfer.import_files import ImportReport, exported_files
+from rmqcore.transfer.import_once import import_once
 from rmqcore.world import wall_clock_ms
 
 
@@ -199,22 +199,21 @@ def import_(
         return
     typer.echo(
         f"{report.messages:,} messages, {size_text(report.body_bytes)} out of {report.files} files"
+        + (f"; {report.already:,} were there already" if report.already else "")
     )
 
 
 def _import_export(
     store: Path, source: Path, again: bool, config: Path | None, settings: list[str] | None
 ) -> ImportReport:
-    paths = exported_files(source)
+    exported_files(source)  # nothing to import makes no store
     with Bars() as bars, open_for_writing(store, config, settings, bars) as opened:
-        record = ImportRecord(store)
-        digests = record.begin(paths, again=again)
-        report = import_files(
-            opened, source, progress=lambda done, total: bars.show("import", done, total)
+        return import_once(
+            opened,
+            source,
+            again=again,
+            progress=lambda done, total: bars.show("import", done, total),
         )
-        opened.flush()
-        record.finish(digests)
-    return report
 
 
 def _check_topics(store: Path, topics: list[str] | None, config: StoreConfig) -> None:

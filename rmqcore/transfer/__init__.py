@@ -7,6 +7,7 @@ Floor: F7.
 
 from rmqcore.transfer.export import ExportedPart, export, export_store, messages
 from rmqcore.transfer.import_files import ImportReport, import_files, message_of
+from rmqcore.transfer.import_once import import_once
 
 __all__ = [
     "ExportedPart",
@@ -14,6 +15,7 @@ __all__ = [
     "export",
     "export_store",
     "import_files",
+    "import_once",
     "message_of",
     "messages",
 ]

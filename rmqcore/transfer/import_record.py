@@ -5,17 +5,28 @@ RocketMQ ignores the file.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
+import os
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Final, Self
 
 from rmqcore.errors import RmqCoreError
 from rmqcore.files.config_file import ConfigFile
-from rmqcore.files.store_dir import StoreDir
+from rmqcore.files.store_dir import StoreDir, make_directory
+from rmqcore.native.base._descriptor import Descriptor
 
-_FILE_NAME = "imports.json"
+_FILE_NAME: Final = "imports.json"
+
+#: What is known of a file: True when it has been imported whole, False when that ended early, or
+#: the physical offset of the log's end when its first message was about to be put.
+State = bool | int
+#: A file of an import that was begun, of which nothing has been put yet.
+PENDING: Final = -1
 
 
 class AlreadyImportedError(RmqCoreError):
@@ -37,15 +48,44 @@ class AlreadyImportedError(RmqCoreError):
 
 
 class ImportRecord:
-    """Remembers the files of imports by their content.
+    """Remembers the files of imports by their content; one import at a time has it.
 
     Args:
         store_path: the directory of a store that is open for writing.
+
+    Raises:
+        RmqCoreError: another import into this store is going on.
+        CorruptConfigFileError: the file cannot be read.
     """
 
     def __init__(self, store_path: Path) -> None:
-        self._file = ConfigFile(StoreDir(store_path).config / _FILE_NAME, _decode)
-        self._whole: dict[str, bool] = self._file.load() or {}
+        config = StoreDir(store_path).config
+        make_directory(config)
+        self._lock = Descriptor(os.open(config, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.close()
+            raise RmqCoreError(f"{store_path}: another import into it is going on") from None
+        except OSError:
+            pass  # a network file system may have no locks of directories
+        self._file = ConfigFile(config / _FILE_NAME, _decode)
+        try:
+            self._states: dict[str, State] = self._file.load() or {}
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._lock.close()
 
     def begin(self, paths: Iterable[Path], *, again: bool) -> list[str]:
         """Note that files are being imported.
@@ -61,26 +101,41 @@ class ImportRecord:
             AlreadyImportedError: one of them is known, and ``again`` is False.
         """
         digests = []
-        for path in paths:
-            with path.open("rb") as stream:
-                digests.append(hashlib.file_digest(stream, "sha256").hexdigest())
-            if not again and digests[-1] in self._whole:
-                raise AlreadyImportedError(path, self._whole[digests[-1]])
-        self._note(digests, whole=False)
+        for path, digest in zip(files := list(paths), digests_of(files), strict=True):
+            digests.append(digest)
+            if not again and digest in self._states:
+                raise AlreadyImportedError(path, self._states[digest] is True)
+        self.note(dict.fromkeys(digests, False))
         return digests
 
     def finish(self, digests: Iterable[str]) -> None:
         """Note that the files have been imported whole."""
-        self._note(digests, whole=True)
+        self.note(dict.fromkeys(digests, True))
 
-    def _note(self, digests: Iterable[str], *, whole: bool) -> None:
-        self._whole |= dict.fromkeys(digests, whole)
-        self._file.store(json.dumps({"files": self._whole}, indent=1) + "\n")
+    def state(self, digest: str) -> State | None:
+        """What is known of a file; None: nothing."""
+        return self._states.get(digest)
+
+    def note(self, states: dict[str, State]) -> None:
+        """Remember what has become of files, by their digests."""
+        self._states |= states
+        self._file.store(json.dumps({"files": self._states}, indent=1) + "\n")
 
 
-def _decode(text: str) -> dict[str, bool]:
+def digests_of(paths: Iterable[Path]) -> list[str]:
+    """A digest of each file; of those with the same content each has its own."""
+    found, seen = [], Counter[str]()
+    for path in paths:
+        with path.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        seen[digest] += 1
+        found.append(digest if seen[digest] == 1 else f"{digest} {seen[digest]}")
+    return found
+
+
+def _decode(text: str) -> dict[str, State]:
     content: Any = json.loads(text)
     files = content.get("files") if isinstance(content, dict) else None
-    if not isinstance(files, dict) or not all(type(whole) is bool for whole in files.values()):
-        raise ValueError("files: expected digests with true or false")
+    if not isinstance(files, dict) or not all(type(one) in (bool, int) for one in files.values()):
+        raise ValueError("files: expected digests with true, false or an offset of the log")
     return files

@@ -177,12 +177,15 @@ def test_the_same_export_is_not_imported_twice(rmqcore, store, tmp_path):
         assert len(list(opened.messages())) == 22
 
 
-def test_an_import_that_ended_early_is_not_repeated_unasked(rmqcore, store, tmp_path):
+def test_an_import_that_ended_early_goes_on(rmqcore, store, tmp_path):
     rmqcore("export", store, tmp_path / "out")
     (part,) = (tmp_path / "out").glob("*.jsonl")
-    part.write_text(part.read_text("utf-8") + '{"topic": 5}\n', "utf-8")
-    words = ["import", tmp_path / "new", tmp_path / "out"]
-    assert rmqcore(*words).exit_code == ExitCode.USAGE
+    row = json.loads(part.read_text("utf-8").splitlines()[0])
+    row["body"] = "x" * 2000
+    part = tmp_path / "two.jsonl"
+    part.write_text(json.dumps(row | {"body": "a"}) + "\n" + json.dumps(row) + "\n", "utf-8")
+    words = ["import", tmp_path / "new", part]
+    assert rmqcore(*words, "-c", "maxMessageSize=1000").exit_code == ExitCode.USAGE
     again = rmqcore(*words)
-    assert again.exit_code == ExitCode.USAGE
-    assert "ended early" in again.stderr
+    assert again.stdout.startswith("1 messages, ")
+    assert again.stdout.endswith("; 1 were there already\n")

@@ -135,6 +135,15 @@ def test_a_parked_message_is_parked_again(golden_store, tmp_path):
         ("[]", "not a JSON object"),
         ("{}", "no topic"),
         ('{"topic": "T", "body_base64": "!"}', "the body"),
+        ('{"topic": "T", "body": "\\ud800"}', "the body"),
+        ('{"topic": "T", "body": 5}', "the body"),
+        ('{"topic": "T"}', "the body"),
+        ("[" * 100_000, "no JSON"),
+        (
+            '{"topic": "SCHEDULE_TOPIC_XXXX", "body": "",'
+            ' "properties": {"REAL_TOPIC": "T", "REAL_QID": "x"}}',
+            "REAL_QID",
+        ),
         ('{"topic": "../x", "body": ""}', "topic"),
         ('{"topic": "T", "body": "", "properties": [1]}', "properties"),
         ('{"topic": "T", "body": "", "queue_id": "x"}', "row 2"),

@@ -1,0 +1,177 @@
+"""An import that may be killed anywhere and run again: each message comes once.
+
+Nothing is noted with a message. Where the log ended when a file's first message was about to be put
+is noted with the file, and what was put since is found there again, in the order of the file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from rmqcore.errors import RmqCoreError
+from rmqcore.message import Message, MessageExt
+from rmqcore.native.format._numbers import SysFlag
+from rmqcore.scan.plan import plan
+from rmqcore.store.message_store import DefaultMessageStore
+from rmqcore.transfer.export import messages
+from rmqcore.transfer.import_files import (
+    ImportReport,
+    exported_files,
+    is_empty,
+    message_of,
+    messages_in,
+    put_file,
+)
+from rmqcore.transfer.import_record import (
+    PENDING,
+    AlreadyImportedError,
+    ImportRecord,
+    State,
+    digests_of,
+)
+
+Progress = Callable[[int, int], None]
+
+#: What the store says of a message by itself.
+_GIVEN_ANEW: Final = ("INNER_MULTI_QUEUE_OFFSET",)
+
+
+def import_once(
+    store: DefaultMessageStore,
+    source: str | os.PathLike[str],
+    *,
+    again: bool = False,
+    progress: Progress | None = None,
+) -> ImportReport:
+    """Put what `export_store` wrote, unless the store has it; go on where that ended early.
+
+    Args:
+        store: open for writing.
+        source: a file, or the directory of an export.
+        again: put also what has been imported before.
+        progress: called with (files done, files in all).
+
+    Raises:
+        AlreadyImportedError: all of a file, or an unknown part of it, has been imported before.
+        MessageIllegalError: a row is no message; nothing was put.
+        RmqCoreError: a file is missing, cut short, or was changed while it was read.
+        PutMessageError: the store refused; run again, the import goes on there.
+    """
+    paths = [path for path in exported_files(Path(source)) if not is_empty(path)]
+    report = ImportReport()
+    with ImportRecord(store.path) as record:
+        files = list(zip(paths, digests_of(paths), strict=True))
+        if not again:
+            files = _not_imported(store, record, files)
+        for path, _ in files:
+            for _ in messages_in(path):
+                pass  # a row that is no message is found before anything is put
+        record.note({digest: _state(record, digest, again) for _, digest in files})
+        for number, (path, digest) in enumerate(files):
+            if progress is not None:
+                progress(number, len(files))
+            _import_file(store, record, path, digest, report)
+    if progress is not None:
+        progress(len(files), len(files))
+    return report
+
+
+def _state(record: ImportRecord, digest: str, again: bool) -> State:
+    """What is noted of a file before the first one is put."""
+    known = record.state(digest)
+    return PENDING if again or known is None else known
+
+
+def _not_imported(
+    store: DefaultMessageStore, record: ImportRecord, files: list[tuple[Path, str]]
+) -> list[tuple[Path, str]]:
+    """Those of the files that are not in the store whole.
+
+    Raises:
+        AlreadyImportedError: they are not of one import that ended early, and one is known.
+    """
+    states = [record.state(digest) for _, digest in files]
+    ended_early = any(state is not None and type(state) is int for state in states)
+    for (path, _), state in zip(files, states, strict=True):
+        lost = type(state) is int and 0 <= state < store.min_phy_offset
+        if state is False or lost or (state is True and not ended_early):
+            raise AlreadyImportedError(path, state is True)
+    return [file for file, state in zip(files, states, strict=True) if state is not True]
+
+
+def _import_file(
+    store: DefaultMessageStore,
+    record: ImportRecord,
+    path: Path,
+    digest: str,
+    report: ImportReport,
+) -> None:
+    """Put the messages of a file that are not in the log since its import was begun."""
+    began = record.state(digest)
+    there = 0
+    if began is not None and began != PENDING:
+        there = _stored_count(store, began, messages_in(path))
+    else:
+        record.note({digest: store.max_phy_offset})
+    report.already += there
+    put_file(store, path, report, first=there)
+    store.flush()
+    if digests_of([path])[0] != digest.partition(" ")[0]:
+        record.note({digest: False})
+        raise RmqCoreError(
+            f"{path}: it was changed while it was read; what was put is neither what it was nor "
+            "what it is; import into a new store"
+        )
+    record.finish([digest])
+
+
+def _stored_count(store: DefaultMessageStore, began: int, rows: Iterable[Message]) -> int:
+    """How many of a file's first messages are in the log from where its import was begun."""
+    waiting = iter(rows)
+    row, count = next(waiting, None), 0
+    for stored in _messages_from(store, began):
+        if row is not None and _is_copy(stored, row):
+            row, count = next(waiting, None), count + 1
+    return count
+
+
+def _messages_from(store: DefaultMessageStore, phy_offset: int) -> Iterator[MessageExt]:
+    for split in plan(store.path, config=store.config):
+        if split.end > phy_offset:
+            for message in messages(split, uncommitted=True):
+                if message.phy_offset >= phy_offset:
+                    yield message
+
+
+def _is_copy(stored: MessageExt, row: Message) -> bool:
+    """Tell whether a message is what the put of a row has stored."""
+    if len(stored.body) != len(row.body):
+        return False
+    fields: dict[str, Any] = {
+        "topic": stored.topic,
+        "body": bytes(stored.body),
+        "properties": stored.properties,
+        "queue_id": stored.queue_id,
+        "flag": stored.flag,
+        "sys_flag": stored.sys_flag,
+        "reconsume_times": stored.reconsume_times,
+        "prepared_transaction_offset": stored.prepared_transaction_offset,
+        "born_timestamp_ms": stored.born_timestamp_ms if row.born_timestamp_ms else None,
+        "born_host": stored.born_host if row.born_host else None,
+    }
+    return _compared(message_of(fields)) == _compared(row)
+
+
+def _compared(message: Message) -> dict[str, Any]:
+    found = message.to_dict()
+    found["properties"] = {
+        name: value
+        for name, value in (found["properties"] or {}).items()
+        if name not in _GIVEN_ANEW
+    }
+    found["sys_flag"] &= ~SysFlag.HOSTS_V6
+    del found["store_host"]
+    return found

@@ -1,0 +1,156 @@
+"""An import goes on where it was killed; nothing comes twice, and nothing is changed."""
+
+import json
+
+import pytest
+from children import die, run_child
+from unit.test_scan_export import FORMATS, STORES, all_messages
+
+import rmqcore
+from rmqcore.errors import MessageIllegalError, RmqCoreError
+from rmqcore.transfer import export_store, import_once
+from rmqcore.transfer.import_files import exported_files
+from rmqcore.transfer.import_record import AlreadyImportedError, ImportRecord, digests_of
+
+pytestmark = pytest.mark.engine
+
+GOLDEN = [*(each for each in STORES if each[0] == "5.5.0"), ("5.5.0", "delayed")]
+SMALL = {"mapped_file_size_commit_log": 65536}
+
+
+@pytest.fixture
+def exported(tmp_path):
+    """A directory of three files with 40 messages, some of which are the same."""
+    with rmqcore.open_store(tmp_path / "old", **SMALL) as store:
+        for number in range(40):
+            store.put("T", b"%d" % (number // 3) + b"." * 4000, keys=("k",), born_timestamp_ms=5)
+    parts = export_store(tmp_path / "old", tmp_path / "e", file_format="jsonl", split_size=60_000)
+    assert len(parts) == 3
+    return tmp_path / "e"
+
+
+class DyingStore:
+    """A store that lets its process die when so many messages have been put."""
+
+    def __init__(self, store, left):
+        self.store, self.left = store, left
+
+    def __getattr__(self, name):
+        return getattr(self.store, name)
+
+    def put_message(self, message):
+        if self.left == 0:
+            die()
+        self.left -= 1
+        return self.store.put_message(message)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("left", [0, 1, 13, 15, 39])
+def test_an_import_that_was_killed_goes_on_where_it_ended(exported, tmp_path, left):
+    def work(_):
+        with rmqcore.open_store(tmp_path / "new", **SMALL) as store:
+            import_once(DyingStore(store, left), exported)
+
+    run_child(work)
+    run_child(work)  # a second one that is killed, or comes to its end
+    old = [message.body for message in all_messages(tmp_path / "old")]
+    with rmqcore.open_store(tmp_path / "new", **SMALL) as store:
+        before = sum(1 for _ in store.messages())
+        if before < 40:
+            assert import_once(store, exported).messages == 40 - before
+        with pytest.raises(AlreadyImportedError):
+            import_once(store, exported)
+        assert [message.body for message in store.messages()] == old
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+@pytest.mark.parametrize("golden", GOLDEN, ids="-".join)
+def test_what_an_import_has_put_is_known_again(golden_store, tmp_path, golden, file_format):
+    old = golden_store(*golden)
+    export_store(old.path, tmp_path / "e", file_format=file_format, config=old.conf)
+    with rmqcore.open_store(tmp_path / "new", deliver_delayed=True) as store:
+        put = import_once(store, tmp_path / "e").messages
+        files = exported_files(tmp_path / "e")
+        with ImportRecord(store.path) as record:
+            # as a kill leaves it behind the last put
+            record.note(dict.fromkeys(digests_of(files), 0))
+        found = import_once(store, tmp_path / "e")
+        assert (found.messages, found.already) == (0, put)
+        assert put
+
+
+def test_a_part_without_messages_is_not_taken_for_one_that_was_imported(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.jsonl").write_text(f'{{"topic": "T", "body": "{name}"}}\n')
+        (tmp_path / name / "2.jsonl").write_text("")
+    with rmqcore.open_store(tmp_path / "new") as store:
+        assert [import_once(store, tmp_path / name).messages for name in "ab"] == [1, 1]
+
+
+def test_an_input_that_is_written_meanwhile_is_said_and_not_taken_for_imported(tmp_path):
+    source = tmp_path / "in.jsonl"
+    line = '{"topic": "T", "body": "a"}\n'
+    source.write_text(line)
+
+    def write_on(done, _):
+        if done == 0:
+            source.write_text(line * 2)
+
+    with rmqcore.open_store(tmp_path / "new") as store:
+        with pytest.raises(RmqCoreError, match="was changed while it was read"):
+            import_once(store, source, progress=write_on)
+        source.write_text(line)
+        with pytest.raises(AlreadyImportedError, match="ended early"):
+            import_once(store, source)
+
+
+def test_nothing_is_put_of_what_has_a_row_that_is_no_message(exported, tmp_path):
+    last = max(exported.glob("*.jsonl"))
+    content = last.read_bytes()
+    with rmqcore.open_store(tmp_path / "new") as store:
+        last.write_bytes(content[:-3] + b"[}\n")
+        with pytest.raises(MessageIllegalError, match="no JSON"):
+            import_once(store, exported)
+        assert list(store.messages()) == []
+        last.write_bytes(content)
+        assert import_once(store, exported).messages == 40
+
+
+def test_a_part_that_was_cut_short_between_two_rows_is_not_imported(exported, tmp_path):
+    first = min(exported.glob("*.jsonl"))
+    lines = first.read_bytes().splitlines(keepends=True)
+    first.write_bytes(b"".join(lines[:-1]))
+    with rmqcore.open_store(tmp_path / "new") as store:
+        with pytest.raises(RmqCoreError, match="messages may be missing"):
+            import_once(store, exported)
+        assert list(store.messages()) == []
+
+
+def test_one_import_at_a_time(tmp_path):
+    with (
+        rmqcore.open_store(tmp_path / "new") as store,
+        ImportRecord(store.path),
+        pytest.raises(RmqCoreError, match="another import"),
+    ):
+        ImportRecord(store.path)
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    ["{", "[]", "{}", '{"parts": 5}', '{"parts": [5]}', '{"parts": [{}]}', "[" * 100_000, "\udcff"],
+)
+def test_what_is_no_manifest_is_said(exported, manifest):
+    (exported / "_manifest.json").write_bytes(manifest.encode(errors="surrogateescape"))
+    with pytest.raises(RmqCoreError, match="no manifest of an export"):
+        exported_files(exported)
+
+
+def test_a_manifest_names_files_beside_it_only(exported):
+    manifest = exported / "_manifest.json"
+    told = json.loads(manifest.read_text("utf-8"))
+    told["parts"][0]["file"] = "../old/checkpoint"
+    manifest.write_text(json.dumps(told))
+    with pytest.raises(RmqCoreError, match="which is no file of"):
+        exported_files(exported)
