@@ -387,9 +387,15 @@ class SimulatedSocket:
             self.notify_writer()
 
     def vanish(self) -> None:
-        """Be gone with the machine's power, without a word."""
+        """Be gone with the machine's power, without a word.
+
+        Who waits for room over there goes on asking, and so comes to hear of it.
+        """
         self.closed = True
         self._reading = self._writing = None
+        self._received.clear()
+        if self.peer is not None:
+            self.peer.notify_writer()
 
     def notify_writer(self) -> None:
         """Call who waits for room, when there is some."""

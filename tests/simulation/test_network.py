@@ -7,6 +7,7 @@ import pytest
 
 from rmqcore.remoting.sockets import listen, local_address, new_socket
 from rmqcore.simulation.loop import NANOSECONDS
+from rmqcore.simulation.sockets import CAPACITY
 
 pytestmark = [pytest.mark.logic, pytest.mark.seeded]
 PORT = 4000
@@ -148,6 +149,21 @@ def test_a_killed_process_ends_its_connections_and_a_machine_without_power_says_
         loop.network.power_on(ends.server.address)
         with pytest.raises(ConnectionResetError):
             await loop.sock_recv(ends.to_server, 100)
+
+    run(scene())
+
+
+def test_who_waits_for_room_hears_that_a_machine_has_lost_its_power(ends, loop, run):
+    async def scene():
+        await ends.open()
+        filling = loop.create_task(loop.sock_sendall(ends.to_server, bytes(3 * CAPACITY)))
+        await loop.pause(1)
+        assert not filling.done()
+        loop.network.power_off(ends.server.address)
+        await loop.pause(5)
+        loop.network.power_on(ends.server.address)
+        with pytest.raises(ConnectionResetError):
+            await filling
 
     run(scene())
 
