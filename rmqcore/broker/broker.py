@@ -226,7 +226,7 @@ class Broker:
             groups_changed=self._saving.set,
         )
         self._parts = parts
-        await asyncio.to_thread(self._load, parts)
+        await asyncio.to_thread(self._load, store, parts)
         self._server = self._new_server(store, parts, self.config.listen_port)
         self.replication = Replication(
             parts,
@@ -252,18 +252,21 @@ class Broker:
         self._tasks = [loop.create_task(_restarted(work)) for work in self._work(parts)]
         await self._registration.start()
 
-    def _load(self, parts: BrokerParts) -> None:
+    def _load(self, store: DefaultMessageStore, parts: BrokerParts) -> None:
         """Read what the parts go on from; what a slave goes on from is its master's."""
         if self.config.is_slave:
             # before the log comes: it has topics that the table does not have yet
-            parts.store.topics.follow()
-            parts.store.topics.persist()
+            store.topics.follow()
+            store.topics.persist()
             # what it had handed out as a master may have been of another log
             parts.pop_order.bring_back(lambda *_: 0)
         else:
-            parts.topics.know_again(parts.store.queues())
-            parts.offsets.bring_back()
-            parts.pop_order.bring_back(parts.store.max_queue_offset)
+            parts.topics.know_again(store.queues())
+            report = store.recovery_report
+            # a slave that becomes the master, or a crash, may have lost what groups have read
+            may_be_shorter = store.topics.follows or not report.clean_shutdown
+            parts.offsets.bring_back(report.end_offset, may_be_shorter=may_be_shorter)
+            parts.pop_order.bring_back(store.max_queue_offset)
         parts.checkpoints.load()
         parts.pop_order.forget_done(parts.store.consumer_offsets.get)
         parts.transactions.load()

@@ -119,7 +119,8 @@ class PopAcks:
         except KeyError:
             remark = f"offset {offset} of queue {queue_id} was not handed out"
             return failure(ResponseCode.MESSAGE_ILLEGAL, remark)
-        if following is not None and (group, topic, queue_id) not in self._offsets.resets:
+        resets = self._offsets.resets
+        if following is not None and resets.get((group, topic, queue_id)) is None:
             most = self._store.max_queue_offset(topic, queue_id)
             following = min(following, most)
             if following > (self._store.consumer_offsets.get(topic, group, queue_id) or 0):

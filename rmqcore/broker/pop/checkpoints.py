@@ -81,8 +81,11 @@ class Checkpoints:
             end = self._store.max_queue_offset(self.topic, queue_id)
             if done is not None and done >= end:
                 # a queue that has lost its end: the next record is not done with before it is there
-                done = end - 1
-                offsets.advance(self.topic, REVIVE_GROUP, queue_id, done)
+                done = end - 1 if end else None
+                if done is None:
+                    offsets.forget_queue(self.topic, queue_id)
+                else:
+                    offsets.advance(self.topic, REVIVE_GROUP, queue_id, done)
             self._read_offsets[queue_id] = 0 if done is None else done + 1
             self.read_back(queue_id)
         self._unknown_from = None
@@ -252,7 +255,12 @@ class Checkpoints:
         return self._open[self._heap[0][1]] if due_ms is not None and due_ms <= now_ms else None
 
     def commit(self) -> None:
-        """Say in the consumer offsets up to where the records are done with."""
+        """Say in the consumer offsets up to where the records are done with.
+
+        A slave knows that from its master only: it has not read the records that come to it.
+        """
+        if self._config().is_slave:
+            return
         for queue_id, places in enumerate(self._places):
             most = self._store.max_queue_offset(self.topic, queue_id)
             done = next(iter(places), most) - 1

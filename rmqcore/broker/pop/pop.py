@@ -371,7 +371,7 @@ class PopMessages:
     def _due_ms(self, wanted: PopRequest, queue_id: int) -> int:
         """Until when a queue waits for what was handed out in order, Unix time."""
         key = (wanted.topic, wanted.group, queue_id)
-        if (wanted.group, wanted.topic, queue_id) in self._offsets.resets:
+        if self._offsets.resets.get((wanted.group, wanted.topic, queue_id)) is not None:
             self._order.forget(key)
         most = self._store.max_queue_offset(wanted.topic, queue_id)
         return self._order.due_ms(key, wanted.attempt_id, most)
@@ -405,7 +405,7 @@ class PopMessages:
 
         A new group's place is kept at once.
         """
-        self._offsets.resets.pop((wanted.group, topic, queue_id), None)
+        self._offsets.resets.forget((wanted.group, topic, queue_id))
         least, most = self._store.queue_bounds(topic, queue_id)
         stored = self._store.consumer_offsets.get(topic, wanted.group, queue_id)
         if stored is not None and stored >= 0:

@@ -335,11 +335,9 @@ class PullMessages:
     def _look(self, wanted: PullRequest, asked: QueueRange) -> FetchResult:
         """What is there now."""
         # kept until a pull is from there: an answer may be lost
-        reset = self._offsets.resets.get(wanted.place)
-        if reset == wanted.queue_offset:
-            del self._offsets.resets[wanted.place]
-        elif reset is not None:
-            return self._moved(wanted, reset, GetMessageStatus.OFFSET_RESET)
+        moved_to = self._offsets.resets.moved_to(wanted.place, wanted.queue_offset)
+        if moved_to is not None:
+            return self._moved(wanted, moved_to, GetMessageStatus.OFFSET_RESET)
         config = self._config()
         if wanted.queue_offset < 0 and self._store.max_queue_offset(*wanted.place[1:]) > 0:
             first = self._store.min_queue_offset(*wanted.place[1:])

@@ -52,28 +52,47 @@ class Offsets:
         #: until when nobody counts again whether there is room, by the monotonic clock
         self._full_until_s = 0.0
 
-    def bring_back(self) -> None:
+    def bring_back(self, log_end: int, *, may_be_shorter: bool) -> None:
         """Set offsets beyond the end of their queue to that end; before anything is served.
 
-        A power cut takes records that were read and not on the disk yet. Their numbers are given to
-        the next messages, which the group would pass over.
+        A power cut takes records that were read and not on the disk yet, and a slave that becomes
+        the master may lack the last ones of its master's. Their numbers are given to the next
+        messages, which the group would pass over; so would its clients, who know where they were.
+
+        Args:
+            log_end: physical offset where the log ended when the store was opened; delayed messages
+                may lie behind it already.
+            may_be_shorter: whether the log may have been longer when the groups read it.
         """
-        table = self._store.consumer_offsets
-        self.resets.bring_back(lambda key: table.get(key[1], key[0], key[2]) is not None)
-        for topic, group in table.pairs():
-            for queue_id, offset in table.queues(topic, group).items():
-                end = self._store.max_queue_offset(topic, queue_id)
-                if offset > end:
-                    logger.warning(
-                        "%s, queue %d: the offset of %s was %d, and is set to the end, %d",
-                        *(topic, queue_id, group, offset, end),
-                    )
-                    table.advance(topic, group, queue_id, end)
+        table, resets = self._store.consumer_offsets, self.resets
+        resets.bring_back(lambda key: table.get(key[1], key[0], key[2]) is not None)
+        read = [
+            (topic, group, queue_id, offset)
+            for topic, group in table.pairs()
+            for queue_id, offset in table.queues(topic, group).items()
+        ]
+        ends = {
+            queue: self._store.max_queue_offset(*queue)
+            for queue in {(topic, queue_id) for topic, _, queue_id, _ in read}
+        }
+        for message in self._store.messages(start=log_end, stop=self._store.max_phy_offset):
+            queue = (message.topic, message.queue_id)
+            ends[queue] = min(message.queue_offset, ends.get(queue, message.queue_offset))
+        for topic, group, queue_id, offset in read:
+            end = ends[topic, queue_id]
+            if may_be_shorter:
+                resets.ends[group, topic, queue_id] = end
+            if offset > end:
+                logger.warning(
+                    "%s, queue %d: the offset of %s was %d, and is set to the end, %d",
+                    *(topic, queue_id, group, offset, end),
+                )
+                table.advance(topic, group, queue_id, end)
 
     def forget_topic(self, topic: str) -> None:
         """Forget what an administrator has set for a topic that is deleted."""
-        for key in [key for key in self.resets if key[1] == topic]:
-            del self.resets[key]
+        for key in [key for key in (*self.resets, *self.resets.ends) if key[1] == topic]:
+            self.resets.forget(key)
 
     @serves(RequestCode.QUERY_CONSUMER_OFFSET, needs=needs.consume)
     def query(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
@@ -110,7 +129,7 @@ class Offsets:
         config, end = self._topics.expect(topic), self._store.max_queue_offset(topic, queue_id)
         if queue_id >= max(config.read_queue_nums, config.write_queue_nums) and end == 0:
             return failure(ResponseCode.INVALID_PARAMETER, f"topic {topic} has no queue {queue_id}")
-        if (group, topic, queue_id) in self.resets:
+        if not self.resets.takes((group, topic, queue_id), offset):
             return success(remark="Offset has been previously reset")
         if offset > end:
             return success(remark=f"beyond the end of the queue, {end}, and passed over")

@@ -23,6 +23,11 @@ class Resets(dict[ReadQueue, int]):
     are kept in ``config/readersOfDeleted.json``: clients outlive a broker. Used on the event loop,
     `keep` by any thread.
 
+    Attributes:
+        ends: where queues ended when this broker took over a log that may have been longer. A group
+            that comes from behind such an end has read what is lost, and is sent there; it commits
+            nothing behind it before a pull is from there, or from before it.
+
     Args:
         folder: the store's ``config`` folder.
 
@@ -34,6 +39,31 @@ class Resets(dict[ReadQueue, int]):
         super().__init__()
         self._file = ConfigFile(folder / _NAME, _readers_in)
         self._kept = self._file.load() or []
+        self.ends: dict[ReadQueue, int] = {}
+
+    def __contains__(self, key: object) -> bool:
+        """Whether a group may have to go on elsewhere."""
+        return super().__contains__(key) or key in self.ends
+
+    def forget(self, key: ReadQueue) -> None:
+        """Let a group go on where it is."""
+        self.pop(key, None)
+        self.ends.pop(key, None)
+
+    def moved_to(self, key: ReadQueue, offset: int) -> int | None:
+        """Where a group has to go on that pulls from an offset; None: there, now and later."""
+        reset = self.get(key)
+        if reset is None:
+            end = self.ends.get(key, offset)
+            reset = min(end, offset)
+        if reset != offset:
+            return reset
+        self.forget(key)
+        return None
+
+    def takes(self, key: ReadQueue, offset: int) -> bool:
+        """Tell whether a group may commit an offset."""
+        return self.get(key) is None and offset <= self.ends.get(key, offset)
 
     def bring_back(self, has_offset: Callable[[ReadQueue], bool]) -> None:
         """Go on with what was kept, but for groups that have consumed of the new topic."""
