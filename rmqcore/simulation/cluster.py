@@ -22,6 +22,7 @@ from rmqcore.simulation.cluster_loop import ClusterLoop
 from rmqcore.simulation.disk import Disk, Disks
 from rmqcore.simulation.errors import UnsimulatedError
 from rmqcore.simulation.loop import Node
+from rmqcore.simulation.resync import Resync
 
 NAMESRV_PORT: Final = 9876
 BROKER_PORT: Final = 10911
@@ -114,18 +115,22 @@ class Server(Process):
         """Whether it has no life."""
         return self.node is None
 
-    def start(self) -> asyncio.Task[Any]:
-        """Begin a life in what the last one has left."""
+    def start(self, make: Callable[[Server], Serving] | None = None) -> asyncio.Task[Any]:
+        """Begin a life in what the last one has left.
+
+        Args:
+            make: makes what it does; None: it serves.
+        """
         self.begin()
         self.path.mkdir(parents=True, exist_ok=True)
         if self._disks is not None:
             self.disk = self.disk or Disk(self._disks, self.path)
             self._disks.add(self.disk)
-        self._starting = self.spawn(self._serve())
+        self._starting = self.spawn(self._serve(make or self._make))
         return self._starting
 
-    async def _serve(self) -> None:
-        serving = self._make(self)
+    async def _serve(self, make: Callable[[Server], Serving]) -> None:
+        serving = make(self)
         self.serving = serving
         await serving.start()
 
@@ -193,7 +198,7 @@ class Server(Process):
 
         A store whose disk has failed says so once more.
         """
-        store = serving.store if isinstance(serving, Broker) else None
+        store = serving.store if isinstance(serving, Broker | Resync) else None
         if store is not None:
             with suppress(OSError) if failed else nullcontext():
                 store.close()
@@ -207,6 +212,7 @@ class SimulatedCluster:
         loop: whose events they are.
         names, brokers: the servers, by name.
         clients: the processes of clients.
+        settings: of each broker, from its next life on.
     """
 
     def __init__(
@@ -217,6 +223,8 @@ class SimulatedCluster:
         self.names: dict[str, Server] = {}
         self.brokers: dict[str, Server] = {}
         self.clients: dict[str, Process] = {}
+        self.settings: dict[str, dict[str, object]] = {}
+        self._slack: dict[str, float] = {}
         self._root = root
         self._seed = seed
         self._machines = 0
@@ -252,20 +260,34 @@ class SimulatedCluster:
         """
 
         def make(server: Server) -> Serving:
-            rng = random.Random(f"{self._seed}/{name}/{server.lives}")  # noqa: S311 - repeatable
             where = {
                 "brokerIP1": server.address,
                 "listenPort": BROKER_PORT,
                 "namesrvAddr": self.namesrv_addr,
             }
             return Broker(
-                server.path, {**properties, **where}, runner=LoopRunner(self.loop, rng, slack)
+                server.path, {**self.settings[name], **where}, runner=self._runner_of(server)
             )
 
+        self.settings[name] = properties
+        self._slack[name] = slack
         self.brokers[name] = server = Server(
             self.loop, name, self._address(), self._root / name, make, self._disks
         )
         return server
+
+    def _runner_of(self, server: Server) -> LoopRunner:
+        rng = random.Random(f"{self._seed}/{server.name}/{server.lives}")  # noqa: S311 - repeatable
+        return LoopRunner(self.loop, rng, self._slack[server.name])
+
+    def resync(self, server: Server, master: str) -> asyncio.Task[Any]:
+        """Begin a life in which a broker's store gets the log of another master; see `Resync`.
+
+        Args:
+            server: the broker, which is down.
+            master: the replication port of the new master, ``host:port``.
+        """
+        return server.start(lambda life: Resync(life.path, master, self._runner_of(life)))
 
     def add_client(self, name: str) -> Process:
         """Add a machine of clients; its first life begins."""

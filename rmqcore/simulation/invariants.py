@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -63,46 +63,51 @@ def read_store(broker: str, path: Path, topics: tuple[str, ...]) -> Iterator[tup
                     raise ValueError(f"{broker}: {topic}/{queue_id} has nothing at {offset}")
 
 
-def judge(plan: Plan, history: History, stores: dict[str, Path]) -> Iterator[Broken]:
+def judge(
+    plan: Plan, history: History, stores: dict[str, Path], master_of: Callable[[str], str]
+) -> Iterator[Broken]:
     """Look at what is left of a run that has ended in order.
 
     Args:
         plan: what was to happen.
         history: what clients did and saw.
         stores: the directory of each broker.
+        master_of: tells the name of the broker that is a group's master at the end.
     """
     contents: Contents = {}
-    weak = weak_brokers(plan)
+    weak, promoted = weak_brokers(plan), promoted_groups(plan)
     for broker, path in stores.items():
         report = verify(path)
         if not report.clean:
             yield Broken("verify", f"{broker}: {'; '.join(map(str, report.findings))}")
-        if broker not in {group.name for group in plan.groups}:
-            continue
+    for group in plan.groups:
+        path = stores[master_of(group.name)]
         try:
-            contents |= dict(read_store(broker, path, plan.topics))
+            contents |= dict(read_store(group.name, path, plan.topics))
         except ValueError as error:
             yield Broken("dense", str(error))
-    yield from _copies(plan, stores, weak)
+    yield from _copies(plan, stores, weak, master_of)
     yield from (Broken("strange", text) for text in history.strange)
     yield from _lost(plan, history, contents)
     yield from _never(history, contents)
     yield from _gone(history, contents)
-    yield from _places(history, contents, weak)
-    yield from _order(history, weak)
+    yield from _places(history, contents, weak, promoted)
+    yield from _order(history, weak, promoted)
     yield from _delivered(plan, history, contents, weak)
-    yield from _in_order(plan, history, contents, weak)
+    yield from _in_order(plan, history, contents, weak, promoted)
     if not any(fault.what is Fault.CLOCK for fault in plan.faults):
         yield from _early(history)
 
 
-def _copies(plan: Plan, stores: dict[str, Path], weak: set[str]) -> Iterator[Broken]:
+def _copies(
+    plan: Plan, stores: dict[str, Path], weak: set[str], master_of: Callable[[str], str]
+) -> Iterator[Broken]:
     """A slave has the bytes of its master's log."""
     for group in plan.groups:
         if group.name in weak:
             continue
-        master, *slaves = servers_of((group,))
-        for slave in slaves:
+        master = master_of(group.name)
+        for slave in servers_of((group,)):
             for file in sorted((stores[slave] / "commitlog").iterdir()):
                 there = stores[master] / "commitlog" / file.name
                 if not there.exists():
@@ -118,7 +123,8 @@ def weak_brokers(plan: Plan) -> set[str]:
 
     Those whose power is cut although they acknowledge before the disk has a message, and those that
     are killed although they acknowledge what is in their own memory only. What such an end takes,
-    and gives to others, is nobody's fault.
+    and gives to others, is nobody's fault. Where slaves are promoted, each broker of the group
+    counts: it may be the only one that has a message, and in memory.
     """
     cut = {fault.whom for fault in plan.faults if fault.what is Fault.POWER_CUT}
     killed = cut | {fault.whom for fault in plan.faults if fault.what is Fault.KILL}
@@ -126,8 +132,17 @@ def weak_brokers(plan: Plan) -> set[str]:
         group.name
         for group in plan.groups
         if (group.name in cut and group.settings.get("flushDiskType") != "SYNC_FLUSH")
+        or (group.name in promoted_groups(plan) and not cut.isdisjoint(servers_of((group,))))
         or (group.name in killed and group.settings.get("transientStorePoolEnable"))
     }
+
+
+def promoted_groups(plan: Plan) -> set[str]:
+    """The groups in which a slave may become the master.
+
+    What their masters had not confirmed may be gone with them, although somebody has seen it.
+    """
+    return {fault.whom for fault in plan.faults if fault.what is Fault.PROMOTE}
 
 
 def must_have(plan: Plan, history: History, put: Put) -> bool:
@@ -166,7 +181,9 @@ def _gone(history: History, contents: Contents) -> Iterator[Broken]:
             yield Broken("came back", f"{number} at {place}, {put}")
 
 
-def _places(history: History, contents: Contents, weak: set[str]) -> Iterator[Broken]:
+def _places(
+    history: History, contents: Contents, weak: set[str], promoted: set[str]
+) -> Iterator[Broken]:
     """Each place is one message's as long as its topic is not deleted."""
     seen = [(put.place, put.number) for put in history.puts.values() if put.place is not None]
     for deliveries in history.deliveries.values():
@@ -174,15 +191,24 @@ def _places(history: History, contents: Contents, weak: set[str]) -> Iterator[Br
     for place, number in seen:
         if history.deleted(place.broker, place.topic) and not history.is_last(history.puts[number]):
             continue
+        if place.broker in promoted and not _is_confirmed(history.puts[number], place):
+            continue
         if place.broker not in weak and contents.get(place, number) != number:
             yield Broken("place", f"{place} was {number}, and is {contents[place]}")
 
 
-def _order(history: History, weak: set[str]) -> Iterator[Broken]:
+def _is_confirmed(put: Put, place: Place) -> bool:
+    """Whether a master has confirmed a message at a place."""
+    return put.outcome is Outcome.OK and put.place == place
+
+
+def _order(history: History, weak: set[str], promoted: set[str]) -> Iterator[Broken]:
     """What was sent when something else of the queue was acknowledged lies behind it."""
     by_queue: dict[tuple[str, str, int], list[Put]] = {}
     for put in history.puts.values():
-        if put.place is not None and put.place.broker not in weak and history.is_last(put):
+        if put.place is None or put.place.broker in weak or not history.is_last(put):
+            continue
+        if put.place.broker not in promoted or put.outcome is Outcome.OK:
             by_queue.setdefault(put.place[:3], []).append(put)
     for queue, puts in by_queue.items():
         puts.sort(key=lambda put: put.place or Place("", "", 0, 0))
@@ -208,7 +234,9 @@ def _delivered(
                 yield Broken("not delivered", f"{number} at {place} to {group}")
 
 
-def _in_order(plan: Plan, history: History, contents: Contents, weak: set[str]) -> Iterator[Broken]:
+def _in_order(
+    plan: Plan, history: History, contents: Contents, weak: set[str], promoted: set[str]
+) -> Iterator[Broken]:
     """A group that consumes in order passes over nothing."""
     orderly = {one.group for one in plan.consumers if one.way is Way.ORDERLY}
     for group in orderly:
@@ -217,7 +245,7 @@ def _in_order(plan: Plan, history: History, contents: Contents, weak: set[str]) 
         for each in history.deliveries.get(group, ()):
             queue, offset = each.place[:3], each.place.offset
             got.add(each.number)
-            if history.deleted(*queue[:2]):
+            if history.deleted(*queue[:2]) or each.place.broker in promoted:
                 # numbers have begun again: what lies in front now has to have come before
                 front = contents.get(each.place._replace(offset=offset - 1), each.number)
                 if contents.get(each.place) == each.number and front not in got:

@@ -38,6 +38,8 @@ _WITHOUT_FAULTS: Final = 0.1
 _BURST: Final = 0.1
 #: The share of plans whose puts go through the transient pool.
 _POOLS: Final = 0.15
+#: The share of promotions among plans that may have one.
+_PROMOTIONS: Final = 0.5
 _RESTS: Final = 0.1
 _REST: Final = 10.0
 #: The delay of each level of ``messageDelayLevel`` in seconds, that of level 1 first.
@@ -78,6 +80,7 @@ class Fault(StrEnum):
     DELETE = "delete"
     FULL = "full disk"
     FAIL = "failing disk"
+    PROMOTE = "promotion"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +116,13 @@ class Befalls:
     Attributes:
         at_s: when, behind the beginning.
         what: which.
-        whom: the server; of a deletion the client that asks every master for it.
+        whom: the server; of a deletion the client that asks every master for it; of a promotion
+            the group.
         other: at the other end of a link; the topic that is deleted.
-        for_s: how long it lasts.
+        for_s: how long it lasts; of a promotion, how long who was the master stays away.
         size: seconds of a clock's step; at which sync from then on somebody dies, below 0 at which
-            write; how slow a link is, in seconds, or how lossy.
+            write; how slow a link is, in seconds, or how lossy; of a promotion 0 when the master is
+            killed before, 1 when it ends in order.
     """
 
     at_s: float
@@ -227,9 +232,11 @@ def draw(seed: object, minutes: float = 1.0, *, power_cuts: bool = False) -> Pla
     consumers = _draw_consumers(rng, clients, topics, for_s)
     watched = (Fault.POWER_CUT, Fault.FULL, Fault.FAIL)
     kinds = [kind for kind in Fault if power_cuts or kind not in watched]
+    kinds.remove(Fault.PROMOTE)
     faults: tuple[Befalls, ...] = ()
     if rng.random() >= _WITHOUT_FAULTS:
         faults = _draw_faults(rng, _some(rng, kinds), names, groups, clients, topics, for_s)
+    faults += _draw_promotions(seed, groups, faults, for_s)
     return Plan(str(seed), for_s, names, groups, clients, topics, operations, consumers, faults)
 
 
@@ -354,6 +361,30 @@ def _draw_faults(
         )
         at_s += rng.expovariate(1 / every_s)
     return tuple(faults)
+
+
+def _draw_promotions(
+    seed: object, groups: tuple[Group, ...], faults: tuple[Befalls, ...], for_s: float
+) -> tuple[Befalls, ...]:
+    """Promotions in groups that wait for their slaves; not beside deletions.
+
+    What was deleted a slave learns later, so what it knows of is no promise.
+    """
+    rng = random.Random(f"{seed}/promotions")  # noqa: S311 - repeatable
+    may = [group.name for group in groups if group.settings.get("brokerRole") == "SYNC_MASTER"]
+    deletes = any(fault.what is Fault.DELETE for fault in faults)
+    if not may or deletes or rng.random() >= _PROMOTIONS:
+        return ()
+    return tuple(
+        Befalls(
+            round(rng.uniform(0.0, for_s), 6),
+            Fault.PROMOTE,
+            rng.choice(may),
+            for_s=round(rng.choice((0.2, 10.0, 40.0)) * rng.random(), 3),
+            size=float(rng.randrange(2)),
+        )
+        for _ in range(rng.choice((1, 1, 2)))
+    )
 
 
 def settings_of(group: Group, number: int) -> dict[str, Any]:

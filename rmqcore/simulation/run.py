@@ -34,6 +34,7 @@ from rmqcore.simulation.plan import (
     servers_of,
     settings_of,
 )
+from rmqcore.simulation.promotion import Masters
 from rmqcore.simulation.stand_ins import let_go, stand_ins
 from rmqcore.simulation.workload import Workload
 
@@ -102,6 +103,7 @@ class _Run:
         self._cuts = random.Random(f"{plan.seed}/cuts")  # noqa: S311 - repeatable
         self._workload = Workload(self._cluster, plan)
         self._report = Report()
+        self._masters = Masters(self._cluster, plan)
         self._workload.on_ok = self._confirmed
         self._begin_s = 0.0
 
@@ -111,7 +113,9 @@ class _Run:
         with stand_ins(self._plan.seed), watched:
             try:
                 loop.run_until_complete(self._scene())
-                report.broken += judge(self._plan, self._workload.history, self._stores())
+                report.broken += judge(
+                    self._plan, self._workload.history, self._stores(), self._masters.name_of
+                )
             except SimulationError as error:
                 report.broken.append(Broken("stuck", str(error)))
             finally:
@@ -177,7 +181,9 @@ class _Run:
         loop, network = self._loop, self._loop.network
         network.heal()
         await self._mend()
-        for server in self._servers():
+        masters = self._masters.names()
+        # the masters first: who was one before needs the new one to get its log
+        for server in sorted(self._servers(), key=lambda one: one.name not in masters):
             if server.is_down():
                 await self._start(server)
         number = _PROBES_FROM
@@ -245,7 +251,7 @@ class _Run:
 
     def _number_at(self, place: Place) -> int:
         """The number of the message at a place; -1 when its broker cannot be asked now."""
-        serving = self._cluster.brokers[place.broker].serving
+        serving = self._masters.server_of(place.broker).serving
         store = serving.store if isinstance(serving, Broker) else None
         if store is None:
             return -1
@@ -258,9 +264,9 @@ class _Run:
         if group.settings.get("brokerRole") != "SYNC_MASTER":
             return
         _, phy_offset = decode_message_id(result.offset_message_id.rpartition(",")[2])
-        ends = [self._log_end(name) for name in servers_of((group,))[1:]]
-        if -1 not in ends and max(ends) <= phy_offset:
-            text = f"{result.broker_name} confirms {phy_offset}, its slaves have {ends}"
+        ends = sorted(self._masters.log_end(name) for name in servers_of((group,)))
+        if -1 not in ends and ends[-2] <= phy_offset:
+            text = f"{result.broker_name} confirms {phy_offset}, its brokers have {ends}"
             self._report.broken.append(Broken("confirmed", text))
 
     def _behind(self) -> list[str]:
@@ -270,23 +276,18 @@ class _Run:
         for group in self._plan.groups:
             if group.name in weak:
                 continue
-            end, *ends = (self._log_end(name) for name in servers_of((group,)))
-            slaves = servers_of((group,))[1:]
-            behind += [
-                f"{name}: {at} of {end}" for name, at in zip(slaves, ends, strict=True) if at != end
-            ]
+            end = self._masters.log_end(self._masters.name_of(group.name))
+            for name in self._masters.slaves_of(group):
+                at = self._masters.log_end(name)
+                if at != end:
+                    behind.append(f"{name}: {at} of {end}")
         return behind
-
-    def _log_end(self, name: str) -> int:
-        serving = self._cluster.brokers[name].serving
-        store = serving.store if isinstance(serving, Broker) else None
-        return -1 if store is None else store.max_phy_offset
 
     def _there(self, weak: set[str]) -> list[Place]:
         """The places that masters have filled."""
         places = []
         for group in self._plan.groups:
-            serving = self._cluster.brokers[group.name].serving
+            serving = self._masters.server_of(group.name).serving
             store = serving.store if isinstance(serving, Broker) else None
             if store is None or group.name in weak:
                 continue
@@ -316,6 +317,7 @@ class _Run:
             Fault.DELETE: self._delete,
             Fault.FULL: self._refuse,
             Fault.FAIL: self._refuse,
+            Fault.PROMOTE: self._promote,
         }
 
     def _process(self, name: str) -> Process:
@@ -326,7 +328,7 @@ class _Run:
         for group in self._plan.groups:
             deletion = Deletion(group.name, befalls.other, self._loop.time())
             self._workload.history.deletions.append(deletion)
-            address = self._cluster.brokers[group.name].address
+            address = self._masters.server_of(group.name).address
             client = self._cluster.clients[befalls.whom]
             await client.spawn(self._workload.delete(deletion, f"{address}:{BROKER_PORT}"))
             if deletion.ended_s < float("inf"):
@@ -334,6 +336,7 @@ class _Run:
 
     async def _start(self, server: Server) -> None:
         try:
+            await self._masters.rejoin(server)
             await server.start()
         except asyncio.CancelledError:
             raise
@@ -424,11 +427,41 @@ class _Run:
             store = serving.store if isinstance(serving, Broker) else None
             if store is None or server.disk is None:
                 continue
-            is_master = name in {group.name for group in self._plan.groups}
+            is_master = name in self._masters.names()
             # a slave takes no puts anyhow
             if store.why_not_writable() is not None if is_master else server.disk.refused:
                 self._note("started anew behind a failed disk")
                 await server.stop()
+
+    async def _promote(self, befalls: Befalls) -> None:
+        """Let the slave with the longest log be the master, and the master its slave."""
+        group, masters = befalls.whom, self._masters
+        before = masters.server_of(group)
+        if befalls.size and before.serving is not None and not before.is_starting:
+            await before.stop()
+        elif not before.is_down():
+            before.kill()
+        await self._loop.pause(_LOOK_EVERY_S)
+        name = masters.successor(group)
+        if before is not masters.server_of(group):
+            return
+        if name is None:
+            self._note("not promoted, as a slave is away")
+            if before.is_down():
+                await self._start(before)
+            return
+        if not before.is_down():
+            # somebody has started it meanwhile
+            before.kill()
+        masters.promote(group, name)
+        self._note("promoted")
+        server = self._cluster.brokers[name]
+        await server.stop()
+        if server.is_down():
+            await self._start(server)
+        await self._loop.pause(befalls.for_s)
+        if before.is_down():
+            await self._start(before)
 
     async def _pause(self, befalls: Befalls) -> None:
         node = self._process(befalls.whom).node

@@ -1,6 +1,7 @@
 """Whole clusters from one seed: what clients are promised holds, and a seed is one run."""
 
 import dataclasses
+import logging
 
 import pytest
 
@@ -105,3 +106,29 @@ def test_a_slave_has_its_masters_log_whatever_befalls_either(role):
     report = run(dataclasses.replace(plan, groups=(group,)))
     assert not report.broken
     assert (report.counts.get("send stored", 0) > 0) is (role == "SYNC_MASTER")
+
+
+@pytest.mark.parametrize("way", Way)
+def test_when_a_slave_is_promoted_nothing_is_lost_and_consumers_go_on(way, caplog):
+    cut_off = [
+        Befalls(1.25, Fault.PARTITION, "broker0", f"broker0-slave{n}", for_s=2.0) for n in (1, 2)
+    ]
+    plan = plan_of(
+        *cut_off,
+        Befalls(1.75, Fault.PROMOTE, "broker0", for_s=1.0),
+        Befalls(3.95, Fault.PROMOTE, "broker0", for_s=0.1, size=1.0),
+        sends=50,
+        way=way,
+    )
+    settings = {"brokerRole": "SYNC_MASTER", "slaveTimeout": 200, "flushConsumerOffsetInterval": 50}
+    refusing = dataclasses.replace(plan.consumers[0], refuses=50)
+    plan = dataclasses.replace(
+        plan, groups=(Group("broker0", 2, settings=settings),), consumers=(refusing,)
+    )
+    # a record that is kept has the tasks of a dead master in its hands
+    with caplog.at_level(logging.CRITICAL):
+        report = run(plan)
+    assert not report.broken
+    assert report.counts["promoted"] == 2
+    assert report.counts["send stored"] > 0
+    assert report.counts["delivered"] >= report.counts["send ok"]

@@ -1,0 +1,81 @@
+"""`Masters`: who is the master of each group, and how a slave comes to be it.
+
+What an operator does by docs/ha.md: the master is ended, the slave with the longest log is opened
+as the master, and who was it before gets its log cut where it is not the new one's, and follows.
+"""
+
+from __future__ import annotations
+
+from rmqcore.broker import Broker
+from rmqcore.simulation.cluster import BROKER_PORT, Server, SimulatedCluster
+from rmqcore.simulation.plan import Group, Plan, servers_of, settings_of
+
+
+class Masters:
+    """The present master of each group.
+
+    Attributes:
+        since_s: when each group's last promotion was; a group without one is not in it.
+    """
+
+    def __init__(self, cluster: SimulatedCluster, plan: Plan) -> None:
+        self.since_s: dict[str, float] = {}
+        self._cluster = cluster
+        self._groups = {group.name: group for group in plan.groups}
+        self._names = {group.name: group.name for group in plan.groups}
+        #: brokers that were masters, and whose logs nobody has compared with the new one's yet
+        self._parted: dict[str, str] = {}
+
+    def name_of(self, group: str) -> str:
+        """The name of the broker that is a group's master."""
+        return self._names[group]
+
+    def names(self) -> list[str]:
+        """The names of all masters."""
+        return list(self._names.values())
+
+    def slaves_of(self, group: Group) -> list[str]:
+        """The names of a group's slaves."""
+        return [name for name in servers_of((group,)) if name != self._names[group.name]]
+
+    def server_of(self, group: str) -> Server:
+        """The broker that is a group's master."""
+        return self._cluster.brokers[self._names[group]]
+
+    def log_end(self, name: str) -> int:
+        """Where the log of a broker ends; -1 when it does not serve now."""
+        server = self._cluster.brokers[name]
+        serving = server.serving
+        store = serving.store if isinstance(serving, Broker) else None
+        return -1 if store is None or server.is_starting else store.max_phy_offset
+
+    def successor(self, group: str) -> str | None:
+        """The slave with the longest log; None when not all of them serve, so that nobody knows."""
+        ends = {name: self.log_end(name) for name in self.slaves_of(self._groups[group])}
+        return None if -1 in ends.values() else max(ends, key=lambda name: ends[name])
+
+    def promote(self, group: str, name: str) -> None:
+        """From the next lives on, a slave is the master, and the master, which is down, a slave."""
+        before = self._names[group]
+        one = self._groups[group]
+        number = servers_of((one,)).index(name) or servers_of((one,)).index(before)
+        self._cluster.settings[name] = settings_of(one, 0)
+        self._cluster.settings[before] = settings_of(one, number)
+        self._names[group] = name
+        self._parted.pop(name, None)
+        self._parted[before] = group
+        self.since_s[group] = self._cluster.loop.time()
+
+    async def rejoin(self, server: Server) -> None:
+        """Let one that was a master before get the log of the one that is it now."""
+        while server.name in self._parted:
+            master = self.server_of(self._parted[server.name])
+            address = f"{master.address}:{BROKER_PORT + 1}"
+            try:
+                await self._cluster.resync(server, address)
+                self._parted.pop(server.name, None)
+            except OSError:
+                # the master does not run now
+                await self._cluster.loop.pause(1.0)
+            finally:
+                server.end()
