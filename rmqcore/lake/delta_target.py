@@ -11,7 +11,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from rmqcore.errors import RmqCoreError
-from rmqcore.lake.sources import Offsets
+from rmqcore.lake.sources import Progress
 from rmqcore.lake.target import (
     DAY,
     OFFSETS,
@@ -22,6 +22,7 @@ from rmqcore.lake.target import (
     check_types,
     offsets_text,
     parse_offsets,
+    read_count,
     with_day,
     without_offsets,
 )
@@ -49,12 +50,12 @@ class DeltaTarget:
         self._options = storage_options
         self._schema = schema.append(pa.field(DAY, pa.string()))
 
-    def offsets(self) -> Offsets:
+    def offsets(self) -> Progress:
         """See `Target`."""
         table = self._table()
         return {} if table is None else self._offsets_of(table)
 
-    def _offsets_of(self, table: DeltaTable) -> Offsets:
+    def _offsets_of(self, table: DeltaTable) -> Progress:
         # a compaction that was overtaken says what was before the newest rows
         newest = table.transaction_version(_APP)
         # nearly always the last commit says it
@@ -62,13 +63,13 @@ class DeltaTarget:
             for commit in table.history(looked_through):
                 if OFFSETS in commit:
                     found = parse_offsets(str(commit[OFFSETS]), self._place)
-                    if newest is None or sum(found.values()) >= newest:
+                    if newest is None or read_count(found) >= newest:
                         return found
         if newest is not None or table.count():
             raise without_offsets(self._place)
         return {}
 
-    def append(self, rows: pa.Table, since: Offsets, offsets: Offsets) -> None:
+    def append(self, rows: pa.Table, since: Progress, offsets: Progress) -> None:
         """See `Target`."""
         table = self._table() or self._new_table()
         if self._offsets_of(table) != since:
@@ -84,7 +85,7 @@ class DeltaTarget:
                     custom_metadata={OFFSETS: offsets_text(offsets)},
                     # whoever commits between makes these rows a second copy: not tried again
                     max_commit_retries=0,
-                    app_transactions=[Transaction(_APP, sum(offsets.values()))],
+                    app_transactions=[Transaction(_APP, read_count(offsets))],
                 ),
             )
 

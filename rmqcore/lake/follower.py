@@ -14,10 +14,16 @@ import pyarrow as pa
 
 from rmqcore.errors import ConfigError, RecordsGoneError, RmqCoreError
 from rmqcore.lake.bodies import Bodies, refused_schema
-from rmqcore.lake.sources import COLUMNS, Offsets, Source, Span, open_source
-from rmqcore.lake.target import MissedMessagesError, TableChangedError, Target
+from rmqcore.lake.sources import COLUMNS, Place, Progress, Source, Span, open_source
+from rmqcore.lake.target import (
+    MissedMessagesError,
+    TableChangedError,
+    Target,
+    TopicMadeAnewError,
+)
 from rmqcore.remoting import RemotingError
 from rmqcore.scan.cluster import MessagesGoneError
+from rmqcore.scan.mark import Mark
 from rmqcore.scan.tables import TABLE_FORMATS, require_package
 from rmqcore.world import monotonic_s, wall_clock_ms
 
@@ -133,14 +139,17 @@ class TableFollower:
         if wanted:
             found, wanted = self._source.read(wanted, BYTES_MAX)
             self._check_there(wanted)
+            self._check_same(offsets)
             good, rest = self._bodies.apply(found)
-            reached = {**offsets, **{queue: span.stop for queue, span in wanted.items()}}
+            reached = {**offsets, **_places(found, wanted)}
             refused = self._put_aside(rest, reached)
             self._good.append(good, offsets, reached)
             rows, offsets = good.num_rows, reached
+        else:
+            self._check_same(offsets)
         compacted = self._good.compact(wall_clock_ms() / 1000)
         behind = sum(
-            span.stop - max(span.first, offsets.get(queue, span.first))
+            span.stop - max(span.first, offsets.get(queue, Place(span.first)).offset)
             for queue, span in there.items()
         )
         return Round(rows, refused, compacted, max(0, behind))
@@ -187,17 +196,19 @@ class TableFollower:
         """Forget states of the table that are older than so many seconds."""
         self._good.expire(keep_s)
 
-    def _wanted(self, there: dict[str, Span], offsets: Offsets) -> dict[str, Span]:
+    def _wanted(self, there: dict[str, Span], offsets: Progress) -> dict[str, Span]:
         """What is to be read: of each queue its share, what is left over to the next round."""
         spans = {}
         for queue, (first, stop) in there.items():
-            begin = offsets.get(queue, first)
+            begin = offsets.get(queue, Place(first)).offset
             if begin < first:
                 if not self._allow_loss:
                     raise _gone(queue, begin, first)
                 begin = first
             if begin > stop:
-                raise _shorter(queue, begin, stop)
+                raise TopicMadeAnewError(
+                    queue, f"ends at {stop}, and the table has its messages up to {begin}"
+                )
             if begin < stop:
                 spans[queue] = Span(begin, stop)
         whole = sum(stop - first for first, stop in spans.values())
@@ -217,13 +228,24 @@ class TableFollower:
             if begin > first and not self._allow_loss:
                 raise _gone(queue, first, begin)
 
-    def _put_aside(self, rows: pa.Table, reached: Offsets) -> int:
+    def _check_same(self, offsets: Progress) -> None:
+        """Look that the last messages of the table are still those of the topic."""
+        marks = {
+            queue: (place.offset - 1, place.mark)
+            for queue, place in offsets.items()
+            if place.mark is not None
+        }
+        for queue in self._source.others(marks):
+            number, _ = marks[queue]
+            raise TopicMadeAnewError(queue, f"has another message {number} than the table")
+
+    def _put_aside(self, rows: pa.Table, reached: Progress) -> int:
         """Commit rows that do not fit, in front of the table; a second time none."""
         if not rows.num_rows:
             return 0
         known = self._refused.offsets()
         new = [
-            offset >= known.get(f"{broker}/{queue_id}", 0)
+            offset >= known.get(f"{broker}/{queue_id}", Place(0)).offset
             for broker, queue_id, offset in zip(
                 rows.column("broker").to_pylist(),
                 rows.column("queue_id").to_pylist(),
@@ -235,7 +257,7 @@ class TableFollower:
         if rows.num_rows:
             # a round that died had perhaps more of a queue
             furthest = {
-                queue: max(known.get(queue, 0), offset) for queue, offset in reached.items()
+                queue: max(known.get(queue, place), place) for queue, place in reached.items()
             }
             self._refused.append(rows, known, {**known, **furthest})
         return int(rows.num_rows)
@@ -244,6 +266,20 @@ class TableFollower:
 def _names() -> list[str]:
     topic, *others = COLUMNS
     return [topic, "broker", *others]
+
+
+def _places(rows: pa.Table, read: dict[str, Span]) -> Progress:
+    """How far queues were read with these rows, which are in the order of each queue."""
+    names = ["queue_offset", "store_timestamp", "phy_offset"]
+    grouped = rows.group_by(["broker", "queue_id"], use_threads=False)
+    lasts = grouped.aggregate([(name, "last") for name in names])
+    found = {queue: Place(span.stop) for queue, span in read.items()}
+    for row in lasts.to_pylist():
+        queue, place = f"{row['broker']}/{row['queue_id']}", row["phy_offset_last"]
+        if row["queue_offset_last"] == found[queue].offset - 1:
+            time_ms = round(row["store_timestamp_last"].timestamp() * 1000)
+            found[queue] = Place(found[queue].offset, Mark(time_ms, place))
+    return found
 
 
 def _target(
@@ -262,11 +298,4 @@ def _gone(queue: str, begin: int, first: int) -> MissedMessagesError:
     return MissedMessagesError(
         f"the messages {begin} to {first} of queue {queue} were deleted before the table got them; "
         "with allow_loss it goes on behind them"
-    )
-
-
-def _shorter(queue: str, begin: int, stop: int) -> MissedMessagesError:
-    return MissedMessagesError(
-        f"queue {queue} ends at {stop}, and the table has its messages up to {begin}: the topic "
-        "was made anew, or the log has lost its end; give the topic a table of its own"
     )

@@ -22,7 +22,7 @@ from pyiceberg.manifest import ManifestContent, ManifestEntry
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.transforms import IdentityTransform
 
-from rmqcore.lake.sources import Offsets
+from rmqcore.lake.sources import Progress
 from rmqcore.lake.target import (
     DAY,
     OFFSETS,
@@ -66,12 +66,12 @@ class IcebergTarget:
         Path(properties["uri"].removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
         return cls(SqlCatalog(ICEBERG_CATALOG, **properties), f"{NAMESPACE}.{name}", schema)
 
-    def offsets(self) -> Offsets:
+    def offsets(self) -> Progress:
         """See `Target`."""
         table = self._table()
         return {} if table is None else self._offsets_of(table)
 
-    def _offsets_of(self, table: Table) -> Offsets:
+    def _offsets_of(self, table: Table) -> Progress:
         snapshot = table.current_snapshot()
         while snapshot is not None:
             told = snapshot.summary.additional_properties if snapshot.summary else {}
@@ -83,7 +83,7 @@ class IcebergTarget:
             raise without_offsets(self._name)
         return {}
 
-    def append(self, rows: pa.Table, since: Offsets, offsets: Offsets) -> None:
+    def append(self, rows: pa.Table, since: Progress, offsets: Progress) -> None:
         """See `Target`."""
         table = self._table() or self._new_table()
         check_types(table.schema().as_arrow(), self._schema, self._name)

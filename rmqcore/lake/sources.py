@@ -17,10 +17,11 @@ from rmqcore.files.consume_queue import LIGHT_QUEUE_PREFIX
 from rmqcore.native.columns._arrow import ColumnBatch
 from rmqcore.native.columns._columns import ColumnDecoder
 from rmqcore.scan.cluster import Access, Cluster, QueueRange, parse_namesrv_url, read_range
+from rmqcore.scan.mark import Mark
 from rmqcore.scan.read import read_store
 from rmqcore.store.opening import open_store
 
-#: The columns of a row beside its body, and the broker's name where there are several.
+#: The columns of a row, and the broker's name where there are several.
 COLUMNS: Final = (
     "topic",
     "queue_id",
@@ -33,8 +34,24 @@ COLUMNS: Final = (
     "properties",
     "body",
 )
-#: By queue, written ``broker/queue id``, the offset of the message that is read next.
-Offsets = dict[str, int]
+#: What is read: also where each record lies, for its `Mark`.
+_READ: Final = (*COLUMNS, "phy_offset")
+
+
+class Place(NamedTuple):
+    """How far a queue was read.
+
+    Attributes:
+        offset: of the message that is read next.
+        mark: of the one in front of it; None where it is not known.
+    """
+
+    offset: int
+    mark: Mark | None = None
+
+
+#: By queue, written ``broker/queue id``.
+Progress = dict[str, Place]
 
 
 class Span(NamedTuple):
@@ -49,12 +66,23 @@ class Source(Protocol):
 
     topic: str
 
+    def others(self, marks: dict[str, tuple[int, Mark]]) -> list[str]:
+        """Queues in which another message has a number than the one that is known.
+
+        Args:
+            marks: by queue, the number of a message, and its mark; one that is not there any more
+                is nobody's.
+        """
+        ...
+
     def spans(self) -> dict[str, Span]:
         """What each queue has now."""
         ...
 
     def read(self, spans: dict[str, Span], bytes_max: int) -> tuple[pa.Table, dict[str, Span]]:
-        """The messages of spans, with the columns `COLUMNS` and ``broker``; and what was read.
+        """The messages of spans and what was read.
+
+        The columns are `COLUMNS`, ``phy_offset`` and ``broker``.
 
         Args:
             spans: by queue.
@@ -114,12 +142,26 @@ class StoreSource:
                 if topic == self.topic
             }
 
+    def others(self, marks: dict[str, tuple[int, Mark]]) -> list[str]:
+        """See `Source`."""
+        found = []
+        with open_store(self._path, mode="r") as store:
+            for queue, (offset, mark) in marks.items():
+                queue_id = int(queue.rpartition("/")[2])
+                got = store.get_message(self.topic, queue_id, offset, max_messages=1)
+                for message in got.messages:
+                    now = Mark(message.store_timestamp_ms, message.phy_offset)
+                    # of a record that holds a batch the number is that of its first message
+                    if message.queue_offset <= offset and now != mark:
+                        found.append(queue)
+        return found
+
     def read(self, spans: dict[str, Span], bytes_max: int) -> tuple[pa.Table, dict[str, Span]]:
         """See `Source`."""
         wanted = {int(queue.rpartition("/")[2]): tuple(span) for queue, span in spans.items()}
         batches = read_store(
             self._path,
-            COLUMNS,
+            _READ,
             plain_bodies=True,
             topics=[self.topic],
             queue_ids=sorted(wanted),
@@ -150,6 +192,15 @@ class ClusterSource:
         self._ranges = {f"{one.queue.broker_name}/{one.queue.queue_id}": one for one in ranges}
         return {name: Span(one.first, one.stop) for name, one in self._ranges.items()}
 
+    def others(self, marks: dict[str, tuple[int, Mark]]) -> list[str]:
+        """See `Source`."""
+        asked = {self._ranges[name].queue: name for name in marks if name in self._ranges}
+        queues = {self._ranges[name].queue: self._ranges[name].addresses for name in asked.values()}
+        with Cluster(self._access) as cluster:
+            behind = {queue: marks[name][0] + 1 for queue, name in asked.items()}
+            now = cluster.marks(queues, behind)
+        return [asked[queue] for queue, mark in now.items() if mark != marks[asked[queue]][1]]
+
     def read(self, spans: dict[str, Span], bytes_max: int) -> tuple[pa.Table, dict[str, Span]]:
         """See `Source`; each queue may have the same part of the bytes.
 
@@ -159,19 +210,19 @@ class ClusterSource:
         tables, read = [_nothing()], {}
         for name, span in spans.items():
             known = self._ranges[name]
-            piece = QueueRange(known.queue, known.addresses, span.first, span.stop)
+            piece = QueueRange(known.queue, known.addresses, span.first, span.stop, known.last)
             found, is_whole = _up_to(bytes_max // len(spans), self._batches(piece))
             read.update({name: span} if is_whole else _seen(found, {name: span}))
             tables.append(_with_broker(found, known.queue.broker_name))
         return pa.concat_tables(tables), read
 
     def _batches(self, piece: QueueRange) -> Iterator[ColumnBatch]:
-        return read_range(self._access, piece, COLUMNS, plain_bodies=True)
+        return read_range(self._access, piece, _READ, plain_bodies=True)
 
 
 def _up_to(bytes_max: int, batches: Iterable[ColumnBatch]) -> tuple[pa.Table, bool]:
     """Batches up to that which reaches so many bytes; whether these are all."""
-    found, size = [pa.record_batch(ColumnDecoder(COLUMNS, row_max=1).take())], 0
+    found, size = [pa.record_batch(ColumnDecoder(_READ, row_max=1).take())], 0
     for batch in batches:
         found.append(pa.record_batch(batch))
         size += found[-1].nbytes

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmqcore.errors import RmqCoreError
-from rmqcore.lake.sources import Offsets
+from rmqcore.lake.sources import Place, Progress
+from rmqcore.scan.mark import Mark
 
 #: The name under which a commit says how far the queues were read.
 OFFSETS: Final = "rmqcore.offsets"
@@ -34,10 +35,25 @@ class MissedMessagesError(RmqCoreError):
     """The source no longer has what follows the table's last rows, or is another's."""
 
 
+class TopicMadeAnewError(MissedMessagesError):
+    """The topic was deleted and made again: its messages are no longer those of the table.
+
+    Attributes:
+        queue: ``broker/queue id`` of the first that tells it.
+    """
+
+    def __init__(self, queue: str, detail: str) -> None:
+        self.queue = queue
+        super().__init__(
+            f"queue {queue} {detail}: the topic was made anew, or the log has lost its end; give "
+            "the topic of now a table of its own"
+        )
+
+
 class Target(Protocol):
     """What a `TableFollower` writes."""
 
-    def offsets(self) -> Offsets:
+    def offsets(self) -> Progress:
         """How far the newest commit says that queues were read; empty for a new table.
 
         Raises:
@@ -45,7 +61,7 @@ class Target(Protocol):
         """
         ...
 
-    def append(self, rows: pa.Table, since: Offsets, offsets: Offsets) -> None:
+    def append(self, rows: pa.Table, since: Progress, offsets: Progress) -> None:
         """Commit rows and how far queues were read then: both, or neither.
 
         Args:
@@ -73,24 +89,36 @@ def with_day(rows: pa.Table) -> pa.Table:
     return rows.append_column(DAY, day.cast(pa.string()))
 
 
-def offsets_text(offsets: Offsets) -> str:
-    """The text that a commit has."""
-    return json.dumps(offsets, separators=(",", ":"), sort_keys=True)
+def offsets_text(progress: Progress) -> str:
+    """The text that a commit has: by queue an offset, and the store time and place in front."""
+    told = {queue: [place.offset, *(place.mark or ())] for queue, place in progress.items()}
+    return json.dumps(told, separators=(",", ":"), sort_keys=True)
 
 
-def parse_offsets(text: str, table: str) -> Offsets:
-    """What a commit says.
+def parse_offsets(text: str, table: str) -> Progress:
+    """What a commit says; one of before there were marks has plain offsets.
 
     Raises:
         RmqCoreError: it is damaged.
     """
     try:
-        told = json.loads(text)
-        return {str(queue): int(offset) for queue, offset in told.items()}
+        return {str(queue): _place(told) for queue, told in json.loads(text).items()}
     except (ValueError, TypeError, AttributeError) as error:
         raise RmqCoreError(
             f"{table}: what a commit says of its queues is no text of ours"
         ) from error
+
+
+def _place(told: int | list[int]) -> Place:
+    if not isinstance(told, list):
+        return Place(int(told))
+    offset, *mark = map(int, told)
+    return Place(offset, Mark(*mark) if mark else None)
+
+
+def read_count(progress: Progress) -> int:
+    """How far all queues were read together; each commit with rows makes it larger."""
+    return sum(place.offset for place in progress.values())
 
 
 def check_types(there: pa.Schema, wanted: pa.Schema, table: str) -> None:

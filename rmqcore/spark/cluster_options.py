@@ -15,7 +15,7 @@ from rmqcore.client import MessageQueue
 from rmqcore.client.names import GROUP_MAX, check_name
 from rmqcore.errors import ArgumentError, ConfigError
 from rmqcore.scan.cluster import Access, parse_namesrv_url
-from rmqcore.scan.cluster.pulls import TOOLS_GROUP
+from rmqcore.scan.cluster.topology import TOOLS_GROUP
 from rmqcore.spark.options import (
     EARLIEST,
     ReadOptions,

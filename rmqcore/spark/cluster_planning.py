@@ -12,9 +12,11 @@ from pyspark.sql.datasource import InputPartition
 from rmqcore.client import MessageQueue
 from rmqcore.config import StoreConfig
 from rmqcore.errors import ConfigError, StoreError
+from rmqcore.remoting import RemotingError
 from rmqcore.scan.cluster import Cluster, QueueRange, read_range
 from rmqcore.scan.cluster.ranges import cut_ranges, packed_ranges
-from rmqcore.scan.cluster.topology import Offsets, Queues
+from rmqcore.scan.cluster.topology import Marks, Offsets, Queues
+from rmqcore.scan.mark import ANOTHER
 from rmqcore.scan.selection import Selection
 from rmqcore.spark.cluster_options import ClusterOptions, of_queues
 from rmqcore.spark.options import EARLIEST, LATEST, ReadOptions, unknown
@@ -194,11 +196,15 @@ class ClusterPlan:
             "endingOffsetsByTimestamp", options.ending_times, options.read.ending_timestamp
         )
 
-    def partitions(self, starts: Offsets, stops: Offsets) -> list[ClusterPartition]:
-        """Ranges of queues, cut for parallel tasks."""
+    def marks(self, offsets: Offsets, away: dict[str, RemotingError] | None = None) -> Marks:
+        """As `Cluster.marks`, for the group of the options."""
+        return self.cluster.marks(self.queues, offsets, self.options.pulling_group, away)
+
+    def partitions(self, starts: Offsets, stops: Offsets, lasts: Marks) -> list[ClusterPartition]:
+        """Ranges of queues, cut for parallel tasks; `lasts` are the marks in front of ``stops``."""
         begin_ms, end_ms = self.begin_times(), self.end_times()
         ranges = [
-            QueueRange(queue, self.queues[queue], starts[queue], stops[queue])
+            QueueRange(queue, self.queues[queue], starts[queue], stops[queue], lasts.get(queue))
             for queue in sorted(stops)
         ]
         total = sum(one.count for one in ranges)
@@ -308,7 +314,13 @@ def cluster_batch_partitions(options: ClusterOptions) -> list[ClusterPartition]:
         plan.check_names()
         begins, ends = cluster.begins(plan.queues), cluster.ends(plan.queues)
         starts = plan.starts(begins, ends, default="earliest")
-        return plan.partitions(starts, plan.stops(begins, ends))
+        stops = plan.stops(begins, ends)
+        return plan.partitions(starts, stops, known_marks(plan.marks(stops)))
+
+
+def known_marks(marks: Marks) -> Marks:
+    """Those of messages."""
+    return {queue: mark for queue, mark in marks.items() if mark != ANOTHER}
 
 
 def piece_count(read: ReadOptions, total: int) -> int:

@@ -3,7 +3,8 @@
 An offset of the stream is, by topic, broker and queue, the queue offset up to which it has read. A
 topic, queue or broker that an offset does not have yet is read from its earliest message on; one
 that the name servers do not know at the moment keeps its place. A place goes back only where
-``failOnDataLoss`` is false and a topic was made anew, which is then read as a new one.
+``failOnDataLoss`` is false and a topic was made anew, which is then read as a new one: beside each
+place is the `Mark` of the message in front of it, which another message of its number has not.
 """
 
 from __future__ import annotations
@@ -19,9 +20,15 @@ from rmqcore.client import MessageQueue
 from rmqcore.errors import ConfigError
 from rmqcore.remoting import RemotingError
 from rmqcore.scan.cluster import Cluster
-from rmqcore.scan.cluster.topology import Offsets
+from rmqcore.scan.cluster.topology import Marks, Offsets
+from rmqcore.scan.mark import Mark
 from rmqcore.spark.cluster_options import ClusterOptions
-from rmqcore.spark.cluster_planning import ClusterPartition, ClusterPlan, read_cluster_partition
+from rmqcore.spark.cluster_planning import (
+    ClusterPartition,
+    ClusterPlan,
+    known_marks,
+    read_cluster_partition,
+)
 
 _VERSION = 1
 _log = logging.getLogger(__name__)
@@ -42,6 +49,7 @@ class ClusterStreamReader(DataSourceStreamReader):
         self.options = options
         self.schema = schema
         self._latest: Offsets = {}
+        self._marks: Marks = {}
         self._away: frozenset[str] = frozenset()
 
     def initialOffset(self) -> dict[str, Any]:
@@ -50,33 +58,45 @@ class ClusterStreamReader(DataSourceStreamReader):
             plan = ClusterPlan(cluster, self.options)
             plan.check_names()
             begins, ends = cluster.begins(plan.queues), cluster.ends(plan.queues)
-            return offset_of(plan.starts(begins, ends, default="latest"))
+            starts = plan.starts(begins, ends, default="latest")
+            return offset_of(starts, plan.marks(starts))
 
     def latestOffset(self) -> dict[str, Any]:
         """The end of the next batch."""
-        self._latest = self.published(self._latest)
-        return offset_of(self._latest)
+        self._latest = self.published(self._latest, self._marks)
+        self._marks = self.marks_at(self._latest, {}, {})
+        return offset_of(self._latest, self._marks)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[ClusterPartition]:
         """What lies between two offsets, cut for parallel tasks."""
         first, last = offsets_of(start), offsets_of(end)
+        read, told = marks_of(start), marks_of(end)
         with Cluster(self.options.access) as cluster:
             plan = ClusterPlan(cluster, self.options)
-            moved = {queue: stop for queue, stop in last.items() if first.get(queue) != stop}
+            moved = {
+                queue: stop
+                for queue, stop in last.items()
+                if first.get(queue) != stop
+                or (queue in read and read[queue] != told.get(queue))
+            }
             there = {queue: stop for queue, stop in moved.items() if queue in plan.queues}
-            chosen = {queue: plan.queues[queue] for queue in there}
-            begins = cluster.begins(chosen)
+            begins = cluster.begins({queue: plan.queues[queue] for queue in there})
+            anew = _others(plan, {queue: first.get(queue, 0) for queue in there}, read)
+            since = _others(plan, there, told)
         for queue in sorted(moved.keys() - there.keys()):
             if queue.topic in plan.choice:
                 plan.lost(f"{_name(queue)}: no broker that a name server knows has this queue")
+        for queue in sorted(since):
+            plan.lost(f"{_name(queue)}: the topic was made anew since the batch was planned")
+            del there[queue]  # it is the next batch's, from its first message on
         starts = {
             queue: self._start_of(plan, queue, first.get(queue), begins[queue])
             for queue in there
-            if first.get(queue, 0) <= there[queue]
+            if first.get(queue, 0) <= there[queue] and queue not in anew
         }
         # made anew, and so read whole: `published` has told
         starts = begins | starts
-        return plan.partitions(starts, there)
+        return plan.partitions(starts, there, told)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Tell the brokers how far ``groupId`` is; nothing without it."""
@@ -97,17 +117,25 @@ class ClusterStreamReader(DataSourceStreamReader):
 
     # ---- offsets
 
-    def published(self, start: Offsets, *, complete: bool = False) -> Offsets:
+    def published(self, start: Offsets, read: Marks, *, complete: bool = False) -> Offsets:
         """Where the queues end now, those that the stream knows and new ones; never before start.
 
         Args:
-            start: where the stream is.
+            start: where the stream is; without queues of a topic that was made anew, when this
+                ends.
+            read: of the messages in front of that.
             complete: a broker that does not answer is an error; else its queues keep their places.
         """
         away: dict[str, RemotingError] = {}
         with Cluster(self.options.access) as cluster:
             plan = ClusterPlan(cluster, self.options)
             ends = cluster.ends(plan.queues, None if complete else away)
+            same = {
+                queue: start[queue]
+                for queue in ends.keys() & start.keys()
+                if start[queue] <= ends[queue] and queue.broker_name not in cluster.followed
+            }
+            anew = _others(plan, same, read, None if complete else away)
         for broker in sorted(away.keys() - self._away):
             _log.warning("broker %s: %s; the stream goes on without it", broker, away[broker])
         self._away = frozenset(away)
@@ -117,7 +145,22 @@ class ClusterStreamReader(DataSourceStreamReader):
                 ends[queue] = here
             elif end < here:
                 plan.lost(f"{_name(queue)} ends at {end}, before {here} where the stream is")
+        for queue in sorted(anew):
+            plan.lost(
+                f"{_name(queue)}: the message at {start[queue] - 1} is another one, as the "
+                "topic was made anew"
+            )
+            del start[queue]
         return start | ends
+
+    def marks_at(self, offsets: Offsets, known: Offsets, read: Marks) -> Marks:
+        """The marks in front of offsets; those in front of ``known`` are ``read``."""
+        found = {q: mark for q, mark in read.items() if known.get(q, -1) == offsets.get(q)}
+        others = {q: at for q, at in offsets.items() if q not in found}
+        with Cluster(self.options.access) as cluster:
+            queues = cluster.queues(sorted({queue.topic for queue in others}))
+            group = self.options.pulling_group
+            return found | known_marks(cluster.marks(queues, others, group, {}))
 
     def begins_of_new(self, ends: Mapping[MessageQueue, int], start: Offsets) -> Offsets:
         """Where each queue is read from: a new one from its earliest message on."""
@@ -138,13 +181,19 @@ class ClusterStreamReader(DataSourceStreamReader):
         return max(start, begin)
 
 
-def offset_of(offsets: Offsets) -> dict[str, Any]:
+def offset_of(offsets: Offsets, marks: Marks) -> dict[str, Any]:
     """Queue offsets as an offset of Spark's: by topic, broker and queue."""
-    found: dict[str, dict[str, dict[str, int]]] = {}
-    for queue, offset in sorted(offsets.items()):
+    texts = {queue: [*mark] for queue, mark in known_marks(marks).items() if queue in offsets}
+    return {"version": _VERSION, "queues": by_topic(offsets), "marks": by_topic(texts)}
+
+
+def by_topic(values: Mapping[MessageQueue, Any]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Values of queues by topic, broker and queue."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for queue, value in sorted(values.items()):
         brokers = found.setdefault(queue.topic, {})
-        brokers.setdefault(queue.broker_name, {})[str(queue.queue_id)] = offset
-    return {"version": _VERSION, "queues": found}
+        brokers.setdefault(queue.broker_name, {})[str(queue.queue_id)] = value
+    return found
 
 
 def offsets_of(offset: dict[str, Any]) -> Offsets:
@@ -157,12 +206,32 @@ def offsets_of(offset: dict[str, Any]) -> Offsets:
         raise ConfigError(
             "checkpointLocation", offset, "expected the checkpoint of a stream over a cluster"
         )
+    return _by_queue(offset["queues"])
+
+
+def marks_of(offset: dict[str, Any]) -> Marks:
+    """The marks in one of Spark's offsets; none in one of before they were noted."""
+    return {queue: Mark(*told) for queue, told in _by_queue(offset.get("marks", {})).items()}
+
+
+def _by_queue(values: dict[str, Any]) -> dict[MessageQueue, Any]:
     return {
-        MessageQueue(topic, broker, int(queue_id)): number
-        for topic, brokers in offset["queues"].items()
+        MessageQueue(topic, broker, int(queue_id)): value
+        for topic, brokers in values.items()
         for broker, queues in brokers.items()
-        for queue_id, number in queues.items()
+        for queue_id, value in queues.items()
     }
+
+
+def _others(
+    plan: ClusterPlan,
+    offsets: Offsets,
+    marks: Marks,
+    away: dict[str, RemotingError] | None = None,
+) -> set[MessageQueue]:
+    """Queues whose message in front of an offset is another than a mark says."""
+    wanted = {queue: at for queue, at in offsets.items() if queue in marks}
+    return {queue for queue, mark in plan.marks(wanted, away).items() if mark != marks[queue]}
 
 
 def _name(queue: MessageQueue) -> str:

@@ -13,7 +13,13 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from rmqcore.scan.cluster.topology import Offsets
-from rmqcore.spark.cluster_stream import ClusterStreamReader, offset_of, offsets_of
+from rmqcore.spark.cluster_stream import (
+    ClusterStreamReader,
+    by_topic,
+    marks_of,
+    offset_of,
+    offsets_of,
+)
 from rmqcore.world import monotonic_s
 
 
@@ -35,14 +41,14 @@ class LimitedClusterStreamReader(ClusterStreamReader, SupportsTriggerAvailableNo
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Read up to what there is now, and nothing behind."""
-        self._target = self.published({}, complete=True)
+        self._target = self.published({}, {}, complete=True)
 
     def latestOffset(  # type: ignore[override]
         self, start: dict[str, Any], limit: ReadLimit
     ) -> dict[str, Any]:
         """The end of the next batch."""
-        known = offsets_of(start)
-        ends = self.published(known, complete=self._target is not None)
+        known, read = offsets_of(start), marks_of(start)
+        ends = self.published(known, read, complete=self._target is not None)
         self._latest = dict(ends)
         if self._target is not None:
             # what has come since, and the queues that have, are for another query
@@ -58,7 +64,7 @@ class LimitedClusterStreamReader(ClusterStreamReader, SupportsTriggerAvailableNo
         if isinstance(limit, ReadMaxRows):
             ends = shared(first, ends, limit.max_rows)
         self._batch_end = ends
-        return offset_of(ends)
+        return offset_of(ends, self.marks_at(ends, known, read))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Where the queues end, for the progress report of the query, and what is behind it.
@@ -72,8 +78,8 @@ class LimitedClusterStreamReader(ClusterStreamReader, SupportsTriggerAvailableNo
             for queue, end in self._latest.items()
             if end > self._batch_end.get(queue, 0)
         }
-        found = offset_of(self._latest)
-        return found | {"lag": offset_of(lag)["queues"], "messages_behind": sum(lag.values())}
+        found = offset_of(self._latest, {})
+        return found | {"lag": by_topic(lag), "messages_behind": sum(lag.values())}
 
     def _waits(self, first: Offsets, ends: Offsets) -> bool:
         """Whether a trigger is passed over because there are too few new messages yet."""

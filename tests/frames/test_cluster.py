@@ -8,8 +8,9 @@ from patience import until
 from spark_by_hand import bodies_of, numbered, rows_of
 
 from rmqcore.client.blocking import Admin, Producer
-from rmqcore.errors import ArgumentError, ConfigError, StoreError
-from rmqcore.scan.cluster import Access, Cluster
+from rmqcore.errors import ArgumentError, ConfigError, RmqCoreError, StoreError
+from rmqcore.lake import TableFollower
+from rmqcore.scan.cluster import Access, Cluster, TopicMadeAnewError, arrow_dataset
 from rmqcore.world import wall_clock_ms
 
 pytestmark = pytest.mark.engine
@@ -27,6 +28,18 @@ def create(rocketmq_broker):
         with Cluster(Access(namesrv_addr=rocketmq_broker.namesrv_addr)) as cluster:
             until(lambda: len(cluster.queues([name])) == queues, f"the route of {name}")
         return name
+
+    return topic
+
+
+@pytest.fixture
+def remake(rocketmq_broker, create):
+    """`remake(topic)`: deletes it, and makes it again."""
+
+    def topic(name):
+        with Admin(rocketmq_broker.namesrv_addr) as admin:
+            admin.delete_topic(name)
+        create(name)
 
     return topic
 
@@ -213,6 +226,68 @@ def test_a_topic_that_was_made_anew_is_told(rocketmq_broker, topic, create, send
     on = Stream(rocketmq_broker, at=stream.at, **options, failOnDataLoss="false")
     assert bodies_of(on.trigger()) == [b"of the new one"]
     assert on.trigger() == []
+
+
+@pytest.mark.parametrize("group", [{}, {"groupId": "Lake"}])
+@pytest.mark.parametrize("count", [10, 15])
+def test_a_topic_that_was_made_anew_is_told_however_long_it_is(
+    rocketmq_broker, topic, remake, send, count, group
+):
+    options = {"subscribe": topic, "startingOffsets": "earliest", **group}
+    send(topic, *numbered(10))
+    stream = Stream(rocketmq_broker, **options)
+    assert len(stream.trigger()) == 10
+    stream.reader.commit(stream.at)
+    remake(topic)
+    send(topic, *numbered(count))
+    with pytest.raises(StoreError, match="failOnDataLoss"):
+        stream.trigger()
+    loose = {**options, "failOnDataLoss": "false", "maxOffsetsPerTrigger": "12"}
+    on = Stream(rocketmq_broker, at=stream.at, **loose)
+    rows = [row for _ in range(3) for row in on.trigger()]
+    assert [row["queue_offset"] for row in rows] == list(range(count))
+    send(topic, b"more")
+    assert bodies_of(on.trigger()) == [b"more"]
+
+
+def test_a_batch_of_which_the_topic_was_made_anew_is_not_of_the_new_one(
+    rocketmq_broker, topic, remake, send
+):
+    from rmqcore.spark.source import ClusterReader
+
+    send(topic, *numbered(10))
+    loose = {"subscribe": topic, "failOnDataLoss": "false"}
+    strict = reading(ClusterReader, rocketmq_broker, {"subscribe": topic})
+    planned = strict.partitions()
+    dataset = arrow_dataset(f"namesrv://{rocketmq_broker.namesrv_addr}/{topic}")
+    stream = Stream(rocketmq_broker, **loose, startingOffsets="earliest")
+    end = stream.reader.latestOffset(stream.at, stream.reader.getDefaultReadLimit())
+    remake(topic)
+    send(topic, *numbered(20))
+    with pytest.raises(TopicMadeAnewError, match="plan anew"):
+        rows_of(strict, planned)
+    with pytest.raises(TopicMadeAnewError):
+        dataset.count_rows()
+    assert rows_of(reading(ClusterReader, rocketmq_broker, loose), planned) == []
+    # a stream has told its end, and gives what was made anew with the next batch
+    assert rows_of(stream.reader, stream.reader.partitions(stream.at, end)) == []
+    stream.at = end
+    assert len(stream.trigger()) == 20
+
+
+def test_a_table_that_follows_a_broker_is_not_given_another_topic(
+    rocketmq_broker, topic, remake, send, tmp_path
+):
+    url = f"namesrv://{rocketmq_broker.namesrv_addr}/{topic}"
+    send(topic, *numbered(10))
+    assert TableFollower(url, tmp_path / "table").run_once().rows == 10
+    send(topic, b"more")
+    assert TableFollower(url, tmp_path / "table").run_once().rows == 1
+    assert TableFollower(url, tmp_path / "table").run_once().rows == 0
+    remake(topic)
+    send(topic, *numbered(11))
+    with pytest.raises(RmqCoreError, match="another message 10"):
+        TableFollower(url, tmp_path / "table").run_once()
 
 
 @pytest.mark.parametrize("name", ["startingOffsets", "endingOffsets"])

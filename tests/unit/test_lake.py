@@ -12,7 +12,7 @@ import rmqcore
 from rmqcore.errors import ConfigError, RecordsGoneError, RmqCoreError
 from rmqcore.lake import Bodies, Round, TableFollower, follower
 from rmqcore.lake.bodies import Field
-from rmqcore.lake.target import MissedMessagesError, TableChangedError
+from rmqcore.lake.target import MissedMessagesError, TableChangedError, TopicMadeAnewError
 
 deltalake = pytest.importorskip("deltalake")
 catalogs = pytest.importorskip("pyiceberg.catalog.sql")
@@ -296,14 +296,28 @@ def test_what_was_deleted_before_it_was_read_is_an_error_until_it_is_allowed(fol
     assert allowing.run_once() == Round(0, 0, 0, 0)
 
 
-def test_a_topic_that_was_made_anew_is_not_taken_for_the_old_one(following):
+@pytest.mark.parametrize("count", [1, 3, 5])
+def test_a_topic_that_was_made_anew_is_not_taken_for_the_old_one(following, count):
     put(following.store, b"a", b"b", b"c")
     following().run_once()
     with rmqcore.open_store(following.store, **SIZES) as store:
         store.delete_topic("T")
-    put(following.store, b"new")
-    with pytest.raises(MissedMessagesError, match="made anew"):
-        following().run_once()
+    put(following.store, *[b"new"] * count)
+    for _ in range(2):
+        with pytest.raises(TopicMadeAnewError, match="made anew"):
+            following(allow_loss=True).run_once()
+    assert [row["body"] for row in following.rows()] == [b"a", b"c", b"b"]
+
+
+def test_progress_of_before_there_were_marks_is_taken_up(following, monkeypatch):
+    put(following.store, b"a", b"b", b"c")
+    target = importlib.import_module(f"rmqcore.lake.{following.keywords['table_format']}_target")
+    monkeypatch.setattr(target, "offsets_text", lambda _: '{"/0":2,"/1":1}')
+    following().run_once()
+    monkeypatch.undo()
+    put(following.store, b"d")
+    assert following().run_once().rows == 1
+    assert [row["body"] for row in following.rows()] == [b"a", b"c", b"d", b"b"]
 
 
 def test_a_table_of_somebody_else_is_left_alone(tmp_path):

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from rmqcore.scan.cluster.access import Access, parse_namesrv_url
 from rmqcore.scan.cluster.ranges import QueueRange
-from rmqcore.scan.cluster.read import MessagesGoneError, read_range
+from rmqcore.scan.cluster.read import MessagesGoneError, TopicMadeAnewError, read_range
 from rmqcore.scan.cluster.topology import Cluster
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ __all__ = [
     "Cluster",
     "MessagesGoneError",
     "QueueRange",
+    "TopicMadeAnewError",
     "arrow_dataset",
     "parse_namesrv_url",
     "read_range",

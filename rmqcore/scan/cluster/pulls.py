@@ -23,15 +23,12 @@ from rmqcore.remoting import (
     RequestRefusedError,
     ResponseCode,
 )
-from rmqcore.remoting.codes import PULL_SUBSCRIPTION
 from rmqcore.scan.cluster.access import Access
 from rmqcore.scan.cluster.link import Link
 from rmqcore.scan.cluster.ranges import QueueRange
-from rmqcore.scan.cluster.topology import queue_fields
+from rmqcore.scan.cluster.topology import TOOLS_GROUP, pull_fields, queue_fields
 from rmqcore.world import sleep
 
-#: the group of RocketMQ's own tools, which every broker has
-TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 #: This many pulls wait for their answers at a time.
 _IN_FLIGHT: Final = 16
 #: messages that a pull asks for, at first and at most; Apache's brokers answer with 32 at most
@@ -98,15 +95,7 @@ class RangePull:
         #: in the order of the queue
         self._asked: deque[_Asked] = deque()
         self._tries = 0
-        self._fields = queue_fields(range.queue) | {
-            "consumerGroup": group,
-            "sysFlag": str(PULL_SUBSCRIPTION),
-            "commitOffset": "0",
-            "suspendTimeoutMillis": "0",
-            "subscription": "*",
-            "subVersion": "0",
-            "expressionType": "TAG",
-        }
+        self._group = group
 
     def run(self) -> Iterator[Pulled]:
         """What each answer has, in the order of the queue.
@@ -164,11 +153,9 @@ class RangePull:
             asked.opaque = command.opaque
 
     def _command(self, asked: _Asked) -> RemotingCommand:
-        place = {
-            "queueOffset": str(asked.first),
-            "maxMsgNums": str(asked.stop - asked.first),
-        }
-        return RemotingCommand(RequestCode.PULL_MESSAGE, self._fields | place)
+        place = pull_fields(self._group, asked.first, asked.stop - asked.first)
+        fields = queue_fields(self._range.queue) | place
+        return RemotingCommand(RequestCode.PULL_MESSAGE, fields)
 
     def _accept(self, number: int, asked: _Asked, answer: RemotingCommand, address: str) -> None:
         """Note what an answer has; what it lacks is asked for again at once."""

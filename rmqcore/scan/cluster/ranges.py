@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from rmqcore.client import MessageQueue
+from rmqcore.scan.mark import Mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,12 +18,15 @@ class QueueRange:
         addresses: of the broker: the master's, and those of its slaves.
         first: queue offset of the first message.
         stop: behind the last one.
+        last: of the last message; None where it is not known. Messages behind it are another
+            topic's, which was made with this name since; a piece has that of its whole.
     """
 
     queue: MessageQueue
     addresses: tuple[str, ...]
     first: int
     stop: int
+    last: Mark | None = None
 
     @property
     def count(self) -> int:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from typing import Unpack
 
+from rmqcore._codec import decode_record
 from rmqcore.client.received import decode_messages
 from rmqcore.errors import CorruptRecordError, StoreError
 from rmqcore.message import MessageExt
@@ -15,9 +16,9 @@ from rmqcore.native.format._message import status_text
 from rmqcore.native.format._next_record import ScanStatus
 from rmqcore.scan import DEFAULT_COLUMNS
 from rmqcore.scan.cluster.access import Access
-from rmqcore.scan.cluster.pulls import TOOLS_GROUP, Pulled, RangePull
+from rmqcore.scan.cluster.pulls import Pulled, RangePull
 from rmqcore.scan.cluster.ranges import QueueRange
-from rmqcore.scan.cluster.topology import Cluster
+from rmqcore.scan.cluster.topology import TOOLS_GROUP, Cluster
 from rmqcore.scan.selection import RowFilter, Selection, reusable
 
 _log = logging.getLogger(__name__)
@@ -36,6 +37,19 @@ class MessagesGoneError(StoreError):
         self.first = first
         self.stop = stop
         super().__init__(f"{place}: the broker has no message at {first} and up to {stop}")
+
+
+class TopicMadeAnewError(MessagesGoneError):
+    """The topic was deleted and made again since a range of it was planned.
+
+    Attributes: as of `MessagesGoneError`.
+    """
+
+    def __str__(self) -> str:
+        return (
+            f"{self.place}: the topic was deleted and made again since this was planned; plan anew "
+            "to read its messages"
+        )
 
 
 class _Reading:
@@ -61,6 +75,8 @@ class _Reading:
         decoder = self._decoder
         try:
             for pulled in RangePull(self._access, self._range, group).run():
+                if not self._is_same(pulled):
+                    break
                 seen = self._rows.of_topics_count
                 yield from self._decoded(pulled)
                 missing = pulled.following - pulled.first - (self._rows.of_topics_count - seen)
@@ -76,6 +92,17 @@ class _Reading:
         if decoder.row_count:
             yield decoder.take()
 
+    def _is_same(self, pulled: Pulled) -> bool:
+        """Whether an answer is of the topic that the range is of; else it is told."""
+        try:
+            check_same(self._range, pulled)
+        except TopicMadeAnewError as error:
+            if self._fail_on_loss:
+                raise
+            _log.warning("%s; the rest is passed over", error)
+            return False
+        return True
+
     def _decoded(self, pulled: Pulled) -> Iterator[ColumnBatch]:
         records, at = pulled.records, 0
         while at < len(records):
@@ -86,6 +113,20 @@ class _Reading:
                 raise CorruptRecordError(
                     f"{self._range} (answer to the pull of {pulled.first})", at, status_text(status)
                 )
+
+
+def check_same(range: QueueRange, pulled: Pulled) -> None:
+    """Refuse messages that were put behind the last one that a range had when it was planned.
+
+    Raises:
+        TopicMadeAnewError: they are of a topic that was made since.
+    """
+    if range.last is None or not pulled.records:
+        return
+    # records ascend in a queue, and one answer has those of one topic
+    head = decode_record(pulled.records, check_crc=False)
+    if head.queue_offset < range.stop and head.phy_offset > range.last.phy_offset:
+        raise TopicMadeAnewError(range, pulled.first, range.stop)
 
 
 def check_missing(
@@ -150,6 +191,7 @@ def read_range(
 
     Raises:
         MessagesGoneError: retention has deleted messages, or the queue ends before the range.
+        TopicMadeAnewError: the topic was deleted and made again since the range was planned.
         CorruptRecordError: what the broker sends is no record, or contradicts its CRC.
         RequestRefusedError: it will not answer.
         RemotingError: it does not answer, although it was asked again.
@@ -181,6 +223,7 @@ def messages_of(access: Access, range: QueueRange) -> Iterator[MessageExt]:
         CorruptRecordError: what the broker sends is no record, or contradicts its CRC.
     """
     for pulled in RangePull(access, range).run():
+        check_same(range, pulled)
         found = decode_messages(pulled.records, check_crc=True)
         if len(found) < pulled.following - pulled.first:
             check_missing(access, range, pulled)

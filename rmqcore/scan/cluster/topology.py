@@ -10,19 +10,32 @@ from typing import Any, Final, Self
 from rmqcore.client import MessageQueue, NoRouteError
 from rmqcore.client.errors import BadAnswerError
 from rmqcore.client.instance import refusal
+from rmqcore.client.received import decode_messages
 from rmqcore.client.route import parse_object, parse_route
 from rmqcore.files.service_topics import is_service_topic
 from rmqcore.remoting import RemotingCommand, RemotingError, RequestCode, ResponseCode
+from rmqcore.remoting.codes import PULL_SUBSCRIPTION
 from rmqcore.scan.cluster.access import Access
 from rmqcore.scan.cluster.link import Link
 from rmqcore.scan.cluster.ranges import QueueRange
+from rmqcore.scan.mark import ANOTHER, Mark
 
 _log = logging.getLogger(__name__)
 
 #: addresses of a broker by queue, the master's first
 Queues = dict[MessageQueue, tuple[str, ...]]
 Offsets = dict[MessageQueue, int]
+Marks = dict[MessageQueue, Mark]
+#: the group of RocketMQ's own tools, which every broker has
+TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 _NOBODY: Final = frozenset({ResponseCode.TOPIC_NOT_EXIST})
+_NOTHING_PULLED: Final = frozenset(
+    {
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    }
+)
 
 
 class Cluster:
@@ -124,6 +137,44 @@ class Cluster:
         chosen = {queue: queues[queue] for queue in times_ms}
         return self._offsets(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, chosen, more)
 
+    def marks(
+        self,
+        queues: Queues,
+        offsets: Mapping[MessageQueue, int],
+        group: str = TOOLS_GROUP,
+        away: dict[str, RemotingError] | None = None,
+    ) -> Marks:
+        """What tells the message in front of an offset from others of its number (11).
+
+        Args:
+            queues: those of others are passed over.
+            offsets: behind the messages.
+            group: the consumer group that brokers check permissions for.
+            away: as for `ends`.
+
+        Returns:
+            those of messages that are there; `ANOTHER` where a broker sends a group that had read
+            a deleted topic to the beginning of the one that was made since.
+        """
+        chosen = {queue: at for queue, at in offsets.items() if at > 0 and queue in queues}
+        more = {queue: pull_fields(group, at - 1, 1) for queue, at in chosen.items()}
+        asked = {queue: queues[queue] for queue in chosen}
+        found = {}
+        for queue, answer in self._ask_brokers(
+            RequestCode.PULL_MESSAGE, asked, more, away, _NOTHING_PULLED
+        ):
+            at = chosen[queue] - 1
+            if answer.code == ResponseCode.PULL_OFFSET_MOVED:
+                if answer.number("nextBeginOffset", at + 1) <= at:
+                    found[queue] = ANOTHER
+                continue
+            messages = decode_messages(answer.body) if answer.code == ResponseCode.SUCCESS else []
+            for message in messages:
+                # of a record that holds a batch the number is that of its first message
+                if message.queue_offset <= at:
+                    found[queue] = Mark(message.store_timestamp_ms, message.phy_offset)
+        return found
+
     def commit(self, group: str, queues: Queues, offsets: Mapping[MessageQueue, int]) -> None:
         """Tell brokers how far a group is (15), where they still have the queue."""
         more = {
@@ -146,8 +197,10 @@ class Cluster:
         for topic in set(topics) - {queue.topic for queue in queues}:
             raise NoRouteError(topic, "the name servers know no broker of this topic")
         begins, ends = self.begins(queues), self.ends(queues)
+        marks = self.marks(queues, ends)
         return [
-            QueueRange(queue, queues[queue], begins[queue], ends[queue]) for queue in sorted(queues)
+            QueueRange(queue, queues[queue], begins[queue], ends[queue], marks.get(queue))
+            for queue in sorted(queues)
         ]
 
     # ---- how --------------------------------------------------------------------------------
@@ -170,8 +223,9 @@ class Cluster:
         queues: Queues,
         more: Mapping[MessageQueue, Mapping[str, str]],
         away: dict[str, RemotingError] | None,
+        passing: frozenset[int] = frozenset(),
     ) -> list[tuple[MessageQueue, RemotingCommand]]:
-        """Ask each broker about its queues, many at a time."""
+        """Ask each broker about its queues, many at a time; which answers beside success count."""
         by_broker: dict[tuple[str, ...], list[MessageQueue]] = {}
         for queue, addresses in queues.items():
             by_broker.setdefault(addresses, []).append(queue)
@@ -192,7 +246,7 @@ class Cluster:
                 listed[0].broker_name
             )
             for queue, answer in zip(listed, answers, strict=True):
-                if answer.code != ResponseCode.SUCCESS:
+                if answer.code != ResponseCode.SUCCESS and answer.code not in passing:
                     raise refusal(answer, address)
                 found.append((queue, answer))
         return found
@@ -218,6 +272,21 @@ class Cluster:
 def queue_fields(queue: MessageQueue) -> dict[str, str]:
     """The fields of a request that name a queue."""
     return {"topic": queue.topic, "queueId": str(queue.queue_id), "bname": queue.broker_name}
+
+
+def pull_fields(group: str, first: int, count: int) -> dict[str, str]:
+    """The fields of a pull that holds no message for anybody, but for those of its queue."""
+    return {
+        "consumerGroup": group,
+        "sysFlag": str(PULL_SUBSCRIPTION),
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "0",
+        "subscription": "*",
+        "subVersion": "0",
+        "expressionType": "TAG",
+        "queueOffset": str(first),
+        "maxMsgNums": str(count),
+    }
 
 
 def _object(answer: RemotingCommand, address: str) -> dict[str, Any]:
