@@ -76,8 +76,7 @@ class ClusterStreamReader(DataSourceStreamReader):
             moved = {
                 queue: stop
                 for queue, stop in last.items()
-                if first.get(queue) != stop
-                or (queue in read and read[queue] != told.get(queue))
+                if first.get(queue) != stop or (queue in read and read[queue] != told.get(queue))
             }
             there = {queue: stop for queue, stop in moved.items() if queue in plan.queues}
             begins = cluster.begins({queue: plan.queues[queue] for queue in there})

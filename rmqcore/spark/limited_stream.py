@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from rmqcore.scan import read
+from rmqcore.scan import AnySelected, read
 from rmqcore.spark.rows_wanted import rows_wanted
 from rmqcore.spark.stream import Offsets, RmqStreamReader
 from rmqcore.world import monotonic_s
@@ -25,6 +25,8 @@ class LimitedStreamReader(RmqStreamReader, SupportsTriggerAvailableNow):
 
     takes_limits = True
     _target: Offsets | None = None
+    #: where the logs ended when the stream began
+    _began: Offsets | None = None
     #: the offsets of the batch that was planned last
     _batch: tuple[Offsets, Offsets] = ({}, {})
     #: when a trigger was last let through; the first one always is
@@ -47,6 +49,7 @@ class LimitedStreamReader(RmqStreamReader, SupportsTriggerAvailableNow):
     ) -> dict[str, Any]:
         """The end of the next batch."""
         first = self.offsets(start)
+        self._began = start.get("latest", {})
         ends = self.published(first)
         # a log that the stream has not seen yet is read from its earliest record on
         first = {name: first.get(name, self._plans[name].start) for name in ends}
@@ -72,7 +75,7 @@ class LimitedStreamReader(RmqStreamReader, SupportsTriggerAvailableNow):
                 ends[name], rows = self._end_of_rows(name, first[name], ends[name], share)
                 left -= rows
         self._batch = (first, dict(ends))
-        return self.offset_of(ends, start.get("latest", {}))
+        return self.offset_of(ends, self._began or {})
 
     def _is_to_wait(self, first: Offsets, ends: Offsets) -> bool:
         """Whether a trigger is passed over because there are too few new messages yet."""
@@ -80,10 +83,7 @@ class LimitedStreamReader(RmqStreamReader, SupportsTriggerAvailableNow):
         if least is None or self._target is not None:
             return False
         if now_s - self._triggered_s < self.options.max_trigger_delay_s:
-            counts = (
-                self.selected(self._plans[name], first[name], ends[name], self.choice)
-                for name in ends
-            )
+            counts = (self._of(name, first[name], ends[name]) for name in ends)
             if sum(sum(log.queue_counts().values()) for log in counts) < least:
                 return True
         self._triggered_s = now_s
@@ -102,8 +102,8 @@ class LimitedStreamReader(RmqStreamReader, SupportsTriggerAvailableNow):
         queues: dict[str, dict[str, int]] = {}
         for name, end in ends.items():
             plan = self._plans[name]
-            read += self.selected(plan, first[name], end, self.choice).bytes
-            behind = self.selected(plan, end, plan.end, self.choice) if end < plan.end else None
+            read += self._of(name, first[name], end).bytes
+            behind = self._of(name, end, plan.end) if end < plan.end else None
             for (topic, queue_id), count in behind.queue_counts().items() if behind else ():
                 of_topic = queues.setdefault(topic, {})
                 of_topic[str(queue_id)] = of_topic.get(str(queue_id), 0) + count
@@ -111,6 +111,11 @@ class LimitedStreamReader(RmqStreamReader, SupportsTriggerAvailableNow):
         log = sum(ends[name] - first[name] for name in ends)
         found = self.offset_of(self._latest, {})
         return found | {"bytes": {"log": log, "read": read}, "lag": queues, "messages_behind": lag}
+
+    def _of(self, name: str, low: int, high: int) -> AnySelected:
+        """What is read of a log between two physical offsets."""
+        began = (self._began or {}).get(name, 0)
+        return self.selected(self._plans[name], low, high, self.choice, began=began)
 
     def _end_of_rows(self, name: str, start: int, end: int, row_max: int) -> tuple[int, int]:
         """Where this many of a log's chosen rows end, and how many there are up to there."""
@@ -120,17 +125,18 @@ class LimitedStreamReader(RmqStreamReader, SupportsTriggerAvailableNow):
             return end, 0
         if not self.options.include_uncommitted:
             known = min(plan.known_end, end)
-            told = self.selected(plan, start, known, self.choice).end_of_rows(row_max)
+            told = self._of(name, start, known).end_of_rows(row_max)
             if told is not None:
                 reached, rows = told
                 if reached is not None or known >= end:
                     return reached or end, rows
                 start = max(start, known)
         # what its writer has not given to consume queues yet
-        wanted = rows_wanted(self.options, plan, self.choice)
+        began = (self._began or {}).get(name, 0)
+        wanted = rows_wanted(self.options, plan, self.choice, None, began)
         batches = (
             batch
-            for split in self.selected(plan, start, end, self.choice).splits()
+            for split in self._of(name, start, end).splits()
             for batch in read(
                 split,
                 ("phy_offset", "store_size"),

@@ -24,7 +24,8 @@ def rows_wanted(
         log: knows what is shown of each topic.
         choice: the topics and queues that are read.
         besides: those whose rows have been read before; None for none.
-        latest_phy_offset: where "latest" of ``startingOffsets`` is.
+        latest_phy_offset: where "latest" of ``startingOffsets`` is, and from where on a topic that
+            was made anew is not the one that its numbers are of; 0 for a batch.
     """
     services = options.include_uncommitted
     shown = log.shown_topics(choice.names or (), services=services)
@@ -54,7 +55,13 @@ def rows_wanted(
         found["queue_ids"] = choice.queue_ids
     if options.tags is not None:
         found["tags"] = options.tags
-    if offsets := _queue_offsets(options):
+    offsets = _queue_offsets(options)
+    for topic, queues in offsets.items() if latest_phy_offset else ():
+        first, begins = shown.rule(topic)
+        for queue_id in queues:
+            if begins.get(queue_id, first) >= latest_phy_offset:
+                queues[queue_id] = (0, _OFFSET_MAX)
+    if offsets:
         found["queue_offsets"] = offsets
     if times := _queue_times(options):
         found["queue_times"] = times

@@ -60,7 +60,7 @@ class RmqStreamReader(DataSourceStreamReader):
         check_ranges(self.options, self._plans.values())
         named = named_offsets(self.options.starting_offsets)
         ends = {broker: plan.end for broker, plan in self._plans.items()}
-        return self.offset_of(first, ends if LATEST in named else {})
+        return self.offset_of(first, ends if named else {})
 
     def latestOffset(self) -> dict[str, Any]:
         """The end of the next batch."""
@@ -88,7 +88,9 @@ class RmqStreamReader(DataSourceStreamReader):
                 LogPartition(split, self._name(broker), new, besides, latest.get(broker, 0))
                 for low, high, besides in stretches
                 if low < high
-                for split in self.selected(plan, low, high, new, besides).splits(size, row_max)
+                for split in self.selected(
+                    plan, low, high, new, besides, began=latest.get(broker, 0)
+                ).splits(size, row_max)
             ]
         return found
 
@@ -99,9 +101,20 @@ class RmqStreamReader(DataSourceStreamReader):
         high: int,
         choice: TopicChoice,
         besides: TopicChoice | None = None,
+        *,
+        began: int = 0,
     ) -> AnySelected:
-        """What is read between two physical offsets of a log, where records begin."""
-        return select(plan, rows_wanted(self.options, plan, choice, besides), low, high)
+        """What is read between two physical offsets of a log, where records begin.
+
+        Args:
+            plan: the log.
+            low: the first.
+            high: behind the last.
+            choice: the topics and queues that are read.
+            besides: those whose rows have been read before; None for none.
+            began: where the log ended when the stream began, if that is noted.
+        """
+        return select(plan, rows_wanted(self.options, plan, choice, besides, began), low, high)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition."""
@@ -130,8 +143,7 @@ class RmqStreamReader(DataSourceStreamReader):
 
         Args:
             offsets: up to which each log is read.
-            latest: where the logs ended when the stream began, if the options ask for "latest" of
-                some queue.
+            latest: where the logs ended when the stream began, if the options name offsets.
         """
         found = {"version": _VERSIONS[-1], "phy_offset": dict(offsets), **self.choice.to_json()}
         return found | ({"latest": dict(latest)} if latest else {})

@@ -6,6 +6,7 @@ import contextlib
 import pytest
 from frames.test_cluster import Stream, batch
 
+from rmqcore._codec import decode_message_id
 from rmqcore.broker import Broker
 from rmqcore.client import Admin, MessageQueue, Producer
 from rmqcore.namesrv import NameServer
@@ -70,6 +71,37 @@ def test_brokers_that_come_go_and_return(tmp_path):
             async with running(tmp_path, address, "b"):
                 await send(address, 4)
                 assert counts(await asyncio.to_thread(stream.trigger)) == {"a": 2, "b": 2}
+
+    asyncio.run(scenario())
+
+
+def test_each_column_says_of_which_broker_s_message_it_is(tmp_path):
+    async def scenario():
+        async with (
+            name_server() as address,
+            running(tmp_path, address, "a"),
+            running(tmp_path, address, "b"),
+            Producer(address) as producer,
+        ):
+            there, sent = RunningBroker(address, "", tmp_path), {}
+            for number in range(4):
+                more = {
+                    "tags": f"t{number}",
+                    "keys": f"k{number}",
+                    "properties": {"p": f"{number}"},
+                }
+                result = await producer.send("T", b"%d" % number, **more)
+                sent[result.broker_name, result.queue_offset] = (number, result)
+            assert {broker for broker, _ in sent} == {"a", "b"}
+            rows = await asyncio.to_thread(batch, there, subscribe="T")
+            assert [(row["broker"], row["queue_offset"]) for row in rows] == sorted(sent)
+            for row in rows:
+                number, result = sent[row["broker"], row["queue_offset"]]
+                assert row["unique_key"] == result.message_id
+                assert decode_message_id(result.offset_message_id)[1] == row["phy_offset"]
+                assert (row["topic"], row["queue_id"], row["body"]) == ("T", 0, b"%d" % number)
+                assert (row["tags"], row["keys"]) == (f"t{number}", f"k{number}")
+                assert row["born_timestamp"] <= row["store_timestamp"]
 
     asyncio.run(scenario())
 

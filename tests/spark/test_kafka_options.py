@@ -221,3 +221,13 @@ def test_a_trigger_without_news_opens_no_store(store, monkeypatch):
     put(store, "A", b"new")
     assert bodies_of(stream.trigger()) == [b"new"]
     assert opened
+
+
+def test_numbers_to_start_with_are_not_those_of_a_topic_that_was_made_anew(tmp_path):
+    put(tmp_path, "A", *numbered(10))
+    stream = Stream(tmp_path, topics="A", startingOffsets='{"A": {"0": 5}}')
+    assert bodies_of(stream.trigger()) == numbered(10)[5:]
+    with open_store(tmp_path) as store:
+        store.delete_topic("A")
+    put(tmp_path, "A", *numbered(10))
+    assert bodies_of(stream.trigger()) == numbered(10)
