@@ -14,6 +14,7 @@ from rmqcore.errors import RmqCoreError
 from rmqcore.lake.sources import Progress
 from rmqcore.lake.target import (
     DAY,
+    IN_FLIGHT_S,
     OFFSETS,
     SMALL_AGE_S,
     SMALL_COUNT,
@@ -112,7 +113,7 @@ class DeltaTarget:
         table = self._table()
         if table is None:
             return
-        hours = max(1, round(keep_s / 3600))
+        hours = round(max(IN_FLIGHT_S, keep_s) / 3600)
         kept = CommitProperties(custom_metadata={OFFSETS: offsets_text(self.offsets())})
         with self._errors():
             table.vacuum(

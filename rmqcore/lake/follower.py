@@ -147,7 +147,10 @@ class TableFollower:
             rows, offsets = good.num_rows, reached
         else:
             self._check_same(offsets)
-        compacted = self._good.compact(wall_clock_ms() / 1000)
+        now_s = wall_clock_ms() / 1000
+        compacted = self._good.compact(now_s)
+        if refused:
+            compacted += self._refused.compact(now_s)
         behind = sum(
             span.stop - max(span.first, offsets.get(queue, Place(span.first)).offset)
             for queue, span in there.items()
@@ -193,8 +196,11 @@ class TableFollower:
                 stop.wait(every_s)
 
     def expire(self, keep_s: float = KEEP_S) -> None:
-        """Forget states of the table that are older than so many seconds."""
-        self._good.expire(keep_s)
+        """Forget states of both tables that are older than so many seconds, and their files."""
+        # of rows that do not fit there may be none for long
+        self._refused.compact(wall_clock_ms() / 1000)
+        for target in (self._good, self._refused):
+            target.expire(keep_s)
 
     def _wanted(self, there: dict[str, Span], offsets: Progress) -> dict[str, Span]:
         """What is to be read: of each queue its share, what is left over to the next round."""

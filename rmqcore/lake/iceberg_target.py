@@ -22,9 +22,11 @@ from pyiceberg.manifest import ManifestContent, ManifestEntry
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.transforms import IdentityTransform
 
+from rmqcore.lake.iceberg_files import sweep
 from rmqcore.lake.sources import Progress
 from rmqcore.lake.target import (
     DAY,
+    IN_FLIGHT_S,
     OFFSETS,
     SMALL_AGE_S,
     SMALL_COUNT,
@@ -121,14 +123,17 @@ class IcebergTarget:
         return made
 
     def expire(self, keep_s: float) -> None:
-        """See `Target`. The files of forgotten snapshots stay: PyIceberg deletes none."""
+        """See `Target`; files that no state has go when they are so old, whoever has left them."""
         table = self._table()
-        if table is not None and len(table.snapshots()) > 1:
-            before = datetime.fromtimestamp(wall_clock_ms() / 1000 - keep_s, UTC)
+        if table is None:
+            return
+        before_ms = wall_clock_ms() - int(keep_s * 1000)
+        old = {one.snapshot_id for one in table.snapshots() if one.timestamp_ms < before_ms}
+        if old - {table.metadata.current_snapshot_id}:
+            before = datetime.fromtimestamp(before_ms / 1000, UTC).replace(tzinfo=None)
             with self._errors():
-                table.maintenance.expire_snapshots().older_than(
-                    before.replace(tzinfo=None)
-                ).commit()
+                table.maintenance.expire_snapshots().older_than(before).commit()
+        sweep(self._loaded(), min(before_ms, wall_clock_ms() - int(IN_FLIGHT_S * 1000)))
 
     def _table(self) -> Table | None:
         try:

@@ -21,6 +21,8 @@ SMALL_SIZE: Final = 64 << 20
 SMALL_COUNT: Final = 16
 #: Small files of a day are made one as well when the oldest of them is this old, in seconds.
 SMALL_AGE_S: Final = 3600.0
+#: Files that are younger stay, whatever is forgotten: a commit may be about to name them; seconds.
+IN_FLIGHT_S: Final = 3600.0
 
 
 #: As these types some tables show columns.

@@ -1,19 +1,21 @@
 """Delta and Iceberg tables over the Parquet files of an export, which stay where they lie.
 
-A table has the files that it is given, and nothing else of the directory. It is described afresh
-each time: a file of the same name may have grown since.
+A table has the files that it is given, and nothing else of the directory. What it had before is
+replaced in one commit, so that its history stays: a file that is in it never changes.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from rmqcore.errors import RmqCoreError
+from rmqcore.world import wall_clock_ms
 
 TABLE_FORMATS = ("delta", "iceberg")
 #: The directories of table formats; readers of Parquet files pass over both because of their first
@@ -41,13 +43,18 @@ def require_package(table_format: str) -> None:
 
 
 def make_table(table_format: str, directory: Path, schema: Any, files: Sequence[TableFile]) -> None:
-    """Describe Parquet files as a table.
+    """Make a table of Parquet files, or let one of before have these and no others.
+
+    One that has them already gets no commit.
 
     Args:
         table_format: one of `TABLE_FORMATS`.
         directory: of the files, and of the table.
         schema: of every file, for pyarrow.
         files: that the table has.
+
+    Raises:
+        RmqCoreError: the table that is there is another's, or another commits meanwhile.
     """
     make = _make_delta if table_format == "delta" else _make_iceberg
     make(directory.absolute(), schema, files)
@@ -60,35 +67,104 @@ def iceberg_properties(directory: str | os.PathLike[str]) -> dict[str, str]:
 
 
 def _make_delta(directory: Path, schema: Any, files: Sequence[TableFile]) -> None:
-    from deltalake import Schema  # noqa: PLC0415 - an extra
+    from deltalake import DeltaTable, Schema  # noqa: PLC0415 - an extra
+    from deltalake.exceptions import DeltaError  # noqa: PLC0415 - an extra
     from deltalake.transaction import (  # noqa: PLC0415 - an extra
         AddAction,
+        RemoveAction,
         create_table_with_add_actions,
     )
 
-    def action(name: str, rows: int) -> AddAction:
+    def added(name: str, rows: int) -> AddAction:
         facts = (directory / name).stat()
         stats = json.dumps({"numRecords": rows})
         return AddAction(name, facts.st_size, {}, facts.st_mtime_ns // 1_000_000, True, stats)
 
-    shutil.rmtree(directory / DELTA_LOG, ignore_errors=True)
-    create_table_with_add_actions(
-        str(directory), Schema.from_arrow(schema), [action(*file) for file in files]
-    )
+    place, columns = str(directory), Schema.from_arrow(schema)
+    try:
+        if not DeltaTable.is_deltatable(place):
+            create_table_with_add_actions(place, columns, [added(*file) for file in files])
+            return
+        table = DeltaTable(place)
+        if table.metadata().partition_columns:
+            raise _others_table(directory)
+        had: list[dict[str, Any]] = _rows(table.get_add_actions(flatten=True))
+        sizes = {unquote(file["path"]): file["size_bytes"] for file in had}
+        if table.schema() != columns:
+            actions: list[Any] = [added(*file) for file in files]
+            table.create_write_transaction(actions, "overwrite", columns)
+            return
+        names, now_ms = {name for name, _ in files}, wall_clock_ms()
+        actions = [added(*file) for file in files if file[0] not in sizes]
+        actions += [
+            RemoveAction(file["path"], True, now_ms, file["size_bytes"], {})
+            for file in had
+            if unquote(file["path"]) not in names
+        ]
+        if actions:
+            table.create_write_transaction(actions, "append", columns)
+    except DeltaError as error:
+        raise RmqCoreError(f"{directory}: {error}") from error
+
+
+def _rows(found: Any) -> list[dict[str, Any]]:
+    import pyarrow as pa  # noqa: PLC0415 - an extra
+
+    rows: list[dict[str, Any]] = pa.table(found).to_pylist()
+    return rows
 
 
 def _make_iceberg(directory: Path, schema: Any, files: Sequence[TableFile]) -> None:
     from pyiceberg.catalog.sql import SqlCatalog  # noqa: PLC0415 - an extra
+    from pyiceberg.exceptions import (  # noqa: PLC0415 - an extra
+        CommitFailedException,
+        NamespaceAlreadyExistsError,
+    )
 
     home = directory / ICEBERG_HOME
-    shutil.rmtree(home, ignore_errors=True)
-    home.mkdir()
+    home.mkdir(exist_ok=True)
     catalog = SqlCatalog(ICEBERG_CATALOG, **iceberg_properties(directory))
     try:
-        catalog.create_namespace(ICEBERG_TABLE.partition(".")[0])
+        with suppress(NamespaceAlreadyExistsError):
+            catalog.create_namespace(ICEBERG_TABLE.partition(".")[0])
         location = (home / "messages").as_uri()
-        table = catalog.create_table(ICEBERG_TABLE, schema=schema, location=location)
-        if files:
-            table.add_files([(directory / name).as_uri() for name, _ in files])
+        table = catalog.create_table_if_not_exists(ICEBERG_TABLE, schema=schema, location=location)
+        _fit_iceberg(table, schema, [(directory / name).as_uri() for name, _ in files])
+    except CommitFailedException as error:
+        raise RmqCoreError(f"{directory}: {error}") from error
     finally:
         catalog.close()
+
+
+def _fit_iceberg(table: Any, schema: Any, places: Sequence[str]) -> None:
+    """Let an Iceberg table have these columns and files, in one commit."""
+    from pyiceberg.io.pyarrow import parquet_files_to_data_files  # noqa: PLC0415 - an extra
+
+    had = {task.file.file_path: task.file for task in table.scan().plan_files()}
+    gone = [file for place, file in had.items() if place not in set(places)]
+    new = [place for place in places if place not in had]
+    columns = set(table.schema().as_arrow().names)
+    with table.transaction() as commit:
+        if columns != set(schema.names):
+            with commit.update_schema(allow_incompatible_changes=True) as update:
+                for name in sorted(columns - set(schema.names)):
+                    update.delete_column(name)
+                update.union_by_name(schema)
+        if new and not gone:
+            commit.add_files(new)
+        elif gone:
+            if (mapping := "schema.name-mapping.default") not in commit.table_metadata.properties:
+                names = commit.table_metadata.schema().name_mapping.model_dump_json()
+                commit.set_properties({mapping: names})
+            with commit.update_snapshot().overwrite() as files:
+                for file in gone:
+                    files.delete_data_file(file)
+                for file in parquet_files_to_data_files(table.io, commit.table_metadata, iter(new)):
+                    files.append_data_file(file)
+
+
+def _others_table(directory: Path) -> RmqCoreError:
+    return RmqCoreError(
+        f"{directory}: a table is there that no export has made; give the export a directory of "
+        "its own"
+    )

@@ -1,12 +1,14 @@
 """Export of messages to JSON lines and Parquet: one file a split, named by where it begins.
 
 A file appears under its name when it is complete; exporting again writes the same files. Delta and
-Iceberg tables are Parquet files with a description beside them.
+Iceberg tables are Parquet files with a description beside them: those never change, one that has
+grown gets another name.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import os
 import re
@@ -168,6 +170,7 @@ def export(
     uncommitted: bool = False,
     compression: str = "zstd",
     skip_damaged: bool = False,
+    keeps: bool = False,
 ) -> ExportedPart:
     """Write the messages of one split to one file.
 
@@ -180,6 +183,7 @@ def export(
         uncommitted: also prepared and rolled-back transactional records.
         compression: of a Parquet file.
         skip_damaged: pass over damaged records and count the places.
+        keeps: see `put_in_place`.
 
     Raises:
         ConfigError: an unknown format.
@@ -214,7 +218,7 @@ def export(
             failure = error
         with fresh.open("rb") as stream:
             sync_fd(stream.fileno())
-        fresh.rename(path)
+        path = put_in_place(fresh, path, keeps=keeps)
     except BaseException:
         fresh.unlink(missing_ok=True)
         raise
@@ -225,6 +229,31 @@ def export(
     return ExportedPart(
         path.name, rows, size, split.start, split.end, len(passed_over), passed_over
     )
+
+
+def put_in_place(fresh: Path, path: Path, *, keeps: bool) -> Path:
+    """Give a file that is complete its name.
+
+    Args:
+        fresh: the file.
+        path: its name.
+        keeps: a file of that name with other bytes stays, as states of a table have it; this one
+            gets the beginning of its SHA-256 behind the name.
+
+    Returns:
+        where it is.
+    """
+    if keeps and path.exists():
+        digest = _sha256(fresh)
+        if digest != _sha256(path):
+            path = path.with_stem(f"{path.stem}-{digest[:16]}")
+    fresh.rename(path)
+    return path
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def write_parquet(path: Path, batches: Any, schema: Any, compression: str) -> int:
@@ -308,6 +337,7 @@ def export_store(
         topics=chosen,
         uncommitted=uncommitted,
         skip_damaged=skip_damaged,
+        keeps=file_format in TABLE_FORMATS,
     )
     log = open_any_log(store_path, config=config, archive=archive, storage_options=storage_options)
     if isinstance(log, LogPlan):

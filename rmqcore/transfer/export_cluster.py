@@ -20,6 +20,7 @@ from rmqcore.transfer.export import (
     ROW_GROUP_ROWS,
     ExportedPart,
     columns_schema,
+    put_in_place,
     write_jsonl,
     write_manifest,
     write_parquet,
@@ -72,8 +73,11 @@ def export_topic(
     head = {"cluster": access.namesrv_addr, "topic": topic, "format": file_format}
     # one of an earlier export would vouch for files that this one replaces
     write_manifest(target, {**head, "unfinished": True, "parts": []})
-    kind = "parquet" if file_format in TABLE_FORMATS else file_format
-    parts = [_export_range(access, one, target, kind, names, compression) for one in pieces]
+    keeps = file_format in TABLE_FORMATS
+    kind = "parquet" if keeps else file_format
+    parts = [
+        _export_range(access, one, target, kind, names, compression, keeps=keeps) for one in pieces
+    ]
     sync_directory(target)
     write_manifest(target, {**head, "parts": [asdict(part) for part in parts]})
     if file_format in TABLE_FORMATS:
@@ -90,6 +94,8 @@ def _export_range(
     kind: str,
     columns: tuple[str, ...],
     compression: str,
+    *,
+    keeps: bool,
 ) -> ExportedPart:
     topic, broker, queue_id = one.queue
     place = "-".join((quote(topic, safe=""), quote(broker, safe=""), str(queue_id)))
@@ -103,7 +109,7 @@ def _export_range(
             batches = read_range(access, one, columns, verify_crc=True, batch_rows=ROW_GROUP_ROWS)
             rows = write_parquet(fresh, batches, columns_schema(columns), compression)
         sync_file(fresh)
-        fresh.rename(path)
+        path = put_in_place(fresh, path, keeps=keeps)
     except BaseException:
         fresh.unlink(missing_ok=True)
         raise

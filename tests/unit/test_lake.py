@@ -2,10 +2,12 @@
 
 import importlib
 import json
+import os
 import threading
 from functools import partial
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import rmqcore
@@ -222,6 +224,47 @@ def test_small_files_are_made_one_and_progress_stays(following, monkeypatch):
     following().expire(0)
     assert following().run_once().rows == 0
     assert len(following.rows()) == 3
+
+
+def test_what_does_not_fit_is_made_one_file_too(following, monkeypatch, tmp_path):
+    monkeypatch.setattr(f"rmqcore.lake.{following.keywords['table_format']}_target.SMALL_COUNT", 3)
+    bodies = Bodies("text")
+    for _ in range(3):
+        put(following.store, b"\xff")
+        done = following(bodies=bodies).run_once()
+    assert done.compacted == 3
+    sizes = [pq.read_metadata(one).num_rows for one in (tmp_path / "table~dlq").rglob("*.parquet")]
+    assert sorted(sizes) == [1, 1, 1, 3]
+    assert len(following.refused()) == 3
+
+
+def test_files_of_forgotten_iceberg_states_go_when_nobody_can_be_about_to_name_them(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr("rmqcore.lake.iceberg_target.SMALL_COUNT", 3)
+    one = TableFollower(tmp_path / "store", tmp_path / "table", topic="T", table_format="iceberg")
+    for number in range(3):
+        put(tmp_path / "store", b"%d" % number)
+        one.run_once()
+
+    def files():
+        return sorted((tmp_path / "table" / "_iceberg").rglob("*.*"))
+
+    stray = next(path for path in files() if path.suffix == ".parquet").with_name("of-a-kill.tmp")
+    stray.write_bytes(b"")
+    one.expire(3600)
+    before = files()
+    assert stray in before
+    for path in before:
+        os.utime(path, (path.stat().st_atime, path.stat().st_mtime - 7200))
+    one.expire(3600)
+    assert [path for path in before if not path.exists()] == [stray]
+    one.expire(0)
+    kinds = [path.suffix for path in before if path.exists()]
+    # the newest state: one file, the manifest and the list that have it; and all descriptions
+    assert (kinds.count(".parquet"), kinds.count(".avro")) == (1, 2)
+    assert len(rows_of(tmp_path / "table", "iceberg")) == 3
+    assert one.run_once() == Round(0, 0, 0, 0)
 
 
 def test_a_compaction_that_is_overtaken_brings_no_row_again(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ import pytest
 
 from rmqcore import open_store, scan, transfer
 from rmqcore.errors import ConfigError, RmqCoreError
+from rmqcore.lake import TableFollower
 from rmqcore.scan import tables
 
 pytestmark = pytest.mark.engine
@@ -43,6 +44,25 @@ def iceberg_table(directory):
         catalog.close()
 
 
+def delta_history(directory):
+    deltalake = pytest.importorskip("deltalake")
+    last = deltalake.DeltaTable(str(directory)).version()
+    versions = range(last + 1)
+    return [deltalake.DeltaTable(str(directory), n).to_pyarrow_table() for n in versions]
+
+
+def iceberg_history(directory):
+    sql = pytest.importorskip("pyiceberg.catalog.sql")
+    catalog = sql.SqlCatalog(tables.ICEBERG_CATALOG, **tables.iceberg_properties(directory))
+    try:
+        table = catalog.load_table(tables.ICEBERG_TABLE)
+        ids = [snapshot.snapshot_id for snapshot in table.snapshots()]
+        return [table.scan(snapshot_id=one).to_arrow() for one in ids]
+    finally:
+        catalog.close()
+
+
+HISTORIES = {"delta": delta_history, "iceberg": iceberg_history}
 READERS = {"delta": delta_table, "iceberg": iceberg_table}
 
 
@@ -96,6 +116,31 @@ def test_an_empty_store_is_an_empty_table(store_path, tmp_path, table_format):
     table = READERS[table_format](tmp_path / "lake")
     assert table.num_rows == 0
     assert set(table.column_names) == set(COLUMNS)
+
+
+@pytest.mark.tables
+@pytest.mark.parametrize("table_format", tables.TABLE_FORMATS)
+def test_a_table_keeps_the_states_that_exports_of_before_have_made(filled, tmp_path, table_format):
+    lake, states = tmp_path / "lake", [rows_in_log(filled)]
+    export(filled, lake, table_format)
+    export(filled, lake, table_format)
+    fill(filled, 2000, 2500)
+    for settings in ({}, {"topics": ["T1"]}, {"topics": ["T1"], "columns": COLUMNS[:4]}):
+        export(filled, lake, table_format, **settings)
+        states.append(rows_in_log(filled, topics=settings.get("topics")))
+    assert [rows_of(state) for state in HISTORIES[table_format](lake)[:3]] == states[:3]
+    last = HISTORIES[table_format](lake)[-1]
+    assert last.column_names == list(COLUMNS[:4])
+    assert last.num_rows == 1250
+
+
+@pytest.mark.tables
+def test_a_table_that_follows_a_topic_is_no_export_s(filled, tmp_path):
+    pytest.importorskip("deltalake")
+    TableFollower(filled, tmp_path / "lake", topic="T1").run_once()
+    with pytest.raises(RmqCoreError, match="directory of its own"):
+        export(filled, tmp_path / "lake", "delta")
+    assert delta_table(tmp_path / "lake").num_rows == 1000
 
 
 @pytest.mark.parametrize("table_format", tables.TABLE_FORMATS)
