@@ -43,7 +43,11 @@ def table(
         ),
     ],
     directory: Annotated[
-        str, typer.Argument(metavar="TABLE", help="the table's directory, for delta also its URL")
+        str,
+        typer.Argument(
+            metavar="TABLE",
+            help="the table's directory, for delta also its URL; of a catalog namespace.table",
+        ),
     ],
     topic: Annotated[
         str | None, typer.Option(metavar="TOPIC", help="which; not with a URL, which names it")
@@ -63,6 +67,14 @@ def table(
         typer.Option(
             metavar="FILE", help='of JSON bodies: {"name": "type", ...}, or an Avro record'
         ),
+    ] = None,
+    catalog: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="that has an Iceberg table: one PyIceberg is told of"),
+    ] = None,
+    catalog_option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="a property of the catalog; repeatable"),
     ] = None,
     allow_loss: Annotated[
         bool, typer.Option("--allow-loss", help="go on behind what retention has deleted")
@@ -88,6 +100,7 @@ def table(
         table_format=table_format.value,
         bodies=bodies,
         storage_options=storage_options(options) or None,
+        catalog=_catalog(catalog, catalog_option),
         allow_loss=allow_loss,
     )
     show = partial(_show, as_json=as_json)
@@ -100,6 +113,12 @@ def table(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
     follower.run(every_s, ended, show, lambda error: note(f"rmqcore: {error}; again in {every}"))
+
+
+def _catalog(name: str | None, properties: list[str] | None) -> dict[str, str] | None:
+    if name is None and not properties:
+        return None
+    return ({} if name is None else {"name": name}) | storage_options(properties)
 
 
 def _show(done: Round, *, as_json: bool) -> None:

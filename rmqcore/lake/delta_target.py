@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -10,8 +10,8 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from rmqcore.errors import RmqCoreError
 from rmqcore.lake.sources import Progress
+from rmqcore.lake.storage_names import delta_options, without_secrets
 from rmqcore.lake.target import (
     DAY,
     IN_FLIGHT_S,
@@ -19,6 +19,7 @@ from rmqcore.lake.target import (
     SMALL_AGE_S,
     SMALL_COUNT,
     SMALL_SIZE,
+    TableAccessError,
     TableChangedError,
     check_types,
     offsets_text,
@@ -41,20 +42,24 @@ class DeltaTarget:
     Args:
         place: the table's directory, or its URL.
         schema: of its rows; columns that a table of before lacks are added by the next commit.
-        storage_options: of object storage, as ``deltalake`` takes them.
+        storage_options: of object storage, see `delta_options`.
+
+    Raises:
+        ConfigError: half a pair of keys.
     """
 
     def __init__(
-        self, place: str, schema: pa.Schema, storage_options: dict[str, str] | None = None
+        self, place: str, schema: pa.Schema, storage_options: Mapping[str, str] | None = None
     ) -> None:
         self._place = place
-        self._options = storage_options
+        self._options = delta_options(place, storage_options or {})
         self._schema = schema.append(pa.field(DAY, pa.string()))
 
     def offsets(self) -> Progress:
         """See `Target`."""
         table = self._table()
-        return {} if table is None else self._offsets_of(table)
+        with self._errors():
+            return {} if table is None else self._offsets_of(table)
 
     def _offsets_of(self, table: DeltaTable) -> Progress:
         # a compaction that was overtaken says what was before the newest rows
@@ -73,10 +78,10 @@ class DeltaTarget:
     def append(self, rows: pa.Table, since: Progress, offsets: Progress) -> None:
         """See `Target`."""
         table = self._table() or self._new_table()
-        if self._offsets_of(table) != since:
-            raise TableChangedError(f"{self._place}: another follower has been there")
-        check_types(pa.schema(table.schema().to_arrow()), self._schema, self._place)
         with self._errors():
+            if self._offsets_of(table) != since:
+                raise TableChangedError(f"{self._place}: another follower has been there")
+            check_types(pa.schema(table.schema().to_arrow()), self._schema, self._place)
             write_deltalake(
                 table,
                 with_day(rows).select(self._schema.names).cast(self._schema),
@@ -143,9 +148,12 @@ class DeltaTarget:
         try:
             yield
         except CommitFailedError as error:
-            raise TableChangedError(f"{self._place}: {error}") from error
-        except DeltaError as error:
-            raise RmqCoreError(f"{self._place}: {error}") from error
+            raise TableChangedError(self._text(error)) from None
+        except (DeltaError, OSError) as error:
+            raise TableAccessError(self._text(error)) from None
+
+    def _text(self, error: Exception) -> str:
+        return f"{self._place}: {without_secrets(error, self._options, {})}"
 
     def _crowded(self, table: DeltaTable, now_s: float) -> list[str]:
         """The days with small files that are to be made one."""

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -13,10 +14,12 @@ from typing import Final, Self
 import pyarrow as pa
 
 from rmqcore.errors import ConfigError, RecordsGoneError, RmqCoreError
+from rmqcore.files.objects import is_url
 from rmqcore.lake.bodies import Bodies, refused_schema
 from rmqcore.lake.sources import COLUMNS, Place, Progress, Source, Span, open_source
 from rmqcore.lake.target import (
     MissedMessagesError,
+    TableAccessError,
     TableChangedError,
     Target,
     TopicMadeAnewError,
@@ -29,6 +32,8 @@ from rmqcore.world import monotonic_s, wall_clock_ms
 
 #: The directory of rows whose bodies do not fit is the table's with this behind its name.
 REFUSED: Final = "~dlq"
+#: Names in a catalog have letters, digits and _ only, or some of their readers stumble.
+REFUSED_NAME: Final = "_dlq"
 #: A commit has at most this many messages, so that a table of months begins in many commits.
 ROWS_MAX: Final = 1_000_000
 #: A commit has about this many bytes at most, which are in memory together.
@@ -69,15 +74,17 @@ class TableFollower:
 
     Args:
         source: a store's directory, or ``namesrv://host:port/topic``.
-        table: the table's directory, or for Delta its URL.
+        table: the table's directory, or for Delta its URL; of a catalog ``namespace.table``.
         topic: which; None where the URL names it.
         table_format: ``delta`` or ``iceberg``.
         bodies: what becomes of bodies.
-        storage_options: of object storage, as ``deltalake`` takes them.
+        storage_options: of object storage, as of an archive.
+        catalog: that has an Iceberg table, as PyIceberg's ``load_catalog`` takes it; ``name`` is
+            that of one of PyIceberg's configuration. None: it lies beside the table.
         allow_loss: go on behind messages that retention has deleted before they were read.
 
     Raises:
-        ConfigError: an unknown format, or no topic.
+        ConfigError: an unknown format, no topic, no such catalog, or half a pair of keys.
         RmqCoreError: the format's package is not installed.
 
     Threads: one runs it; `run` may be ended by any.
@@ -92,6 +99,7 @@ class TableFollower:
         table_format: str = "delta",
         bodies: Bodies | None = None,
         storage_options: Mapping[str, str] | None = None,
+        catalog: Mapping[str, str] | None = None,
         allow_loss: bool = False,
     ) -> None:
         if table_format not in TABLE_FORMATS:
@@ -107,11 +115,12 @@ class TableFollower:
         for field in self._bodies.columns():
             good = good.append(field)
         refused = refused_schema(plain.append(pa.field("body", pa.binary())))
-        options = None if storage_options is None else dict(storage_options)
         # behind a slash the second table would lie inside, where expiring deletes its files
         place = os.fspath(table).rstrip("/")
-        self._good = _target(table_format, place, good, options, self._source.topic)
-        self._refused = _target(table_format, f"{place}{REFUSED}", refused, options, "refused")
+        making = partial(_target, table_format, storage_options or {}, catalog)
+        beside = place + (REFUSED if catalog is None else REFUSED_NAME)
+        self._good = making(place, good, self._source.topic)
+        self._refused = making(beside, refused, "refused")
 
     def __enter__(self) -> Self:
         return self
@@ -172,20 +181,23 @@ class TableFollower:
             told: called after each round.
             failed: called with what a round has failed with that may pass: a broker that does not
                 answer, another writer who was faster, messages that were deleted while they were
-                read. None raises it.
+                read, storage that is away. None raises it, and storage that was never there is
+                raised.
 
         Raises:
             MissedMessagesError: as `run_once`; to go on would lose messages.
         """
-        expires_s = monotonic_s()
+        expires_s, began = monotonic_s(), False
         while not stop.is_set():
             try:
                 done = self.run_once()
                 if monotonic_s() >= expires_s:
                     self.expire()
                     expires_s = monotonic_s() + _EXPIRE_EVERY_S
-            except _PASSING as error:
-                if failed is None:
+                began = True
+            except (*_PASSING, TableAccessError) as error:
+                # what was never reached is no place that is away for a moment
+                if failed is None or (isinstance(error, TableAccessError) and not began):
                     raise
                 failed(error)
                 stop.wait(every_s)
@@ -289,14 +301,26 @@ def _places(rows: pa.Table, read: dict[str, Span]) -> Progress:
 
 
 def _target(
-    table_format: str, place: str, schema: pa.Schema, options: dict[str, str] | None, name: str
+    table_format: str,
+    options: Mapping[str, str],
+    catalog: Mapping[str, str] | None,
+    place: str,
+    schema: pa.Schema,
+    name: str,
 ) -> Target:
     if table_format == "delta":
+        if catalog is not None:
+            raise ConfigError("catalog", "delta", "none: a Delta table lies where its path says")
         from rmqcore.lake.delta_target import DeltaTarget  # noqa: PLC0415 - an extra
 
         return DeltaTarget(place, schema, options)
     from rmqcore.lake.iceberg_target import IcebergTarget  # noqa: PLC0415 - an extra
 
+    if catalog is not None:
+        return IcebergTarget.in_catalog(catalog, place, schema, options)
+    if is_url(place):
+        rule = "a directory; on object storage an Iceberg table needs a catalog, which names it"
+        raise ConfigError("table", place, rule)
     return IcebergTarget.in_directory(Path(place), name, schema)
 
 

@@ -33,6 +33,10 @@ class TableChangedError(RmqCoreError):
     """Another writer has committed meanwhile; nothing of this commit is in the table."""
 
 
+class TableAccessError(RmqCoreError):
+    """The table, its catalog or its storage does not answer, or refuses."""
+
+
 class MissedMessagesError(RmqCoreError):
     """The source no longer has what follows the table's last rows, or is another's."""
 
@@ -53,7 +57,7 @@ class TopicMadeAnewError(MissedMessagesError):
 
 
 class Target(Protocol):
-    """What a `TableFollower` writes."""
+    """What a `TableFollower` writes; each call raises `TableAccessError` where it cannot."""
 
     def offsets(self) -> Progress:
         """How far the newest commit says that queues were read; empty for a new table.
