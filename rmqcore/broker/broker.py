@@ -47,6 +47,7 @@ from rmqcore.remoting import (
     Account,
     ClientSettings,
     ConnectionSettings,
+    PortTakenError,
     Processor,
     RemotingClient,
     RemotingServer,
@@ -68,6 +69,8 @@ _CONFIG_FOLDER: Final = "config"
 #: RocketMQ serves on a second port, which lies this far below the first.
 _FAST_PORT_BELOW: Final = 2
 _PAUSE_S: Final = 1.0
+_OWN_PORT: Final = "the broker's own port (listenPort)"
+_HA_PORT: Final = "the port for slaves (haListenPort; without it the one behind listenPort)"
 
 #: A coroutine function that goes on in the background until it is cancelled.
 Work = Callable[[], Coroutine[None, None, None]]
@@ -116,6 +119,7 @@ class Broker:
         self._server: RemotingServer | None = None
         self._fast_server: RemotingServer | None = None
         self._any_port = self.config.listen_port == 0
+        self._derives_ha_port = self.config.ha_listen_port == 0
         self._registration: Registration | None = None
         self._outside: RemotingClient | None = None
         #: answers requests from within this process; None while the broker does not serve.
@@ -159,25 +163,63 @@ class Broker:
 
         Raises:
             StoreLockedError, CorruptStoreError: the store cannot be opened.
-            OSError: the port is taken.
+            PortTakenError: another program listens on the broker's port, or on that for slaves.
+            OSError: the address is not this machine's, or a file cannot be used.
         """
         self._state = "recovering"
         try:
             with contextlib.ExitStack() as held:
-                if self._any_port:
-                    self._choose_ports(held)
+                self._hold_own_port(held)
                 self.store = await asyncio.to_thread(self._open_store)
+                self._hold_ha_port(held)
                 await self._serve(self.store)
             self._state = "serving"
         except BaseException:
             await self.stop()
             raise
 
-    def _choose_ports(self, held: contextlib.ExitStack) -> None:
-        """Take free ports, which nobody else gets while the store is being opened."""
-        self.config = replace(self.config, listen_port=_hold_port(self._host, held))
-        if self.config.ha_listen_port == 0:
-            self.config = replace(self.config, ha_listen_port=_hold_port(self._host, held))
+    def _hold_own_port(self, held: contextlib.ExitStack) -> None:
+        """Take the port that clients connect to, which nobody gets while the store is opened.
+
+        Raises:
+            PortTakenError: another program listens there.
+        """
+        wanted = 0 if self._any_port else self.config.listen_port
+        try:
+            port = _hold_port(self._host, wanted, held)
+        except PortTakenError as error:
+            raise PortTakenError(error.address, _OWN_PORT) from None
+        self.config = replace(self.config, listen_port=port)
+
+    def _hold_ha_port(self, held: contextlib.ExitStack) -> None:
+        """Take the port for slaves: the one that is set, else the one behind the broker's own.
+
+        Where that one is taken, by a broker on the next port, any free one does, as the name
+        servers tell slaves; not for a broker whose sends wait for slaves.
+
+        Raises:
+            PortTakenError: another program listens there.
+        """
+        place = self._ha_place()
+        if place is None:
+            return
+        host, wanted = place
+        behind = self.config.listen_port + 1
+        if self._derives_ha_port:
+            wanted = 0 if self._any_port else behind
+        try:
+            port = _hold_port(host, wanted, held)
+        except PortTakenError as error:
+            if not self._derives_ha_port or self._waits_for_slaves():
+                raise PortTakenError(error.address, _HA_PORT) from None
+            port = _hold_port(host, 0, held)
+            logger.warning("%s is taken; slaves are taken on port %d", error.address, port)
+        if self._derives_ha_port:
+            self.config = replace(self.config, ha_listen_port=0 if port == behind else port)
+
+    def _waits_for_slaves(self) -> bool:
+        store = self.store
+        return store is not None and store.config.broker_role is BrokerRole.SYNC_MASTER
 
     @property
     def _host(self) -> str:
@@ -512,6 +554,6 @@ def _close(store: DefaultMessageStore, parts: BrokerParts | None) -> None:
         store.close()
 
 
-def _hold_port(host: str, held: contextlib.ExitStack) -> int:
-    """A free port, which nobody else is given while it is held."""
-    return int(held.enter_context(hold_port(host)).getsockname()[1])
+def _hold_port(host: str, wanted: int, held: contextlib.ExitStack) -> int:
+    """A port, 0 for any that is free, which nobody else is given while it is held."""
+    return int(held.enter_context(hold_port(host, wanted)).getsockname()[1])

@@ -88,7 +88,8 @@ def fsck_code_of(error: BaseException) -> FsckCode:
 
 def describe(error: BaseException) -> str:
     """One line that says what went wrong, with path and offset where there are any."""
-    if isinstance(error, StoreNotFoundError) or not isinstance(error, OSError):
+    found_none = isinstance(error, StoreNotFoundError)
+    if found_none or not isinstance(error, OSError) or error.strerror is None:
         said = "; ".join([str(error), *getattr(error, "__notes__", ())])
         return " ".join(said.split())
     what = error.strerror or str(error)

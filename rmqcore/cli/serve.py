@@ -27,6 +27,7 @@ from rmqcore.namesrv import NameServer, NamesrvConfig
 from rmqcore.remoting import (
     AccessGate,
     Account,
+    PortTakenError,
     TlsMode,
     admin_of,
     load_accounts,
@@ -50,6 +51,10 @@ _SMALL_FILES: Final[dict[str, object]] = {
     "maxHashSlotNum": 100_000,
     "maxIndexNum": 400_000,
 }
+_BESIDE: Final = (
+    "; a broker takes the port behind its own, too, and the one two below: "
+    "ports of brokers on one machine are best ten apart"
+)
 #: A store that is still being opened is mentioned this often.
 _TELL_EVERY_S: Final = 5.0
 
@@ -412,7 +417,9 @@ async def _until_signal(
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             advice = "end what listens there, or give another port (0: any that is free)"
-            raise OSError(error.errno, f"{error.strerror}; {advice}") from error
+            if not isinstance(error, PortTakenError):
+                raise OSError(error.errno, f"{error.strerror}; {advice}") from error
+            error.add_note(f"{advice}{_BESIDE if error.use else ''}")
         raise
     elapsed_ms = round((monotonic_s() - began) * 1000)
     if as_json:

@@ -17,7 +17,7 @@ from rmqcore.proxy.codes import Code, RefusedError
 from rmqcore.proxy.messages import MessageType
 from rmqcore.remoting import Permission, RemotingCommand
 from rmqcore.remoting.codes import PERM_INHERIT, PERM_READ, PERM_WRITE
-from rmqcore.remoting.needs import Need
+from rmqcore.remoting.needs import any_is, of_use
 
 #: A new topic gets as many queues as this one has; where it is missing, no topic is made on first
 #: use.
@@ -197,9 +197,11 @@ def check_may_use(name: str, kind: MessageType | None, caller: Caller) -> None:
         RefusedError: it is so.
     """
     account = caller.account
-    need = Need(Permission.SUB if kind is None else Permission.PUB, topic=name)
-    if account is not None and not account.admin and not need.is_met_by(account):
-        raise RefusedError(Code.FORBIDDEN, f"no permission: {need} is needed")
+    if account is None or account.admin:
+        return
+    for need in of_use(name, Permission.SUB if kind is None else Permission.PUB):
+        if not need.is_met_by(account, any_is):
+            raise RefusedError(Code.FORBIDDEN, f"no permission: {need} is needed")
 
 
 def json_object(body: bytes) -> Mapping[str, Any]:

@@ -40,6 +40,7 @@ from rmqcore.remoting.connection import Connection, ConnectionSettings, Gate, Pr
 from rmqcore.remoting.errors import (
     FrameError,
     FrameTooLargeError,
+    PortTakenError,
     RemotingClosedError,
     RemotingConnectError,
     RemotingError,
@@ -66,6 +67,7 @@ __all__ = [
     "LanguageCode",
     "LaterAnswers",
     "Permission",
+    "PortTakenError",
     "Processor",
     "RemotingClient",
     "RemotingClosedError",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from errno import EADDRINUSE
+
 from rmqcore.errors import RmqCoreError
 
 
@@ -47,6 +49,24 @@ class RemotingConnectError(RemotingError, ConnectionError):
         self.address = address
         self.reason = reason
         super().__init__(f"cannot connect to {address}: {reason}")
+
+
+class PortTakenError(RemotingError, OSError):
+    """A port cannot be listened on, as another program does.
+
+    Attributes:
+        address: `host:port` that is taken.
+        use: what it was to be for, and the setting that names it; empty for a server's only port.
+        errno: `EADDRINUSE`.
+    """
+
+    errno: int | None = EADDRINUSE
+
+    def __init__(self, address: str, use: str = "") -> None:
+        self.address = address
+        self.use = use
+        said = f"{address} is taken: another program listens there"
+        super().__init__(f"{use}: {said}" if use else said)
 
 
 class RemotingClosedError(RemotingError, ConnectionError):

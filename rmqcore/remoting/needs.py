@@ -266,6 +266,16 @@ def end_transaction(request: RemotingCommand, topic_at: TopicAt) -> Iterator[_Ne
     yield from of_transaction(group, topic)
 
 
+def any_is(_: str) -> bool:
+    """Take every name for a topic's: for who cannot look, so that nothing is let pass by that."""
+    return True
+
+
+def of_use(topic: str, permission: Permission) -> Iterator[_Need]:
+    """What the first use of a topic needs, which may make it: as its later uses, see `publish`."""
+    yield from _of_topic(topic, permission)
+
+
 def of_transaction(group: str, topic: str) -> Iterator[_Need]:
     """What the end of a transaction needs: of its producer group, of the topic of its message."""
     yield Need(PUB, group=group)

@@ -17,7 +17,7 @@ from rmqcore.remoting.acl import ACCESS_KEY, signature_is_right, strict_signatur
 from rmqcore.remoting.codes import ResponseCode
 from rmqcore.remoting.command import RemotingCommand, failure
 from rmqcore.remoting.connection import Connection
-from rmqcore.remoting.needs import ADMIN, IsTopic, Rule, TopicAt, of_transaction
+from rmqcore.remoting.needs import ADMIN, IsTopic, Rule, TopicAt, any_is, of_transaction
 from rmqcore.world import wall_clock_ns
 
 _UNSIGNED = "no permission: the request needs the AccessKey and the Signature of an account"
@@ -107,7 +107,7 @@ def may_end_transaction(account: Account | None, group: str, topic: str) -> bool
         return True
     if not group or not topic:
         return False
-    return all(need.is_met_by(account) for need in of_transaction(group, topic))
+    return all(need.is_met_by(account, any_is) for need in of_transaction(group, topic))
 
 
 def _refusal(remark: str) -> RemotingCommand:

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import socket
 from typing import Protocol, cast, runtime_checkable
+
+from rmqcore.remoting.errors import PortTakenError
 
 
 @runtime_checkable
@@ -40,7 +43,8 @@ def listen(host: str, port: int, backlog: int | None = None) -> socket.socket:
         backlog: connections that the system keeps until they are accepted; None: as it likes.
 
     Raises:
-        OSError: the address is not this machine's, or the port is taken.
+        PortTakenError: another program listens there.
+        OSError: the address is not this machine's, or the port may not be taken.
     """
     listening = new_socket(_family(host))
     try:
@@ -53,6 +57,8 @@ def listen(host: str, port: int, backlog: int | None = None) -> socket.socket:
         listening.setblocking(False)
     except OSError as error:
         listening.close()
+        if error.errno == errno.EADDRINUSE:
+            raise PortTakenError(f"{host}:{port}") from None
         raise OSError(error.errno, f"{(host, port)}: {error.strerror}") from None
     except BaseException:
         listening.close()
@@ -60,13 +66,27 @@ def listen(host: str, port: int, backlog: int | None = None) -> socket.socket:
     return listening
 
 
-def hold_port(host: str) -> socket.socket:
-    """A socket bound to a free port: nobody else is given it, and one that listens may share it."""
+def hold_port(host: str, port: int = 0) -> socket.socket:
+    """A socket bound to a free port: nobody else is given it, and one that listens may share it.
+
+    Args:
+        host: address of this machine.
+        port: 0 for any that is free.
+
+    Raises:
+        PortTakenError: another program listens there.
+        OSError: the address is not this machine's, or the port may not be taken.
+    """
     holder = new_socket(_family(host))
     try:
         # with this option on both sides, bound and listening sockets share a port
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        holder.bind((host, 0))
+        holder.bind((host, port))
+    except OSError as error:
+        holder.close()
+        if error.errno == errno.EADDRINUSE:
+            raise PortTakenError(f"{host}:{port}") from None
+        raise
     except BaseException:
         holder.close()
         raise

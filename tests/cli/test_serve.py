@@ -51,8 +51,14 @@ def test_a_port_that_is_taken_is_said_with_what_to_do(rmqcore, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         done = rmqcore("serve", tmp_path / "store", "--namesrv-port", taken.getsockname()[1])
         assert done.exit_code == 5
-        assert f"('127.0.0.1', {taken.getsockname()[1]})" in done.stderr
+        assert f"127.0.0.1:{taken.getsockname()[1]} is taken" in done.stderr
         assert "give another port" in done.stderr
+        ports = ("--namesrv-port", 0, "--port", taken.getsockname()[1])
+        done = rmqcore("serve", tmp_path / "store", *ports, "--json")
+        told = json.loads(done.stderr)
+        assert (told["error"], told["exit_code"]) == ("PortTakenError", 5)
+        assert "listenPort" in told["message"]
+        assert "apart" in told["message"]
 
 
 def test_a_name_server_that_its_own_broker_cannot_reach_is_refused(rmqcore, tmp_path):

@@ -61,6 +61,25 @@ def test_an_account_may_what_it_may_over_the_other_protocol(with_grpc):
     with_grpc(scenario, accounts=ACCOUNTS)
 
 
+@pytest.mark.parametrize("topic", ["%RETRY%Bills", "%DLQ%Bills", "%RETRY%G_Secret"])
+def test_a_default_makes_no_retry_topic_of_a_group_or_topic_that_is_denied(with_grpc, topic):
+    account = Account(
+        "anybody-1",
+        "secret-anybody",
+        topics={"Secret": Permission.DENY},
+        groups={"G": Permission.SUB, "G_Secret": Permission.SUB},
+        default_topic=Permission.PUB | Permission.SUB,
+    )
+
+    async def scenario(served, _):
+        wire = await served.connect(headers=signed(account))
+        assert (await wire.send(topic, b"x")).status.code == Code.FORBIDDEN
+        assert (await wire.receive(topic))[0].code == Code.FORBIDDEN
+        assert served.broker.managers.topics.get(topic) is None
+
+    with_grpc(scenario, accounts={each.access_key: each for each in (ADMIN, account)})
+
+
 @pytest.mark.parametrize(
     "headers",
     [

@@ -199,7 +199,7 @@ def test_nobody_listens_and_nobody_answers_are_two_errors(ends, loop, run):
 def test_a_port_is_one_listeners_and_an_address_its_machines(ends, loop, run):
     async def scene():
         first = listen(ends.server.address, PORT)
-        with pytest.raises(OSError, match="in use") as taken:
+        with pytest.raises(OSError, match="is taken") as taken:
             listen(ends.server.address, PORT)
         assert taken.value.errno == errno.EADDRINUSE
         first.close()
