@@ -3,7 +3,7 @@
 import pyarrow as pa
 
 from rmqcore.config import load_config
-from rmqcore.spark.staging import finished
+from rmqcore.store.staged_files import finished
 from rmqcore.store.staged_records import StagedWriter
 
 

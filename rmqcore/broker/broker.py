@@ -62,6 +62,7 @@ from rmqcore.remoting.serves import processors_of
 from rmqcore.remoting.sockets import hold_port
 from rmqcore.services.runner import Runner
 from rmqcore.store.message_store import DefaultMessageStore
+from rmqcore.store.sharing.append_server import AppendServer
 
 logger = logging.getLogger(__name__)
 
@@ -129,6 +130,7 @@ class Broker:
         #: the broker's part as a master or a slave; None while it does not serve.
         self.replication: Replication | None = None
         self._stop_listening: Callable[[], None] | None = None
+        self._appends: AppendServer | None = None
         self._parts: BrokerParts | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._saving = asyncio.Event()
@@ -292,7 +294,23 @@ class Broker:
         store.consumer_offsets.begin()
         store.consumer_offsets.persist()
         self._tasks = [loop.create_task(_restarted(work)) for work in self._work(parts)]
+        await self._take_appends(store, parts)
         await self._registration.start()
+
+    async def _take_appends(self, store: DefaultMessageStore, parts: BrokerParts) -> None:
+        """Take records that programs on this machine stage in the store's directory.
+
+        Not where somebody else runs the store's services: such a broker has no machine.
+        """
+        if self.config.is_slave or self._runner is not None:
+            return
+        appends = AppendServer(store, parts.topics.for_staged)
+        try:
+            await appends.start()
+        except OSError as error:
+            logger.info("%s: no socket there, so no staged records: %s", self.path, error)
+        else:
+            self._appends = appends
 
     def _load(self, store: DefaultMessageStore, parts: BrokerParts) -> None:
         """Read what the parts go on from; what a slave goes on from is its master's."""
@@ -492,6 +510,9 @@ class Broker:
             self._stop_listening = None
         if self._parts is not None:
             self._parts.release()
+        if self._appends is not None:
+            await self._appends.stop()
+            self._appends = None
         for server in (self._fast_server, self._server):
             if server is not None:
                 await server.stop()

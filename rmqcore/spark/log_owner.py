@@ -1,50 +1,50 @@
-"""The one process that appends what tasks have staged: all of it, once, whatever dies meanwhile.
+"""Who appends what tasks have staged: this process, or the one that has the store open.
 
-Before the first record is appended, a ledger below the store's directory says which files are to be
-appended, and where the log ended then. Whoever repeats the commit counts from there how many rows
-came into the log, notes that number and the log's new end, and only then appends the others:
-however often an append dies, and whoever writes in between, a row is looked for in one place only.
+An append is known by its name and number, so whoever repeats it, with this owner or the next, adds
+what is missing and nothing twice.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
+from typing import Any, cast
 
-from rmqcore._codec import decode_record
 from rmqcore.config import StoreConfig, load_config
-from rmqcore.errors import PutMessageError, StoreError, StoreLockedError
+from rmqcore.errors import StoreError, StoreLockedError
 from rmqcore.files.store_dir import StoreDir, make_directory
-from rmqcore.message import MessageExt
-from rmqcore.native.format._next_record import RECORD_HEAD_SIZE, head_says
-from rmqcore.spark.ledger import ANONYMOUS, JOB, Ledger, appending, forget_done, staging_root
-from rmqcore.spark.staging import StagedFile, forget_staged, pieces_behind
-from rmqcore.store.message_store import DefaultMessageStore
-from rmqcore.store.opening import open_store
-from rmqcore.store.staged_records import StagedRecords, records_in
-from rmqcore.world import monotonic_s, sleep, wall_clock_ms
+from rmqcore.recovery.geometry import fitted_config
+from rmqcore.store.append_ledger import ANONYMOUS, Ledger, appending, staging_root
+from rmqcore.store.sharing.channel import ChannelLostError
+from rmqcore.store.sharing.staged_calls import call_owner, owner_config
+from rmqcore.store.sharing.staged_files_in import listed
+from rmqcore.store.staged_appends import is_under_way
+from rmqcore.store.staged_files import StagedFile
+from rmqcore.world import monotonic_s, sleep
 
-_STALE_S = 7 * 24 * 3600
 _LOCK_POLL_S = 0.1
-#: By these columns a row is found again in the log; the CRC is that of its body.
-_IDENTITY = ("topic", "queue_id", "unique_key", "body_crc", "flag", "reconsume_times")
 
 
 def check_free(store_path: str, *, repeatable: bool) -> None:
-    """Refuse early when another process has the store, or rows might be appended twice.
+    """Refuse early when nobody would append what is staged, or rows might be appended twice.
+
+    Args:
+        store_path: the store's directory.
+        repeatable: the append can be told from others, so that run again it appends nothing.
 
     Raises:
-        StoreLockedError: the store is open for writing.
+        StoreLockedError: the store is open in a process that takes no staged records.
         StoreError: an append without a job id died in its commit, and this one may be the same.
     """
+    root = staging_root(store_path)
+    under_way = is_under_way(root)
     directory = StoreDir(store_path)
-    if directory.lock_file.exists():
+    if directory.is_locked() and not under_way and owner_config(store_path) is None:
+        # one that has just ended is no hindrance
         directory.lock()
         directory.unlock()
-    for ledger in () if repeatable else appending(staging_root(store_path)):
+    for ledger in () if repeatable or under_way else appending(root):
         if ledger.name.startswith(ANONYMOUS):
             raise StoreError(
                 f"{store_path}: the append {ledger.name} did not come to the end of its commit; a "
@@ -53,9 +53,23 @@ def check_free(store_path: str, *, repeatable: bool) -> None:
             )
 
 
+def config_of(store_path: str, config: str | None) -> StoreConfig:
+    """The settings that records are made for: the running owner's, or those of the files.
+
+    Args:
+        store_path: the store's directory.
+        config: settings of the store, as for `open_store`.
+    """
+    running = owner_config(store_path)
+    if running is not None:
+        return running
+    loaded = load_config(config)
+    return fitted_config(loaded, StoreDir(store_path, loaded.store_path_commit_log))
+
+
 def append_staged(
     store_path: str,
-    config: str | None,
+    config: StoreConfig | str | None,
     name: str,
     number: int,
     files: list[StagedFile],
@@ -76,21 +90,13 @@ def append_staged(
         messages appended by this call.
 
     Raises:
-        StoreLockedError: another process has the store; nothing was appended.
+        StoreLockedError: another process has the store, and takes no staged records; nothing was
+            appended.
         StoreError: the store refuses; the same call goes on where this one ended.
     """
-    root = staging_root(store_path)
-    make_directory(root)
-    with _opened(store_path, config, lock_timeout_s) as store:
-        ledger, appended = Ledger(root, name), 0
-        _note_others(store, root, name)
-        if ledger.is_appending:
-            appended = _resume(store, ledger)
-        if not ledger.is_done(number):
-            appended += _append(store, ledger, number, files, 0)
-    forget_staged(files)
-    _remove_stale(root)
-    return appended
+    make_directory(staging_root(store_path))
+    args = name, number, listed(store_path, files)
+    return cast("int", _called(store_path, config, lock_timeout_s, "append_staged", *args))
 
 
 def finish_appends(
@@ -112,179 +118,34 @@ def finish_appends(
 
     Raises:
         StoreNotFoundError: no store is there.
-        StoreLockedError: another process has the store; nothing was appended.
+        StoreLockedError: another process has the store, and takes no staged records; nothing was
+            appended.
         StoreError: the staged rows are gone.
     """
     StoreDir(store_path, load_config(config).store_path_commit_log).require()
-    root = staging_root(str(store_path))
-    with open_store(store_path, config=config) as store:
-        _note_others(store, root, None)
-        finished = {ledger.name: _resume(store, ledger) for ledger in appending(root)}
-        if forget_days is not None:
-            forget_done(root, JOB, forget_days * 24 * 3600)
-    _remove_stale(root)
-    return finished
+    found = _called(store_path, config, 0, "finish_staged", forget_days)
+    return cast("dict[str, int]", found)
 
 
-def _opened(store_path: str, config: str | None, lock_timeout_s: float) -> DefaultMessageStore:
-    """The store, open for writing, when another writer has ended in time."""
+def _called(
+    store_path: str | os.PathLike[str],
+    config: StoreConfig | str | Path | None,
+    lock_timeout_s: float,
+    method: str,
+    *args: Any,
+) -> Any:
+    """Make a call of whoever has the store, until one owner has come to its end."""
     deadline = monotonic_s() + lock_timeout_s
     while True:
         try:
-            return open_store(store_path, config=config)
+            return call_owner(store_path, config, method, *args)
+        except ChannelLostError:
+            # its next owner, or this process, finds in the ledger how far it came
+            pass
         except StoreLockedError:
             if monotonic_s() >= deadline:
                 raise
-            sleep(_LOCK_POLL_S)
-
-
-def _resume(store: DefaultMessageStore, ledger: Ledger) -> int:
-    """Come to the end of an append; how many messages were missing."""
-    _note_appended(store, ledger)
-    return _append(store, ledger, ledger.number, ledger.files, ledger.row_count)
-
-
-def _note_others(store: DefaultMessageStore, root: Path, name: str | None) -> None:
-    """Note how far the appends of all other series came, before more rows come into the log.
-
-    One of which nobody can tell says so when it is resumed.
-    """
-    for ledger in appending(root):
-        if ledger.name != name:
-            with suppress(StoreError):
-                _note_appended(store, ledger)
-
-
-def _note_appended(store: DefaultMessageStore, ledger: Ledger) -> None:
-    """Note how far an append came that died.
-
-    What is appended later, by whomever, is not looked at for its rows any more.
-
-    Raises:
-        StoreError: nobody can tell: the place has been deleted, or its record is damaged.
-    """
-    if ledger.start is not None:
-        found = _rows_behind(store, ledger, ledger.start)
-        store.flush()
-        ledger.note_row_count(ledger.row_count + found)
-
-
-def _rows_behind(store: DefaultMessageStore, ledger: Ledger, start: int) -> int:
-    """How many of an append's next rows lie behind a physical offset, in their order.
-
-    Other messages may lie before, between and behind them. Where the log has lost its end and grew
-    again, the offset may lie inside a record: then none of the rows is there.
-    """
-    if start >= store.max_phy_offset:
-        return 0
-    if start < store.min_phy_offset:
-        raise StoreError(
-            f"{ledger.appending_path}: the log begins at {store.min_phy_offset}, and this append "
-            f"began at {start}: how far it came is not known any more. Remove the file to leave it "
-            "so"
-        )
-    found = store.messages(start=start)
-    try:
-        message = next(found, None)
-    except StoreError:
-        if _names_itself(store, start):
-            raise
-        return 0
-    count = 0
-    for staged in _rows(ledger, ledger.row_count):
-        while message is not None and not _same(staged, message):
-            message = next(found, None)
-        if message is None:
-            break
-        count += 1
-        message = next(found, None)
-    return count
-
-
-def _rows(ledger: Ledger, first: int) -> Iterator[MessageExt]:
-    """The staged rows from number ``first`` on."""
-    for _, piece in _pieces(ledger, ledger.files, first):
-        for record in records_in(piece):
-            yield decode_record(record, check_crc=False)
-
-
-def _names_itself(store: DefaultMessageStore, phy_offset: int) -> bool:
-    """True where a record, even a damaged one, says that it lies: its own offset is in it."""
-    size = store.config.mapped_file_size_commit_log
-    first = phy_offset - phy_offset % size
-    directory = StoreDir(store.path, store.config.store_path_commit_log)
-    with (directory.commit_log / f"{first:020d}").open("rb") as file:
-        file.seek(phy_offset - first)
-        _, own_offset = head_says(file.read(RECORD_HEAD_SIZE))
-    return own_offset == phy_offset
-
-
-def _append(
-    store: DefaultMessageStore, ledger: Ledger, number: int, files: list[StagedFile], done: int
-) -> int:
-    """Put all rows but the first ``done``; how many that were."""
-    # flushed, so that no power cut ends the log before the offset that the ledger names
-    store.flush()
-    ledger.begin(number, store.max_phy_offset, files, done)
-    appended = 0
-    for records, piece in _pieces(ledger, files, done):
-        appended += _put(store, records, piece)
-    store.flush()
-    ledger.finish()
-    forget_staged(files)
-    return appended
-
-
-def _put(store: DefaultMessageStore, records: StagedRecords, piece: bytes) -> int:
-    """Put a piece at once, or one by one where messages go to light queues; how many it has.
-
-    Raises:
-        PutMessageError: the store refuses.
-    """
-    fans_out = store.config.enable_lmq and store.config.enable_multi_dispatch
-    if not (fans_out and records.names_light_queues):
-        # the flush behind the last piece is for all of them
-        result = store.put_records(piece, records.queues, durability="page_cache")
-        if not result.ok:
-            raise PutMessageError(result.status, result.reason)
-        return result.row_count
-    count = 0
-    for record in records_in(piece):
-        receipt = store.put_message(decode_record(record, check_crc=False))
-        if not receipt.ok:
-            raise PutMessageError(receipt.status, receipt.reason)
-        count += 1
-    return count
-
-
-def _pieces(
-    ledger: Ledger, files: list[StagedFile], first: int
-) -> Iterator[tuple[StagedRecords, bytes]]:
-    try:
-        yield from pieces_behind(files, first)
-    except StoreError as error:
-        raise StoreError(
-            f"{error}; to leave that append as it is, remove {ledger.appending_path}"
-        ) from error
-
-
-def _same(staged: MessageExt, found: MessageExt) -> bool:
-    """True when a message of the log is a staged one, as far as their heads and keys say."""
-    return all(getattr(staged, name) == getattr(found, name) for name in _IDENTITY)
-
-
-def _remove_stale(root: Path) -> None:
-    """Remove what aborted jobs and killed drivers left a week ago, and ids that nobody asks for."""
-    stale = {
-        folder
-        for folder in root.glob("staging-*")
-        if wall_clock_ms() / 1000 - folder.stat().st_mtime > _STALE_S
-    }
-    if stale:
-        stale -= {Path(file.path).parent for ledger in appending(root) for file in ledger.files}
-    for folder in stale:
-        shutil.rmtree(folder, ignore_errors=True)
-    forget_done(root, ANONYMOUS, _STALE_S)
+        sleep(_LOCK_POLL_S)
 
 
 def abort_staged(store_path: str, name: str, folder: Path) -> None:

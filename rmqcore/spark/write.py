@@ -15,16 +15,13 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from rmqcore.config import load_config
 from rmqcore.errors import ConfigError, MessageIllegalError, RowIllegalError
-from rmqcore.files.store_dir import StoreDir
 from rmqcore.native.columns._table_rows import WRITTEN
-from rmqcore.recovery.geometry import fitted_config
-from rmqcore.spark.ledger import anonymous_name, job_name, staging_root
-from rmqcore.spark.log_owner import abort_staged, append_staged, check_free
+from rmqcore.spark.log_owner import abort_staged, append_staged, check_free, config_of
 from rmqcore.spark.options import WriteOptions, unknown
 from rmqcore.spark.schema import spark_schema
-from rmqcore.spark.staging import StagedFile, finished
+from rmqcore.store.append_ledger import anonymous_name, job_name, staging_root
+from rmqcore.store.staged_files import StagedFile, finished
 from rmqcore.store.staged_records import StagedWriter
 
 _TYPES = {"body": ("binary", "string"), "keys": ("string", "array<string>")}
@@ -64,8 +61,7 @@ class RowStager:
         check_free(options.path, repeatable=repeatable)
         self.options = options
         self.folder = staging_root(options.path) / f"staging-{uuid.uuid4().hex}"
-        loaded = load_config(options.config)
-        self._config = fitted_config(loaded, StoreDir(options.path, loaded.store_path_commit_log))
+        self._config = config_of(options.path, options.config)
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> Staged:
         """Write every row.

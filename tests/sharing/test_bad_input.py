@@ -12,7 +12,7 @@ from patience import TIMEOUT_S
 import rmqcore
 from rmqcore import ConfigError, DiskFullError, Message, RmqCoreError, StoreError
 from rmqcore.remoting import RemotingCommand
-from rmqcore.store.sharing import calls, shared_handle
+from rmqcore.store.sharing import calls, channel, shared_handle
 from rmqcore.store.sharing.calls import STORE_CALL, request_of, result_of
 from rmqcore.store.sharing.channel import OwnerChannel
 from rmqcore.store.sharing.place import MeetingPlace
@@ -134,7 +134,7 @@ def test_greenlets_in_the_place_of_threads_are_refused(tmp_path, monkeypatch):
 
 
 def test_a_client_of_another_version_is_refused(store, monkeypatch):
-    monkeypatch.setattr(shared_handle, "VERSION", 99)
+    monkeypatch.setattr(channel, "VERSION", 99)
     words = f"process {os.getpid()}, shares it by version {calls.VERSION}"
     with pytest.raises(StoreError, match=words):
         rmqcore.open_shared(store.path)

@@ -13,7 +13,7 @@ import pytest
 from staged_rows import pairs, stage
 
 import rmqcore
-from rmqcore import open_store
+from rmqcore import open_shared, open_store
 from rmqcore.config import load_config
 from rmqcore.errors import ConfigError, MessageIllegalError, StoreError, StoreLockedError
 
@@ -127,6 +127,14 @@ def test_a_store_in_use_is_refused_before_the_job_runs(numbers, store_path):
     assert not list((store_path / "spark").glob("*"))
 
 
+def test_a_frame_goes_into_a_store_that_its_owner_shares(numbers, store_path):
+    with open_shared(store_path) as owner:
+        owner.put("T", b"-1")
+        append(numbers(100), store_path, topic="T", jobId="once")
+        append(numbers(100), store_path, topic="T", jobId="once")
+        assert sorted(int(m.body) for m in owner.messages()) == list(range(-1, 100))
+
+
 @pytest.mark.parametrize(
     ("select", "options", "text"),
     [
@@ -237,7 +245,7 @@ def test_a_commit_that_died_is_finished(store_path, staged, monkeypatch, die_aft
 @pytest.fixture
 def died(store_path, staged, monkeypatch):
     """The name of an append without a job id that died after 400 of 600 messages."""
-    from rmqcore.spark.ledger import anonymous_name
+    from rmqcore.store.append_ledger import anonymous_name
 
     name = anonymous_name()
     dying_append(monkeypatch, 5, str(store_path), None, name, 0, staged)
@@ -279,8 +287,8 @@ def test_an_append_whose_rows_are_gone_says_how_to_go_on(numbers, store_path, st
 
 def test_what_is_done_is_forgotten_when_nobody_can_ask_for_it(store_path, staged):
     from rmqcore.spark import finish_appends
-    from rmqcore.spark.ledger import anonymous_name
     from rmqcore.spark.log_owner import append_staged
+    from rmqcore.store.append_ledger import anonymous_name
 
     root, day = store_path / "spark", 24 * 3600
 
@@ -310,8 +318,8 @@ def test_the_command_that_finishes_needs_no_spark(store_path, died):
 
 
 def test_a_piece_cut_in_its_middle_is_completed(store_path, staged):
-    from rmqcore.spark.ledger import Ledger, staging_root
     from rmqcore.spark.log_owner import append_staged
+    from rmqcore.store.append_ledger import Ledger, staging_root
     from rmqcore.store.staged_records import records_in
 
     append_staged(str(store_path), None, "first", 0, staged[:1])
@@ -354,8 +362,8 @@ def test_an_append_ends_after_a_power_cut_below_its_start(store_path, staged, di
 def test_an_append_that_another_writer_came_before_and_that_died_twice(
     store_path, staged, monkeypatch
 ):
-    from rmqcore.spark.ledger import Ledger, staging_root
     from rmqcore.spark.log_owner import append_staged
+    from rmqcore.store.append_ledger import Ledger, staging_root
 
     with open_store(store_path) as store:
         store.put("T", b"first")
@@ -408,8 +416,8 @@ def test_a_commit_reads_no_note_of_another_job(store_path, staged):
 
 
 def test_a_log_that_is_shorter_than_where_an_append_began(store_path, staged):
-    from rmqcore.spark.ledger import Ledger, staging_root
     from rmqcore.spark.log_owner import append_staged
+    from rmqcore.store.append_ledger import Ledger, staging_root
 
     with open_store(store_path) as store:
         store.put("T", b"first")
@@ -420,8 +428,8 @@ def test_a_log_that_is_shorter_than_where_an_append_began(store_path, staged):
 
 
 def test_an_append_whose_first_record_was_deleted_or_damaged_is_not_begun_anew(store_path, staged):
-    from rmqcore.spark.ledger import Ledger, staging_root
     from rmqcore.spark.log_owner import append_staged
+    from rmqcore.store.append_ledger import Ledger, staging_root
 
     size = 64 << 10
     with open_store(store_path, mapped_file_size_commit_log=size) as store:
@@ -445,9 +453,9 @@ def test_an_append_whose_first_record_was_deleted_or_damaged_is_not_begun_anew(s
 
 
 def test_an_append_begins_behind_what_is_on_disk(store_path, staged, monkeypatch):
-    from rmqcore.spark.ledger import Ledger
     from rmqcore.spark.log_owner import append_staged
     from rmqcore.store import message_store
+    from rmqcore.store.append_ledger import Ledger
 
     done = []
     flush, begin = message_store.DefaultMessageStore.flush, Ledger.begin
@@ -544,7 +552,7 @@ def test_a_stream_is_appended_once(spark, store_path, tmp_path):
     assert len(keys) == len(set(keys)) == 250
 
 
-def test_messages_of_light_queues_are_put_one_by_one(tmp_path, store_path):
+def test_messages_of_light_queues_are_put_one_by_one(store_path):
     from rmqcore.spark.log_owner import append_staged
 
     config = load_config(None, enable_lmq=True, enable_multi_dispatch=True)
@@ -554,7 +562,7 @@ def test_messages_of_light_queues_are_put_one_by_one(tmp_path, store_path):
         "queue_id": [1] * 4,
         "properties": pairs({}, names, {}, names),
     }
-    files = [stage(tmp_path / "staged", columns, config=config)]
+    files = [stage(store_path / "spark" / "staging-test" / "0.rows", columns, config=config)]
     assert append_staged(str(store_path), config, "job", 0, files) == 4
     with rmqcore.open_store(store_path, mode="r") as store:
         assert bodies_in(store, "T", 1) == [b"0", b"1", b"2", b"3"]

@@ -231,6 +231,31 @@ class Topics:
             with suppress(MessageIllegalError):
                 self.table.put(known)
 
+    async def for_staged(self, queues: Iterable[tuple[str, int]]) -> None:
+        """Have the topics and queues to read of records that are about to be appended.
+
+        Args:
+            queues: (topic, queue id) of all of them.
+
+        Raises:
+            RequestRefusedError: a topic is being deleted, or cannot be written now.
+            BudgetExceededError: there are too many topics.
+        """
+        counts: dict[str, int] = {}
+        for topic, queue_id in queues:
+            counts[topic] = max(counts.get(topic, 0), queue_id + 1)
+        for topic, count in counts.items():
+            if topic in self.being_deleted:
+                remark = f"topic {topic} is being deleted"
+                raise RequestRefusedError(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
+            found = self.table.get(topic)
+            if found is None:
+                made = TopicConfig(topic_name=topic, read_queue_nums=count, write_queue_nums=count)
+                self.put(made)
+            elif found.read_queue_nums < count:
+                self.put(replace(found, read_queue_nums=count))
+        await self.file.expect_saved(*counts)
+
     @staticmethod
     def queue_for_send(topic: TopicConfig, queue_id: int) -> int:
         """The queue that a message goes to; a negative number is any.

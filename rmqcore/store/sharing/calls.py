@@ -20,7 +20,9 @@ from typing import Any, Final, cast
 from rmqcore.remoting import RemotingCommand, ResponseCode
 from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.store.sharing.log_pages import log_page
+from rmqcore.store.sharing.staged_files_in import append_listed
 from rmqcore.store.sharing.values import pack, unpack
+from rmqcore.store.staged_appends import finish_staged
 
 #: Request codes of this room. RocketMQ has none above 5,000, and a code has 16 bits.
 STORE_CALL: Final = 9100
@@ -123,6 +125,8 @@ CALLS: Final[dict[str, CallKind]] = {
     "purge": _THREAD,
     "delete_consumed_files": _THREAD,
     "log_page": CallKind(Runs.THREAD, function=log_page),
+    "append_staged": CallKind(Runs.THREAD, function=append_listed),
+    "finish_staged": CallKind(Runs.THREAD, function=finish_staged),
     "topics.get": _NOW,
     "topics.put": _NOW,
     "topics.remove": _NOW,

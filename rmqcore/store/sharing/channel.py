@@ -22,7 +22,7 @@ from rmqcore.errors import MessageIllegalError, OwnerTimeoutError, is_refusal
 from rmqcore.native.base._lock import ReentrantLock
 from rmqcore.remoting import FrameDecoder, FrameError, FrameLimits, RemotingCommand, RequestCode
 from rmqcore.remoting.codec import encode_command
-from rmqcore.store.sharing.calls import CANCEL, GOODBYE, LEASES
+from rmqcore.store.sharing.calls import CANCEL, GOODBYE, HELLO, LEASES, VERSION, result_of
 from rmqcore.store.sharing.pieces import MORE, body_size, joined
 from rmqcore.store.sharing.place import MeetingPlace, peer_of, readable, writable
 from rmqcore.world import monotonic_s
@@ -120,6 +120,19 @@ class OwnerChannel:
         Such a thread must not call here: it is in the middle of a frame.
         """
         return self._sending.mine or self._reading.mine
+
+    def say_hello(self, client: str) -> None:
+        """Tell the owner whose connection this is.
+
+        Args:
+            client: the name of a holder in this process.
+
+        Raises:
+            ChannelLostError: the owner has gone.
+            OwnerTimeoutError: it does not answer.
+            StoreError: it speaks another version.
+        """
+        result_of(self.call(RemotingCommand(HELLO, {"version": str(VERSION), "client": client})))
 
     def call(self, request: RemotingCommand) -> RemotingCommand:
         """Send a request and wait for its answer.

@@ -23,6 +23,8 @@ from rmqcore.native.base._descriptor import Descriptor
 from rmqcore.world import monotonic_s
 
 SOCKET_NAME: Final = "rmqcore.sock"
+#: Here an owner that shares nothing else, such as a broker, takes staged records.
+APPENDS_SOCKET_NAME: Final = "rmqcore-appends.sock"
 #: A longer path, in bytes without its closing zero, cannot be a socket's.
 _SOCKET_PATH_MAX: Final = 107
 _BACKLOG: Final = 1024
@@ -36,11 +38,15 @@ class MeetingPlace:
 
     Args:
         path: the store's directory.
+        socket_name: of the socket in it.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, socket_name: str = SOCKET_NAME) -> None:
         self.path = path
+        self.socket_name = socket_name
         self._lock: Descriptor | None = None
+        #: the socket that `listen` has made
+        self._made: os.stat_result | None = None
 
     # ---- the lock
 
@@ -62,7 +68,7 @@ class MeetingPlace:
     # ---- the socket
 
     def listen(self) -> socket.socket:
-        """Put a new socket in the place of any that is there; only for who has the lock.
+        """Put a new socket in the place of any that is there; only for who may own the store.
 
         Its permissions are the directory's.
 
@@ -71,7 +77,7 @@ class MeetingPlace:
         """
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            unfinished = self.path / f"{SOCKET_NAME}.new"
+            unfinished = self.path / f"{self.socket_name}.new"
             unfinished.unlink(missing_ok=True)
             with self._address(unfinished.name) as address:
                 listening.bind(address)
@@ -80,7 +86,8 @@ class MeetingPlace:
                 os.chown(unfinished, -1, directory.st_gid)
             unfinished.chmod(directory.st_mode & _READ_AND_WRITE)
             listening.listen(_BACKLOG)
-            unfinished.rename(self.path / SOCKET_NAME)
+            self._made = unfinished.stat()
+            unfinished.rename(self.path / self.socket_name)
         except BaseException:
             listening.close()
             raise
@@ -118,11 +125,19 @@ class MeetingPlace:
         with suppress(FileNotFoundError):
             lock = self._lock
             if lock is not None and os.path.samestat(self.path.stat(), os.fstat(lock.fileno())):
-                (self.path / SOCKET_NAME).unlink()
+                (self.path / self.socket_name).unlink()
+
+    def remove_socket(self) -> None:
+        """Remove the socket that `listen` has made, unless there is another in its place."""
+        path = self.path / self.socket_name
+        with suppress(FileNotFoundError):
+            if self._made is not None and os.path.samestat(self._made, path.stat()):
+                path.unlink()
 
     @contextmanager
-    def _address(self, name: str = SOCKET_NAME) -> Iterator[str]:
+    def _address(self, name: str = "") -> Iterator[str]:
         """A path of the socket that is short enough for the system; errors name the whole one."""
+        name = name or self.socket_name
         whole = str(self.path / name)
         try:
             if len(os.fsencode(whole)) <= _SOCKET_PATH_MAX:

@@ -25,7 +25,7 @@ from rmqcore.store.closed_by_with import ClosedByWith
 from rmqcore.store.consume.holders import new_holder
 from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.store.protocol import MessageStore
-from rmqcore.store.sharing.calls import CALLS, HELLO, VERSION, given, result_of
+from rmqcore.store.sharing.calls import CALLS, given, result_of
 from rmqcore.store.sharing.channel import ChannelLostError, OwnerChannel
 from rmqcore.store.sharing.coroutines import ask
 from rmqcore.store.sharing.listeners import Listeners
@@ -159,9 +159,8 @@ class SharedStoreHandle(ClosedByWith):
         if connected is None:
             return None
         channel = OwnerChannel(connected, self._place, self._timeout_s)
-        fields = {"version": str(VERSION), "client": self._client}
         try:
-            result_of(channel.call(RemotingCommand(HELLO, fields)))
+            channel.say_hello(self._client)
         except ChannelLostError:
             channel.end()
             return None
@@ -251,6 +250,15 @@ class SharedStoreHandle(ClosedByWith):
             return cast("R", await getattr(store, name)(*args, **settings))
         call = name if name in CALLS else name.removesuffix("_async")
         return cast("R", await self._call_async(call, args, given(method, settings)))
+
+    def call_by_name(self, method: str, *args: Any) -> Any:
+        """Make a call out of `CALLS` that is no method of `MessageStore`.
+
+        Args:
+            method: its name.
+            *args: its arguments.
+        """
+        return self._call(method, args, {})
 
     def _call(self, method: str, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
         """Make a call, of whoever owns the store, until it is answered."""

@@ -386,10 +386,12 @@ def _received_again(plain: list[Any], runs: _ByteRuns) -> ReceivedMessage:
 def _error_again(plain: list[Any], runs: _ByteRuns) -> BaseException:
     kind = _ERRORS[plain[1]]
     args, facts = _value(plain[2], runs), _value(plain[3], runs)
-    error = kind.__new__(kind)
-    if isinstance(error, OSError):
+    if issubclass(kind, OSError):
+        # of the system's own kinds the first sets what they know, of ours the second
+        error: BaseException = kind.__new__(kind, *args)
         OSError.__init__(error, *args)
     else:
+        error = kind.__new__(kind)
         error.args = tuple(args)
     error.__dict__.update(facts)
     return error

@@ -8,13 +8,14 @@ before the other goes.
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from rmqcore.errors import StoreError
-from rmqcore.spark.staging import StagedFile
+from rmqcore.store.staged_files import StagedFile
 from rmqcore.world import sync_directory, sync_fd, wall_clock_ms
 
 #: The names of series that nobody has named begin so; nobody asks for one of them again.
@@ -22,7 +23,7 @@ ANONYMOUS, JOB = "run-", "job-"
 _APPENDING, _DONE = ".appending", ".json"
 
 
-def staging_root(store_path: str) -> Path:
+def staging_root(store_path: str | os.PathLike[str]) -> Path:
     """Where tasks stage their files, and where the ledgers lie."""
     return Path(store_path) / "spark"
 

@@ -1,0 +1,96 @@
+"""`AppendServer`: takes staged records for a store whose owner shares nothing else of it.
+
+A broker has one: programs on its machine that may write into the store's directory, such as a job
+of Spark, leave files of records there, and the broker appends them between its clients' messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final
+
+from rmqcore.errors import StoreError
+from rmqcore.remoting import (
+    Connection,
+    ConnectionSettings,
+    RemotingCommand,
+    RemotingServer,
+    RequestCode,
+    ServerSettings,
+    success,
+)
+from rmqcore.store.message_store import DefaultMessageStore
+from rmqcore.store.sharing.calls import HELLO, STORE_CALL, VERSION, answer_of, method_of
+from rmqcore.store.sharing.place import APPENDS_SOCKET_NAME, MeetingPlace
+from rmqcore.store.sharing.staged_files_in import queues_of
+from rmqcore.store.sharing.values import unpack
+
+#: What it takes, beside the question for the store's settings.
+_CALLS: Final = ("append_staged", "finish_staged")
+
+#: Awaited with the (topic, queue id) pairs that are about to get records.
+Prepare = Callable[[Iterable[tuple[str, int]]], Awaitable[None]]
+
+
+class AppendServer:
+    """Serves one open store; used from the event loop that started it.
+
+    Args:
+        store: the records go into it.
+        prepare: makes sure that what is appended will be found.
+    """
+
+    def __init__(self, store: DefaultMessageStore, prepare: Prepare) -> None:
+        self._store = store
+        self._prepare = prepare
+        self._place = MeetingPlace(store.path.absolute(), APPENDS_SOCKET_NAME)
+        self._one_by_one = asyncio.Lock()
+        self._server: RemotingServer | None = None
+
+    async def start(self) -> None:
+        """Listen in the store's directory.
+
+        Raises:
+            OSError: the system refused.
+        """
+        settings = ServerSettings(connection=ConnectionSettings(idle_timeout_s=0))
+        self._server = RemotingServer(listening=self._place.listen(), settings=settings)
+        self._server.register(HELLO, self._hello)
+        self._server.register(STORE_CALL, self._answer)
+        self._server.register(RequestCode.HEART_BEAT, lambda *_: success())
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """Take nothing more; what is being appended goes on until the store is closed."""
+        server, self._server = self._server, None
+        if server is not None:
+            self._place.remove_socket()
+            await server.stop()
+
+    def _hello(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        if request.number("version") == VERSION:
+            return answer_of(None)
+        return answer_of(
+            StoreError(
+                f"{self._store.path}: its owner, process {os.getpid()}, takes staged records by "
+                f"version {VERSION}, this process has {request.text('version')}; use one rmqcore"
+            )
+        )
+
+    async def _answer(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        try:
+            return answer_of(await self._call(request.text("method"), request.body))
+        except Exception as error:  # noqa: BLE001 - it is the caller's to see
+            return answer_of(error)
+
+    async def _call(self, method: str, body: bytes) -> Any:
+        if method == "config":
+            return self._store.config
+        if method not in _CALLS:
+            raise StoreError(f"{self._store.path}: {method} is no call that its owner takes")
+        args, settings = unpack(body)
+        async with self._one_by_one:
+            await self._prepare(await asyncio.to_thread(queues_of, self._store, method, args))
+            return await asyncio.to_thread(method_of(self._store, method), *args, **settings)
