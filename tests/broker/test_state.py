@@ -13,8 +13,8 @@ from broker.test_transactions import COMMIT, GIVEN_UP, decision, send_half
 from patience import TIMEOUT_S, rounds, until_async
 
 from rmqcore.broker import Broker
-from rmqcore.broker.pop.request import INVISIBLE_MS_MAX
 from rmqcore.broker.pop.receipts import REVIVE_QUEUES
+from rmqcore.broker.pop.request import INVISIBLE_MS_MAX
 from rmqcore.broker.state.groups import REVIVE_GROUP
 from rmqcore.broker.state.table_file import TableFile
 from rmqcore.broker.state.topics import HALF_TOPIC
