@@ -51,6 +51,21 @@ def store_archive_note(directory: StoreDir, url: str, end: int) -> None:
     _file(directory).store(sealed(format_java_json({"url": url, "end": end})))
 
 
+def shorten_archive_note(directory: StoreDir, log_end: int) -> None:
+    """Note that nothing behind the end of a log is archived: what is put there is not.
+
+    Args:
+        directory: of the store.
+        log_end: where its log ends, which an opening, or a repair, may have made shorter.
+
+    Raises:
+        OSError: it could not be written.
+    """
+    note = load_archive_note(directory)
+    if note is not None and note[1] > log_end:
+        store_archive_note(directory, note[0], log_end)
+
+
 def _decoded(text: str) -> tuple[str, int]:
     content = parse_java_json(unsealed(text))
     if not isinstance(content, dict):

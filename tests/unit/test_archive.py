@@ -356,6 +356,27 @@ class TestRetention:
             assert 0 < opened.min_phy_offset <= ArchiveLog(archive).end
         assert rows(store, archive=archive).num_rows == 3000
 
+    def test_nothing_goes_that_came_where_the_log_had_lost_its_archived_end(self, tmp_path):
+        store, archive = tmp_path / "store", str(tmp_path / "archive")
+        put(store, 3000)
+        running = Archiver(store, archive)
+        end = running.run_once().end
+        with (store / "commitlog" / f"{FILE_SIZE:020d}").open("r+b") as file:
+            file.seek(1000)
+            file.write(bytes(1000))
+        settings = {**SMALL, "retention_bytes": FILE_SIZE, "keep_unarchived": True}
+        with rmqcore.open_store(store, **settings, on_corruption="truncate") as opened:
+            cut = opened.max_phy_offset
+            assert cut < end
+        put(store, 3000, first=3000)
+        for archiving in (running, Archiver(store, archive)):
+            with pytest.raises(ArchiveConflictError, match="another store's archive"):
+                archiving.run_once()
+        with rmqcore.open_store(store, **settings) as opened:
+            opened.delete_expired_files()
+            assert opened.min_phy_offset <= cut
+        assert rows(store).column("body")[-3000:].to_pylist()[0].endswith(b"x3000")
+
 
 def test_objects_are_created_once_in_every_place(tmp_path):
     for url in (str(tmp_path / "place"), (tmp_path / "url").as_uri(), "memory://test-objects"):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from rmqcore.derived.consume_queue_store import ConsumeQueueStore
 from rmqcore.derived.index_service import IndexService
 from rmqcore.errors import MessageIllegalError
+from rmqcore.files.archive_note import shorten_archive_note
 from rmqcore.files.commit_log import CommitLog
 from rmqcore.files.commit_log_writer import CommitLogWriter
 from rmqcore.files.config_tables import TopicConfigTable
@@ -177,6 +178,7 @@ class StoreFiles:
             keep_cut=KeptCuts(self.directory.path).keep,
         )
         report = recovery.run()
+        shorten_archive_note(self.directory, report.end_offset)
         self._begin_topics()
         return report
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from rmqcore.chance import token_hex
 from rmqcore.config import StoreConfig
-from rmqcore.files.archive_note import load_archive_note, store_archive_note
+from rmqcore.files.archive_note import archived_end, load_archive_note, store_archive_note
 from rmqcore.files.config_file import sealed, unsealed
 from rmqcore.files.deleted_topics import DELETED_TOPICS_NAME, deletions_told
 from rmqcore.files.objects import Objects, open_objects
@@ -137,6 +137,9 @@ class Archiver:
             found = load_manifest(self._objects)
             self._check_same(log, found)
             self._manifest = replace(found, writer=self._writer)
+        elif archived_end(log.directory) < self._manifest.end:
+            # the log has become shorter meanwhile, and may have grown again
+            self._check_same(log, self._manifest)
         return self._manifest
 
     def _check_same(self, log: LogPlan, manifest: Manifest) -> None:
