@@ -40,6 +40,8 @@ NOT_A_FILE = (
     "it is a directory, a pipe or a link to no file, where a store has a file; move it away"
 )
 #: what is said of anything else in the place of a directory
+#: This file is in a store while it is being restored, and stays there when that is killed.
+RESTORE_MARK = "restore.unfinished"
 NOT_A_DIRECTORY = "it is no directory, as a store has there; move it away"
 #: Matches the names of a queue's files: the offset where each begins.
 NUMBERED_FILE = re.compile(r"\d{20}")
@@ -350,6 +352,12 @@ class StoreDir:
             if notes and notes[-1].startswith(_FINISHED):
                 return None
         return repair
+
+    def unfinished_restore(self) -> str | None:
+        """The URL of the archive that the store is being restored from; None: it is not."""
+        with suppress(FileNotFoundError):
+            return (self.path / RESTORE_MARK).read_text("utf-8", "replace")
+        return None
 
     @property
     def was_aborted(self) -> bool:

@@ -1,4 +1,4 @@
-"""A store whose repair is unfinished: whoever opens it is told, and has to decide.
+"""A store whose repair or restoration is unfinished: whoever opens it is told, and has to decide.
 
 Half repaired, it may lack queues or an index that the repair has taken out, and what is put into it
 can neither be repaired further nor undone.
@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 
 from rmqcore.config import OnCorruption
-from rmqcore.errors import RepairUnfinishedError
-from rmqcore.files.store_dir import StoreDir
+from rmqcore.errors import RepairUnfinishedError, StoreError
+from rmqcore.files.store_dir import RESTORE_MARK, StoreDir
 
 _log = logging.getLogger("rmqcore")
 
@@ -34,3 +34,18 @@ def report_unfinished_repair(directory: StoreDir, policy: OnCorruption | None) -
     finding = f"a repair of the store, or its undo, is unfinished: {journal}"
     _log.warning("%s", finding)
     return [finding]
+
+
+def refuse_unfinished_restore(directory: StoreDir) -> None:
+    """Refuse a store that has only a part of its log yet: what was put would have others' places.
+
+    Raises:
+        StoreError: a restoration was begun and is not finished.
+    """
+    url = directory.unfinished_restore()
+    if url is not None:
+        raise StoreError(
+            f"{directory.path}: it is being restored from {url}, or that was interrupted; nothing "
+            f"was changed; rmqcore restore {url} {directory.path} goes on with it. To use what has "
+            f"come so far, remove {directory.path / RESTORE_MARK}; it cannot go on then"
+        )

@@ -224,6 +224,55 @@ def test_what_was_restored_is_the_store(archived, tmp_path):
         restore(str(archive), restored)
 
 
+@pytest.fixture
+def half_restored(archived, tmp_path):
+    """A store whose restoration was interrupted behind two of five files."""
+
+    def killed(done, _total):
+        if done == 2 * FILE_SIZE:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        restore(str(archived[1]), tmp_path / "restored", progress=killed)
+    return tmp_path / "restored"
+
+
+def test_half_a_restored_store_takes_no_messages(archived, half_restored):
+    before = {path: path.read_bytes() for path in half_restored.rglob("*") if path.is_file()}
+    with pytest.raises(StoreError, match="it is being restored from"):
+        rmqcore.open_store(half_restored, **SMALL)
+    now = {path: path.read_bytes() for path in half_restored.rglob("*") if path.is_file()}
+    assert before.items() <= now.items()
+    restore(str(archived[1]), half_restored)
+    rmqcore.open_store(half_restored, **SMALL).close()
+
+
+@pytest.mark.parametrize("what", ["a hole", "a file behind"])
+def test_a_restoration_does_not_go_on_over_what_was_written_since(archived, half_restored, what):
+    log = half_restored / "commitlog"
+    files = sorted(log.iterdir())
+    if what == "a hole":
+        files[1].write_bytes(files[1].read_bytes()[: FILE_SIZE // 2] + bytes(FILE_SIZE // 2))
+    else:
+        (log / f"{9 * FILE_SIZE:020d}").write_bytes(bytes(FILE_SIZE))
+    with pytest.raises(StoreError, match="something has written to the store"):
+        restore(str(archived[1]), half_restored)
+
+
+def test_one_restoration_at_a_time(archived, tmp_path):
+    def second(_done, _total):
+        with pytest.raises(StoreError, match="another restoration is going on"):
+            restore(str(archived[1]), tmp_path / "restored")
+
+    restore(str(archived[1]), tmp_path / "restored", progress=second)
+
+
+def test_a_restoration_that_was_killed_before_it_said_from_where_goes_on(archived, tmp_path):
+    (tmp_path / "restored").mkdir()
+    (tmp_path / "restored" / "restore.unfinished").touch()
+    restore(str(archived[1]), tmp_path / "restored")
+
+
 def test_an_object_that_changed_underneath_is_told(archived, tmp_path):
     store, _, report = archived
     archive = tmp_path / "archive"

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 
 from rmqcore.files.store_trace import error_words
 from rmqcore.recovery.geometry import fitted_config
-from rmqcore.recovery.unfinished_repair import report_unfinished_repair
+from rmqcore.recovery.unfinished_repair import (
+    refuse_unfinished_restore,
+    report_unfinished_repair,
+)
 from rmqcore.store.parts.all_parts import Parts
 from rmqcore.store.parts.files import StoreFiles
 from rmqcore.store.parts.settings import Settings
@@ -75,6 +78,7 @@ class Opening:
             directory.lock()
             self._handle.closed = False
             # only with the lock: a repair may have been killed just before the lock was free
+            refuse_unfinished_restore(directory)
             told = report_unfinished_repair(directory, config.on_corruption)
             settings = Settings(fitted_config(config, directory))
             self._files = files = StoreFiles(
