@@ -3,6 +3,7 @@
 import fcntl
 import json
 import pickle
+import shutil
 import signal
 
 import pytest
@@ -184,6 +185,20 @@ def test_another_store_is_not_archived_over_one(archived, tmp_path):
     with pytest.raises(ArchiveConflictError, match="is kept"):
         Archiver(store, str(tmp_path / "fresh")).run_once()
     assert before == {path: path.read_bytes() for path in archive.rglob("*") if path.is_file()}
+
+
+def test_a_log_that_lost_its_end_and_grew_again_is_another_log(tmp_path):
+    store, kept = tmp_path / "store", tmp_path / "kept"
+    put(store, 300)
+    shutil.copytree(store, kept)
+    put(store, 1000)
+    one = Archiver(store, str(tmp_path / "archive"))
+    assert one.run_once().files
+    shutil.rmtree(store)
+    kept.rename(store)
+    put(store, 3000, "Other")
+    with pytest.raises(ArchiveConflictError, match="is not the one"):
+        one.run_once()
 
 
 def test_a_manifest_in_the_place_of_a_deleted_one_is_a_conflict(tmp_path):

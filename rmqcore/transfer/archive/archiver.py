@@ -18,7 +18,7 @@ from pathlib import Path
 
 from rmqcore.chance import token_hex
 from rmqcore.config import StoreConfig
-from rmqcore.files.archive_note import archived_end, load_archive_note, store_archive_note
+from rmqcore.files.archive_note import load_archive_note, store_archive_note
 from rmqcore.files.config_file import sealed, unsealed
 from rmqcore.files.deleted_topics import DELETED_TOPICS_NAME, deletions_told
 from rmqcore.files.objects import Objects, open_objects
@@ -95,6 +95,8 @@ class Archiver:
         self._writer = token_hex(8)
         self._failpoint = failpoint
         self._manifest: Manifest | None = None
+        #: the archive's last file, as the store has it: where it begins, its inode and last change
+        self._last_file: tuple[int, int, int] | None = None
 
     def run_once(self, progress: Callable[[int, int], None] | None = None) -> ArchiveReport:
         """Archive every file that is sealed now, and not in the archive yet.
@@ -132,15 +134,29 @@ class Archiver:
     # ---- what is there
 
     def _current(self, log: LogPlan) -> Manifest:
-        """The manifest as this archiver last wrote it; at first as it is, compared with the log."""
-        if self._manifest is None:
+        """The manifest as this archiver last wrote it; at first as it is.
+
+        It is compared with the log where its last file is another one than before: a log that has
+        lost its end and grew again meanwhile is another log.
+        """
+        manifest, known = self._manifest, self._last_file
+        if manifest is None:
             found = load_manifest(self._objects)
-            self._check_same(log, found)
-            self._manifest = replace(found, writer=self._writer)
-        elif archived_end(log.directory) < self._manifest.end:
-            # the log has become shorter meanwhile, and may have grown again
-            self._check_same(log, self._manifest)
-        return self._manifest
+            known, manifest = None, replace(found, writer=self._writer)
+        last = self._file_at(log, manifest.end - log.file_size)
+        if known is None or last != known:
+            self._check_same(log, manifest)
+        self._last_file, self._manifest = last, manifest
+        return manifest
+
+    @staticmethod
+    def _file_at(log: LogPlan, start: int) -> tuple[int, int, int] | None:
+        for at, path, _ in log.files:
+            if at == start:
+                with suppress(FileNotFoundError):
+                    status = Path(path).stat()
+                    return start, status.st_ino, status.st_mtime_ns
+        return None
 
     def _check_same(self, log: LogPlan, manifest: Manifest) -> None:
         """Compare the last file of the archive that the store still has."""
@@ -185,6 +201,7 @@ class Archiver:
         path = split.path_at(start)
         # what a power cut could still take from the store must not be in the archive
         sync_file(path)
+        last_file = self._file_at(log, start)
         found = survey(split, log.config.delay_levels_ms)
         self._failpoint("archive: walked")
         tag = self._create_file(log_name(start), path, found.file)
@@ -199,7 +216,7 @@ class Archiver:
         self._manifest = None
         manifest = commit(self._objects, named)
         self._failpoint("archive: manifest written")
-        self._manifest = manifest
+        self._manifest, self._last_file = manifest, last_file
         self._note(log, manifest)
         return manifest
 
