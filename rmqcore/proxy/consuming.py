@@ -342,19 +342,33 @@ class ConsumerCalls:
     async def _deliverable(
         self, caller: Caller, wanted: _Wanted, group: GroupView, popped: list[Popped]
     ) -> list[Popped]:
-        """Those of what was popped that the group wants, and has not been given too often."""
+        """Those of what was popped that the group wants, and has not been given too often.
+
+        One that the broker does not let go now comes again at its time, and holds up no other; in
+        order, none behind it is handed out.
+        """
         found = []
         for each in popped:
             if not self._is_left_out(wanted, group, each):
                 found.append(each)
-            elif each.message.reconsume_times >= group.attempt_max:
-                most = group.attempt_max
-                await self._bury(
-                    caller, wanted.group, wanted.topic, each.handle, each.message, most
-                )
-            else:
-                await self._acknowledge(caller, wanted.group, wanted.topic, each.handle)
+                continue
+            try:
+                await self._leave_out(caller, wanted, group, each)
+            except RefusedError as error:
+                logger.warning("group %s: a message comes again: %s", wanted.group, error)
+                if group.ordered:
+                    break
         return found
+
+    async def _leave_out(
+        self, caller: Caller, wanted: _Wanted, group: GroupView, popped: Popped
+    ) -> None:
+        """Be done with a message that is not handed out: a dead letter, or of no use here."""
+        name, topic, handle, message = wanted.group, wanted.topic, popped.handle, popped.message
+        if message.reconsume_times >= group.attempt_max:
+            await self._bury(caller, name, topic, handle, message, group.attempt_max)
+        else:
+            await self._acknowledge(caller, name, topic, handle)
 
     @staticmethod
     def _is_left_out(wanted: _Wanted, group: GroupView, popped: Popped) -> bool:

@@ -82,6 +82,24 @@ def test_a_message_that_was_tried_often_enough_is_a_dead_letter(with_grpc, clock
     with_grpc(scenario)
 
 
+def test_one_that_cannot_be_a_dead_letter_now_holds_up_no_other(with_grpc, clock):
+    async def scenario(served, wire):
+        served.broker.managers.groups.put("G", {"retryMaxTimes": 0})
+        for body in (b"one", b"two"):
+            await wire.send("T", body)
+        _, (tried,) = await wire.receive("T", count=1, invisible_s=10)
+        clock.go_on(11_000, served.broker)
+        store = served.broker.store
+        await until_async(lambda: store.max_queue_offset("%RETRY%G_T", 0) == 1, "it comes again")
+        served.broker._change({"brokerPermission": "4"})
+        bodies = []
+        for _ in range(2):
+            bodies += [message.body for message in (await wire.receive("T"))[1]]
+        assert bodies == [b"two" if tried.body == b"one" else b"one"]
+
+    with_grpc(scenario)
+
+
 def test_a_consumer_makes_a_message_a_dead_letter(with_grpc):
     async def scenario(served, wire):
         await wire.send("T", b"body")
