@@ -293,9 +293,9 @@ class MessageStore(PartitionReader):
             with self._lock:
                 self._segments = tuple(s for s in self._segments if s is not segment)
             gone.append(path)
-            self._world.failpoint("after_delete")
-        if gone:
+            # one by one: a power cut that keeps the older of two leaves a hole
             sync_directory(self.path)
+            self._world.failpoint("after_delete")
         return gone
 
     # ---- life ----

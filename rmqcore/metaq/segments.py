@@ -182,7 +182,39 @@ def load_partition(
 
     Source: MetaQ MessageStore.java, loadSegments and validateSegments.
     """
-    files, foreign = segment_files(directory)
+    while True:
+        files, foreign = segment_files(directory)
+        try:
+            return _load(
+                directory,
+                files,
+                foreign,
+                writable=writable,
+                acknowledged=acknowledged,
+                offset_if_create=offset_if_create,
+                fast_boot=fast_boot,
+                repair=repair,
+                world=world,
+            )
+        except FileNotFoundError:
+            # a writer beside this reader has taken out an old one meanwhile
+            if writable or segment_files(directory)[0] == files:
+                raise
+
+
+def _load(
+    directory: Path,
+    files: list[tuple[int, Path]],
+    foreign: tuple[Path, ...],
+    *,
+    writable: bool,
+    acknowledged: int,
+    offset_if_create: int,
+    fast_boot: bool,
+    repair: bool,
+    world: World,
+) -> Partition:
+    """Open the segments that were found."""
     if not files:
         if acknowledged > 0 and not repair:
             reason = f"no segments, but offsets up to {acknowledged} were on disk"

@@ -6,9 +6,11 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from patience import TIMEOUT_S, until
+from syncs import watched
 
 from reference import metaq as reference
 from rmqcore.errors import (
@@ -27,6 +29,7 @@ from rmqcore.metaq import (
     MissingSegmentError,
     OffsetTooSmallError,
     World,
+    segments,
 )
 from rmqcore.metaq.segments import nearest_offset, segment_name
 
@@ -566,3 +569,31 @@ def test_interrupts_inside_appends_lose_nothing_and_hang_nothing(open_store, rng
 def test_a_topic_cannot_leave_the_data_path(config, topic):
     with pytest.raises(IllegalTopicError):
         MessageStore(topic, 0, config())
+
+
+def test_a_reader_passes_over_what_is_deleted_while_it_opens(open_store, monkeypatch):
+    store = open_store(max_segment_size=100, delete_policy=DiscardDeletePolicy(-1))
+    for number in range(1, 9):
+        store.append(number, b"x" * 60)
+    listed = segments.segment_files
+    before = listed(store.path)
+    assert len(store.run_delete_policy()) > 1
+    answers = iter([before])
+    monkeypatch.setattr(segments, "segment_files", lambda path: next(answers, listed(path)))
+    assert open_store(mode="r").min_offset == store.min_offset > 0
+
+
+def test_old_segments_go_one_by_one(open_store):
+    store = open_store(max_segment_size=100, delete_policy=DiscardDeletePolicy(-1))
+    for number in range(1, 9):
+        store.append(number, b"x" * 60)
+    left = []
+
+    def note(_call, fd):
+        if Path(f"/proc/self/fd/{fd}").readlink() == store.path:
+            left.append(len(list(store.path.glob("*.meta"))))
+
+    with watched(note):
+        gone = store.run_delete_policy()
+    assert left == [len(store.segments) + at for at in reversed(range(len(gone)))]
+    assert len(gone) > 1
