@@ -12,6 +12,7 @@ import struct
 import threading
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -147,7 +148,7 @@ class RmqStorage(BaseStorage):  # type: ignore[misc]
         taken = self.lease(_TAKEN_WITHIN_MS)
         if taken is None:
             return None
-        self.acknowledge(lease_of(taken))
+        self.take(lease_of(taken))
         return bytes(taken.body)
 
     def lease(self, lease_ms: int) -> ReceivedMessage | None:
@@ -172,16 +173,26 @@ class RmqStorage(BaseStorage):  # type: ignore[misc]
         return leased[0] if leased else None
 
     def acknowledge(self, lease: Lease) -> None:
-        """Take a leased task off the queue."""
-        self.store.acknowledge(GROUP, [lease])
+        """Take a leased task off the queue that has been executed."""
+        self._open.settle(lambda: self.store.acknowledge(GROUP, [lease]))
+
+    def take(self, lease: Lease) -> None:
+        """Take a leased task off the queue; one that the disk has no room to take comes again."""
+        try:
+            self.store.acknowledge(GROUP, [lease])
+        except _REFUSALS:
+            with suppress(*_REFUSALS):
+                self.give_back(lease)
+            raise
 
     def give_back(self, lease: Lease) -> None:
         """Let a leased task be handed out again, at once."""
-        self.store.give_back(GROUP, [lease], delay_ms=0, max_reconsume_times=_NEVER)
+        terms: dict[str, Any] = {"delay_ms": 0, "max_reconsume_times": _NEVER}
+        self._open.settle(lambda: self.store.give_back(GROUP, [lease], **terms))
 
     def bury(self, lease: Lease) -> None:
         """Put a leased task into the dead-letter topic."""
-        self.store.give_back(GROUP, [lease], max_reconsume_times=0)
+        self._open.settle(lambda: self.store.give_back(GROUP, [lease], max_reconsume_times=0))
 
     def bury_data(self, data: bytes) -> None:
         """Put a task of the schedule into the dead-letter topic."""
@@ -353,7 +364,7 @@ class RmqHuey(Huey):  # type: ignore[misc]
             storage.bury(lease_of(taken))
             raise
         if storage.lease_ms is None:
-            storage.acknowledge(lease_of(taken))
+            storage.take(lease_of(taken))
         else:
             self._leases[id(task)] = task, lease_of(taken)
         return task

@@ -7,7 +7,6 @@ one of them; see docs/adapters/celery.md.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from queue import Empty
@@ -21,9 +20,10 @@ from kombu.utils.json import dumps, loads
 
 from rmqcore.adapters import kombu_bindings as table
 from rmqcore.adapters.addresses import address_of, path_of
+from rmqcore.adapters.kombu_qos import GROUP, QoS
 from rmqcore.adapters.names import topic_of
 from rmqcore.adapters.opened import DELETE_CONSUMED_EVERY_S, OpenedStore, lease_of
-from rmqcore.errors import ConfigError, StoreClosedError, StoreError
+from rmqcore.errors import ConfigError, StoreError
 from rmqcore.message import EXPIRES_MS
 from rmqcore.version import __version__
 from rmqcore.world import monotonic_s, sleep, wall_clock_ms
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from rmqcore.message import Lease, ReceivedMessage
     from rmqcore.store.protocol import MessageStore
 
-#: All consumers are one group of this name; what it could not read goes to ``%DLQ%kombu``.
-GROUP: Final = "kombu"
 #: the tables: arguments by queue, properties by exchange, bindings, queues that may expire
 QUEUES: Final = "kombu-queues"
 EXCHANGES: Final = "kombu-exchanges"
@@ -52,62 +50,6 @@ _NEVER: Final = 1 << 30
 _DELETING: Final = b""
 _DELETING_MS: Final = 10_000
 _DELETING_PAUSE_S: Final = 0.01
-
-
-class QoS(virtual.QoS):  # type: ignore[misc]
-    """What a channel has delivered: leases of the store until they are acknowledged.
-
-    Threads: `ack` and `reject` from any.
-    """
-
-    channel: Channel
-
-    def __init__(self, channel: Channel, prefetch_count: int = 0) -> None:
-        super().__init__(channel, prefetch_count)
-        self.leases: dict[str, Lease] = {}
-        self._pid = os.getpid()
-
-    def ack(self, delivery_tag: str) -> None:
-        """Acknowledge a message: it never comes again."""
-        lease = self.leases.get(delivery_tag)
-        if lease is not None:
-            self.channel.store.acknowledge(GROUP, [lease])
-        self._forget_lease(delivery_tag)
-
-    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        """Give a message back, so that it comes again at once in its place, or drop it."""
-        if not requeue:
-            self.ack(delivery_tag)
-            return
-        lease = self.leases.get(delivery_tag)
-        if lease is not None:
-            self.channel.give_back([lease])
-        self._forget_lease(delivery_tag)
-
-    def restore_unacked(self) -> list[tuple[BaseException, Any]]:
-        """Give back everything that was delivered and not acknowledged.
-
-        A forked child that closes what it has inherited leaves its parent's messages with it.
-        """
-        self._flush()
-        leases, self.leases = self.leases, {}
-        delivered = list(self._delivered.values())
-        self._delivered.clear()
-        if self._pid != os.getpid():
-            return []
-        try:
-            self.channel.give_back(list(leases.values()))
-        except StoreClosedError:
-            # the interpreter is ending and has closed the store, which released all leases
-            return []
-        except (StoreError, OSError) as error:
-            return [(error, message) for message in delivered]
-        return []
-
-    def _forget_lease(self, delivery_tag: str) -> None:
-        self.leases.pop(delivery_tag, None)
-        super().ack(delivery_tag)
-        self.channel.connection.window_opened()
 
 
 class Channel(virtual.Channel):  # type: ignore[misc]
@@ -181,7 +123,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
     def basic_get(self, queue: str, no_ack: bool = False, **_: object) -> Any:
         """One message of a queue; None when there is none."""
         self.keep_queues([queue], 0)
-        for raw in self.received(self.lease([queue], 1), no_ack=no_ack):
+        for raw in self._received_one(queue, 0, no_ack=no_ack):
             message = self.Message(raw, channel=self)
             if not no_ack:
                 self.qos.append(message, message.delivery_tag)
@@ -189,9 +131,18 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         return None
 
     def _get(self, queue: str, timeout: float | None = None) -> dict[str, Any]:
-        for raw in self.received(self.lease([queue], 1, timeout or 0), no_ack=False):
+        for raw in self._received_one(queue, timeout or 0, no_ack=False):
             return raw
         raise Empty
+
+    def _received_one(self, queue: str, timeout_s: float, *, no_ack: bool) -> list[dict[str, Any]]:
+        """One message of a queue, or none; what the store does not let go of goes back."""
+        leased = self.lease([queue], 1, timeout_s)
+        try:
+            return list(self.received(leased, no_ack=no_ack))
+        except (StoreError, OSError):
+            self.give_back([lease_of(message) for message in leased])
+            raise
 
     def lease(
         self, queues: Iterable[str], max_messages: int, timeout_s: float = 0
@@ -267,8 +218,9 @@ class Channel(virtual.Channel):  # type: ignore[misc]
                 queue = names.get(lease_of(message).topic)
                 if queue is None or queue not in self.connection._callbacks:
                     break
+                received = list(self.received([message], no_ack=queue in self._without_ack))
                 done += 1
-                for raw in self.received([message], no_ack=queue in self._without_ack):
+                for raw in received:
                     self.connection._deliver(raw, queue)
         finally:
             if done < len(leased):
@@ -278,7 +230,9 @@ class Channel(virtual.Channel):  # type: ignore[misc]
     def give_back(self, leases: list[Lease]) -> None:
         """Let leased messages come again at once, in their places."""
         if leases:
-            self.store.give_back(GROUP, leases, delay_ms=0, max_reconsume_times=_NEVER)
+            self.connection.opened.settle(
+                lambda: self.store.give_back(GROUP, leases, delay_ms=0, max_reconsume_times=_NEVER)
+            )
 
     @property
     def queues(self) -> list[str]:

@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -64,6 +65,8 @@ class OpenedStore:
         self._holder = Holder()
         self._pid = os.getpid()
         self._deletes_at = 0.0
+        #: what the store has refused for want of room, and is to have when there is some
+        self._owed: deque[Callable[[], object]] = deque()
         #: bytes that were handed out since log files were last deleted, and the size of such a
         #: file
         self._handed_out_size = 0
@@ -78,9 +81,37 @@ class OpenedStore:
         self, group: str, subscriptions: Mapping[str, str], **terms: Any
     ) -> list[ReceivedMessage]:
         """Lease messages for this use; see `MessageStore.lease`."""
+        self._pay_what_is_owed()
         leased = self.store.lease(group, subscriptions, holder=self.holder, **terms)
         self._handed_out_size += sum(message.stored.store_size for message in leased)
         return leased
+
+    def settle(self, settling: Callable[[], object]) -> None:
+        """Acknowledge leases, or give them back; when the store refuses, again with the next lease.
+
+        A full disk would else keep messages from everybody for as long as they were leased.
+
+        Args:
+            settling: makes the call.
+
+        Raises:
+            StoreError, OSError: the store has refused.
+        """
+        try:
+            settling()
+        except (StoreError, OSError):
+            self._owed.append(settling)
+            raise
+
+    def _pay_what_is_owed(self) -> None:
+        for _ in range(len(self._owed)):
+            settling = self._owed.popleft()
+            try:
+                settling()
+            except (StoreError, OSError) as error:
+                self._owed.appendleft(settling)
+                _log.warning("%s: leases are not settled yet: %s", self._key, error)
+                return
 
     def delete_consumed(
         self, every_s: float | None, expire: Callable[[], object] = lambda: None

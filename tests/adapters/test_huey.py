@@ -319,3 +319,28 @@ def test_a_task_whose_retry_the_store_refuses_is_not_lost(make, monkeypatch):
             huey.execute(taken)
     (lag,) = huey.storage.store.lag("huey", ["huey-app"])
     assert (lag.committed_offset, lag.leased) == (0, 1)
+
+
+@pytest.mark.parametrize("how", ["taken", "given back", "executed"])
+def test_what_a_full_disk_did_not_let_go_is_settled_when_it_has_room(make, monkeypatch, how):
+    huey = make(lease_ms=None if how == "taken" else 3_600_000)
+    storage = huey.storage
+    huey.task()(lambda: 5)()
+
+    def full(*_, **__):
+        raise DiskFullError("consumerLeases.log")
+
+    calls = {
+        "taken": huey.dequeue,
+        "given back": lambda: storage.give_back(storage.lease(3_600_000).place),
+        "executed": lambda: huey.execute(huey.dequeue()),
+    }
+    with monkeypatch.context() as disk:
+        for call in ("acknowledge", "give_back"):
+            disk.setattr(type(storage.store), call, full)
+        with pytest.raises(DiskFullError):
+            calls[how]()
+    assert (huey.dequeue() is None) == (how == "executed")
+    huey.storage.close()
+    # else it was leased still, and came again now
+    assert (huey.dequeue() is None) == (how in ("executed", "taken"))

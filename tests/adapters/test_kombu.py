@@ -485,3 +485,26 @@ def test_every_name_is_a_topic_of_its_own(name):
     check_topic_name(topic)
     others = [other for other in ("celery", "a.b@c", "A", "x" * 501, "a%7Cb") if other != name]
     assert topic not in {topic_of("kombu", other) for other in others}
+
+
+@pytest.mark.parametrize("how", ["consume", "get"])
+def test_what_a_full_disk_did_not_let_go_comes_again_when_it_has_room(connect, monkeypatch, how):
+    connection, queue = connect(), kombu.Queue("mail", routing_key="mail")
+    for number in range(3):
+        publish(connection, number, queue)
+    channel = connection.default_channel
+
+    def full(*_, **__):
+        raise DiskFullError("consumerLeases.log")
+
+    with monkeypatch.context() as disk:
+        for call in ("acknowledge", "give_back"):
+            disk.setattr(type(channel.store), call, full)
+        consume = {
+            "get": lambda: channel.basic_get("mail", no_ack=True),
+            "consume": lambda: drained(connection, queue, no_ack=True),
+        }
+        with pytest.raises(DiskFullError):
+            consume[how]()
+    found = [message.payload for message in drained(connection, queue, no_ack=True)]
+    assert sorted(found) == [0, 1, 2]
