@@ -320,6 +320,7 @@ class Broker:
             store.topics.persist()
             # what it had handed out as a master may have been of another log
             parts.pop_order.bring_back(lambda *_: 0)
+            parts.offsets.resets.follow()
         else:
             parts.topics.know_again(store.queues())
             report = store.recovery_report
@@ -481,6 +482,7 @@ class Broker:
                 parts.checkpoints.commit()
                 await self._persist(partial(asyncio.to_thread, parts.pop_order.persist))
                 await self._persist(partial(asyncio.to_thread, store.consumer_offsets.persist))
+                await self._persist(partial(asyncio.to_thread, parts.offsets.resets.persist_ends))
                 offsets_s = loop.time() + interval_s
             self._saving.clear()
             await self._persist(parts.topics.file.save)

@@ -366,7 +366,9 @@ def test_who_has_read_a_deleted_topic_passes_over_nothing_of_the_new_one(lives, 
         lives(both)
 
 
-def test_who_has_read_what_only_the_old_master_had_passes_over_nothing_of_the_new_one(lives):
+def test_who_has_read_what_only_the_old_master_had_passes_over_nothing_of_the_new_one(
+    lives, tmp_path
+):
     async def as_a_slave(broker, peer):
         await send_many(peer, 3, queues=1)
         await commit(peer, 3)
@@ -385,7 +387,17 @@ def test_who_has_read_what_only_the_old_master_had_passes_over_nothing_of_the_ne
             assert answer.code == ResponseCode.SUCCESS
         assert broker.store.consumer_offsets.get("T", "CG", 0) == 7
 
-    lives(as_a_slave, as_the_master)
+    async def again(broker, peer):
+        assert broker.managers.offsets.resets.ends["CG", "T", 0] == (9 if pulled else 3)
+
+    async def before_it_is_pulled_from(broker, peer):
+        await send_many(peer, 6, queues=1)
+
+    pulled = True
+    lives(as_a_slave, as_the_master, again)
+    (tmp_path / "store").rename(tmp_path / "before")
+    pulled = False
+    lives(as_a_slave, before_it_is_pulled_from, again)
 
 
 def test_an_offset_ends_where_its_queue_did_before_delayed_messages_came(lives):

@@ -78,10 +78,16 @@ class Offsets:
         for message in self._store.messages(start=log_end, stop=self._store.max_phy_offset):
             queue = (message.topic, message.queue_id)
             ends[queue] = min(message.queue_offset, ends.get(queue, message.queue_offset))
+        if may_be_shorter:
+            resets.take_over(
+                {
+                    (group, topic, queue_id): ends[topic, queue_id]
+                    for topic, group, queue_id, _ in read
+                }
+            )
+            resets.persist_ends()
         for topic, group, queue_id, offset in read:
             end = ends[topic, queue_id]
-            if may_be_shorter:
-                resets.ends[group, topic, queue_id] = end
             if offset > end:
                 logger.warning(
                     "%s, queue %d: the offset of %s was %d, and is set to the end, %d",

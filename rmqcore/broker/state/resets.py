@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -11,6 +11,7 @@ from rmqcore.files.config_file import ConfigFile
 from rmqcore.java.json import format_compact_java_json, parse_java_json
 
 _NAME: Final = "readersOfDeleted.json"
+_ENDS_NAME: Final = "readersOfLost.json"
 
 #: Group, topic and queue id.
 ReadQueue: TypeAlias = tuple[str, str, int]
@@ -20,8 +21,8 @@ class Resets(dict[ReadQueue, int]):
     """Offsets that an administrator set, or with which a topic that was deleted begins again.
 
     Until a pull is from there the group is sent there, and commits nothing. Those of deleted topics
-    are kept in ``config/readersOfDeleted.json``: clients outlive a broker. Used on the event loop,
-    `keep` by any thread.
+    are kept in ``config/readersOfDeleted.json``, `ends` in ``config/readersOfLost.json``: clients
+    outlive a broker. Used on the event loop, `keep` and `persist_ends` by any thread.
 
     Attributes:
         ends: where queues ended when this broker took over a log that may have been longer. A group
@@ -39,7 +40,9 @@ class Resets(dict[ReadQueue, int]):
         super().__init__()
         self._file = ConfigFile(folder / _NAME, _readers_in)
         self._kept = self._file.load() or []
-        self.ends: dict[ReadQueue, int] = {}
+        self._ends_file = ConfigFile(folder / _ENDS_NAME, _ends_in)
+        self.ends: dict[ReadQueue, int] = self._ends_file.load() or {}
+        self._ends_changed = False
 
     def __contains__(self, key: object) -> bool:
         """Whether a group may have to go on elsewhere."""
@@ -48,7 +51,39 @@ class Resets(dict[ReadQueue, int]):
     def forget(self, key: ReadQueue) -> None:
         """Let a group go on where it is."""
         self.pop(key, None)
-        self.ends.pop(key, None)
+        self._ends_changed |= self.ends.pop(key, None) is not None
+
+    def take_over(self, ends: Mapping[ReadQueue, int]) -> None:
+        """Note where queues end of a log that may have been longer; the lower of two ends counts.
+
+        Args:
+            ends: by group and queue, of groups that have offsets.
+        """
+        self.ends |= {key: min(end, self.ends.get(key, end)) for key, end in ends.items()}
+        self._ends_changed |= bool(ends)
+
+    def follow(self) -> None:
+        """Forget where queues ended: the log is another master's now."""
+        self._ends_changed |= bool(self.ends)
+        self.ends.clear()
+
+    def persist_ends(self) -> None:
+        """Write `ends` down if they have changed.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        if not self._ends_changed:
+            return
+        self._ends_changed = False
+        table: dict[str, dict[str, dict[int, int]]] = {}
+        for (group, topic, queue_id), end in self.ends.copy().items():
+            table.setdefault(topic, {}).setdefault(group, {})[queue_id] = end
+        try:
+            self._ends_file.store(format_compact_java_json({"readers": table}))
+        except BaseException:
+            self._ends_changed = True
+            raise
 
     def moved_to(self, key: ReadQueue, offset: int) -> int | None:
         """Where a group has to go on that pulls from an offset; None: there, now and later."""
@@ -105,3 +140,20 @@ def _readers_in(text: str) -> list[ReadQueue]:
         ]
     except (AttributeError, TypeError) as error:
         raise ValueError("it does not say who has read deleted topics") from error
+
+
+def _ends_in(text: str) -> dict[ReadQueue, int]:
+    """Read the other file.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        return {
+            (group, topic, int(queue_id)): int(end)
+            for topic, groups in (parse_java_json(text).get("readers") or {}).items()
+            for group, queues in groups.items()
+            for queue_id, end in queues.items()
+        }
+    except (AttributeError, TypeError) as error:
+        raise ValueError("it does not say who has read what is lost") from error
