@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from rmqcore.simulation.plan import Operation
+from rmqcore.simulation.plan import Fault, Operation, Plan
 
 _SEPARATOR: Final = b"|"
 
@@ -103,6 +103,16 @@ class History:
     def deleted(self, broker: str, topic: str) -> bool:
         """Whether a topic may have been deleted at a broker."""
         return any((each.broker, each.topic) == (broker, topic) for each in self.deletions)
+
+    def is_read_anew(self, plan: Plan, place: Place) -> bool:
+        """Whether nobody may know that a group has read the deleted topic of a place.
+
+        The broker's disk has refused what was to be written of its groups, and it was started anew.
+        """
+        refusing = (Fault.FULL, Fault.FAIL)
+        return self.deleted(place.broker, place.topic) and any(
+            fault.what in refusing and fault.whom == place.broker for fault in plan.faults
+        )
 
     def is_last(self, put: Put) -> bool:
         """Whether a message was sent when no deletion that may take it was still to be done."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -10,6 +10,7 @@ from typing import Final
 from rmqcore.doctor.verify import verify
 from rmqcore.simulation.history import History, Outcome, Place, Put, number_of
 from rmqcore.simulation.plan import Does, Fault, Plan, Way, servers_of
+from rmqcore.simulation.promotion import Masters
 from rmqcore.store.opening import open_store
 
 _PAGE: Final = 64
@@ -64,7 +65,7 @@ def read_store(broker: str, path: Path, topics: tuple[str, ...]) -> Iterator[tup
 
 
 def judge(
-    plan: Plan, history: History, stores: dict[str, Path], master_of: Callable[[str], str]
+    plan: Plan, history: History, stores: dict[str, Path], masters: Masters
 ) -> Iterator[Broken]:
     """Look at what is left of a run that has ended in order.
 
@@ -72,7 +73,7 @@ def judge(
         plan: what was to happen.
         history: what clients did and saw.
         stores: the directory of each broker.
-        master_of: tells the name of the broker that is a group's master at the end.
+        masters: the groups' masters at the end.
     """
     contents: Contents = {}
     weak, promoted = weak_brokers(plan), promoted_groups(plan)
@@ -81,12 +82,12 @@ def judge(
         if not report.clean:
             yield Broken("verify", f"{broker}: {'; '.join(map(str, report.findings))}")
     for group in plan.groups:
-        path = stores[master_of(group.name)]
+        path = stores[masters.name_of(group.name)]
         try:
             contents |= dict(read_store(group.name, path, plan.topics))
         except ValueError as error:
             yield Broken("dense", str(error))
-    yield from _copies(plan, stores, weak, master_of)
+    yield from _copies(plan, stores, weak, masters)
     yield from (Broken("strange", text) for text in history.strange)
     yield from _lost(plan, history, contents)
     yield from _never(history, contents)
@@ -94,19 +95,19 @@ def judge(
     yield from _places(history, contents, weak, promoted)
     yield from _order(history, weak, promoted)
     yield from _delivered(plan, history, contents, weak)
-    yield from _in_order(plan, history, contents, weak, promoted)
+    yield from _in_order(plan, history, contents, weak, masters.since_s)
     if not any(fault.what is Fault.CLOCK for fault in plan.faults):
         yield from _early(history)
 
 
 def _copies(
-    plan: Plan, stores: dict[str, Path], weak: set[str], master_of: Callable[[str], str]
+    plan: Plan, stores: dict[str, Path], weak: set[str], masters: Masters
 ) -> Iterator[Broken]:
     """A slave has the bytes of its master's log."""
     for group in plan.groups:
         if group.name in weak:
             continue
-        master = master_of(group.name)
+        master = masters.name_of(group.name)
         for slave in servers_of((group,)):
             for file in sorted((stores[slave] / "commitlog").iterdir()):
                 there = stores[master] / "commitlog" / file.name
@@ -228,16 +229,19 @@ def _delivered(
         topics = {t for one in plan.consumers if one.group == group for t in one.topics}
         got = {each.number for each in deliveries}
         for place, number in contents.items():
-            if number in got or history.is_homeless(number):
+            if number in got or history.is_homeless(number) or history.is_read_anew(plan, place):
                 continue
             if place.topic in topics and place.broker not in weak:
                 yield Broken("not delivered", f"{number} at {place} to {group}")
 
 
 def _in_order(
-    plan: Plan, history: History, contents: Contents, weak: set[str], promoted: set[str]
+    plan: Plan, history: History, contents: Contents, weak: set[str], promoted_s: dict[str, float]
 ) -> Iterator[Broken]:
-    """A group that consumes in order passes over nothing."""
+    """A group that consumes in order passes over nothing.
+
+    Of a queue that has got another master only what came since then counts.
+    """
     orderly = {one.group for one in plan.consumers if one.way is Way.ORDERLY}
     for group in orderly:
         reached: dict[tuple[str, str, int], int] = {}
@@ -245,7 +249,9 @@ def _in_order(
         for each in history.deliveries.get(group, ()):
             queue, offset = each.place[:3], each.place.offset
             got.add(each.number)
-            if history.deleted(*queue[:2]) or each.place.broker in promoted:
+            if each.at_s < promoted_s.get(each.place.broker, 0.0):
+                continue
+            if history.deleted(*queue[:2]) or each.place.broker in promoted_s:
                 # numbers have begun again: what lies in front now has to have come before
                 front = contents.get(each.place._replace(offset=offset - 1), each.number)
                 if contents.get(each.place) == each.number and front not in got:

@@ -22,7 +22,13 @@ from rmqcore.simulation.cluster_loop import new_loop
 from rmqcore.simulation.disk import Disks, is_watched
 from rmqcore.simulation.errors import SimulationError
 from rmqcore.simulation.history import Deletion, Outcome, Place, number_of
-from rmqcore.simulation.invariants import Broken, judge, must_have, weak_brokers
+from rmqcore.simulation.invariants import (
+    Broken,
+    judge,
+    must_have,
+    promoted_groups,
+    weak_brokers,
+)
 from rmqcore.simulation.loop import NANOSECONDS
 from rmqcore.simulation.plan import (
     Befalls,
@@ -45,6 +51,8 @@ _LOOK_EVERY_S: Final = 1.0
 #: All is delivered when `_QUIET_LOOKS` looks, this far apart, have found nothing left.
 _DRAINED_EVERY_S: Final = 5.0
 _QUIET_LOOKS: Final = 3
+#: Slaves know a new topic after this long.
+_TOPICS_KNOWN_S: Final = 15.0
 _PROBE_SIZE: Final = 100
 #: Probes have numbers from here on, which no plan gives to its messages.
 _PROBES_FROM: Final = 1_000_000_000
@@ -114,7 +122,7 @@ class _Run:
             try:
                 loop.run_until_complete(self._scene())
                 report.broken += judge(
-                    self._plan, self._workload.history, self._stores(), self._masters.name_of
+                    self._plan, self._workload.history, self._stores(), self._masters
                 )
             except SimulationError as error:
                 report.broken.append(Broken("stuck", str(error)))
@@ -160,6 +168,10 @@ class _Run:
                 await cluster.add_broker(name, settings, group.slack).start()
         for name in plan.clients:
             cluster.add_client(name)
+        if promoted_groups(plan):
+            # which slaves know in a moment
+            await cluster.clients[plan.clients[0]].spawn(self._workload.make_topics())
+            await loop.pause(_TOPICS_KNOWN_S)
         self._workload.begin()
         for befalls in plan.faults:
             loop.create_task(self._at(befalls))

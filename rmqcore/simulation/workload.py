@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from rmqcore.client import Consumer, Producer, SendResult, SendStatus, TransactionState
+from rmqcore.client import Admin, Consumer, Producer, SendResult, SendStatus, TransactionState
 from rmqcore.client.instance import ClientInstance
 from rmqcore.errors import RmqCoreError
 from rmqcore.remoting import RequestCode, RequestRefusedError
@@ -85,6 +85,12 @@ class Workload:
         """Let a client send a message now; returns what the client then knows of it."""
         await self._do(self._producers[client], operation)
         return self.history.puts[operation.number].outcome
+
+    async def make_topics(self) -> None:
+        """Let every master make every topic."""
+        async with Admin(self._cluster.namesrv_addr) as admin:
+            for topic in self._plan.topics:
+                await admin.create_topic(topic, queues=4)
 
     async def delete(self, deletion: Deletion, address: str) -> None:
         """Ask a master once to delete a topic; in the deletion is noted when it has said so."""
