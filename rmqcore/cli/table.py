@@ -33,6 +33,7 @@ class Body(StrEnum):
     BYTES = "bytes"
     TEXT = "text"
     JSON = "json"
+    AVRO = "avro"
 
 
 def table(
@@ -65,7 +66,7 @@ def table(
     schema: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help='of JSON bodies: {"name": "type", ...}, or an Avro record'
+            metavar="FILE", help='{"name": "type", ...} of JSON bodies, or an Avro record'
         ),
     ] = None,
     catalog: Annotated[
@@ -89,7 +90,8 @@ def table(
     """
     if schema is not None and body is Body.TEXT:
         raise typer.BadParameter("--schema names columns of JSON bodies; write --body json")
-    bodies = Bodies(body.value) if schema is None else Bodies.of_schema(schema)
+    kind = Body.AVRO if body is Body.AVRO else Body.JSON
+    bodies = Bodies(body.value) if schema is None else Bodies.of_schema(schema, kind.value)
     every_s = parse_duration(every)
     if not every_s:
         raise typer.BadParameter(f"--every {every} is no time; write 1s or more")

@@ -1,10 +1,10 @@
-"""`Bodies`: what becomes of a message's body in a table: bytes, text, or columns of its JSON."""
+"""`Bodies`: what becomes of a body in a table: bytes, text, or columns of its JSON or Avro."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmqcore.errors import ConfigError
+from rmqcore.lake.avro import BROKEN, AvroReader
 
-KINDS: Final = ("bytes", "text", "json")
+KINDS: Final = ("bytes", "text", "json", "avro")
 #: The column of a row that does not fit, beside the bytes of its body: why.
 ERROR: Final = "error"
 
@@ -40,7 +41,7 @@ _TAKEN: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A column that JSON bodies have.
+    """A column that JSON or Avro bodies have.
 
     Attributes:
         name: of the column, and of the key in the body.
@@ -64,28 +65,39 @@ class Bodies:
 
     Attributes:
         kind: one out of `KINDS`.
-        fields: of JSON bodies, in the order of their columns.
+        fields: of JSON and Avro bodies, in the order of their columns.
+        record: the schema that Avro bodies were written with; None for others.
     """
 
     kind: str = "bytes"
     fields: tuple[Field, ...] = ()
+    record: dict[str, Any] | None = field(default=None, repr=False)
+    _parse: Callable[[bytes], Any] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ConfigError("body", self.kind, f"one of {', '.join(KINDS)}")
-        if (self.kind == "json") != bool(self.fields):
-            raise ConfigError("schema", None, "JSON bodies need a schema, and no others have one")
+        if (self.kind in ("json", "avro")) != bool(self.fields):
+            raise ConfigError(
+                "schema", None, "JSON and Avro bodies need a schema, others have none"
+            )
+        if (self.kind == "avro") != (self.record is not None):
+            raise ConfigError("schema", None, "Avro bodies need the record that has written them")
+        parse = _parsed_json if self.record is None else AvroReader(self.record)
+        object.__setattr__(self, "_parse", parse)
 
     @classmethod
-    def of_schema(cls, path: Path) -> Self:
-        """JSON bodies whose columns a file names.
+    def of_schema(cls, path: Path, kind: str = "json") -> Self:
+        """JSON or Avro bodies whose columns a file names.
 
         Args:
             path: of an object ``{"name": "type", ...}``, where ``type!`` is one that has to be
                 there, or of an Avro schema: a record of plain types and unions with null.
+            kind: ``json`` or ``avro``; the latter needs an Avro schema.
 
         Raises:
             ConfigError: the file is neither.
+            RmqCoreError: for Avro bodies the extra is missing.
         """
         try:
             told = json.loads(path.read_text("utf-8"))
@@ -95,7 +107,10 @@ class Bodies:
             raise ConfigError(
                 "schema", str(path), "an object of names and types, or an Avro record"
             )
-        if told.get("type") == "record" and isinstance(told.get("fields"), list):
+        is_record = told.get("type") == "record" and isinstance(told.get("fields"), list)
+        if kind == "avro" and not is_record:
+            raise ConfigError("schema", str(path), "an Avro record, as its producers write it")
+        if is_record:
             fields = tuple(_avro_field(each) for each in told["fields"])
         else:
             fields = tuple(_named_field(name, kind) for name, kind in told.items())
@@ -105,11 +120,11 @@ class Bodies:
         for name in names:
             if name.lower() in _TAKEN or lower.count(name.lower()) > 1:
                 raise ConfigError("schema", name, "a name that no other column has")
-        return cls("json", fields)
+        return cls(kind, fields, told if kind == "avro" else None)
 
     def columns(self) -> list[pa.Field]:
         """The columns that stand for a body."""
-        if self.kind == "json":
+        if self.fields:
             return [field.column for field in self.fields]
         return [pa.field("body", pa.string() if self.kind == "text" else pa.binary())]
 
@@ -133,34 +148,34 @@ class Bodies:
         good = good.drop_columns(["body"])
         if self.kind == "text":
             return good.append_column("body", pa.array(values, pa.string())), rest
-        for field in self.fields:
-            column = pa.array([value.get(field.name) for value in values], field.column.type)
-            good = good.append_column(field.column, column)
+        for one in self.fields:
+            column = pa.array([value.get(one.name) for value in values], one.column.type)
+            good = good.append_column(one.column, column)
         return good, rest
 
     def _one(self, body: bytes) -> tuple[Any, str | None]:
         try:
-            text = body.decode("utf-8")
             if self.kind == "text":
-                return text, None
-            value = json.loads(text, parse_constant=_no_constant)
+                return body.decode("utf-8"), None
+            value = self._parse(body)
         except UnicodeDecodeError as error:
             return None, f"no UTF-8: {error.reason} at byte {error.start}"
-        except (ValueError, RecursionError) as error:
-            return None, f"no JSON: {error}"
+        except BROKEN as error:
+            kind = "JSON" if self.record is None else "datum of the Avro schema"
+            return None, f"no {kind}: {error}"
         if not isinstance(value, dict):
             return None, "no JSON object"
         found = {}
-        for field in self.fields:
-            given = value.get(field.name)
+        for one in self.fields:
+            given = value.get(one.name)
             if given is None:
-                if field.required:
-                    return None, f"{field.name} is missing"
+                if one.required:
+                    return None, f"{one.name} is missing"
                 continue
             try:
-                found[field.name] = _CONVERTERS[field.kind](given)
+                found[one.name] = _CONVERTERS[one.kind](given)
             except (TypeError, ValueError, OverflowError, RecursionError) as error:
-                return None, f"{field.name} is no {field.kind}: {error}"
+                return None, f"{one.name} is no {one.kind}: {error}"
         return found, None
 
 
@@ -244,7 +259,22 @@ def _moment(value: object) -> int:
 
 
 def _json(value: object) -> str:
-    return _text(json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
+    return _text(
+        json.dumps(
+            value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_latin
+        )
+    )
+
+
+def _latin(value: object) -> str:
+    """Bytes as Avro's own JSON has them."""
+    if isinstance(value, bytes):
+        return value.decode("latin-1")
+    raise TypeError(type(value).__name__)
+
+
+def _parsed_json(body: bytes) -> Any:
+    return json.loads(body.decode("utf-8"), parse_constant=_no_constant)
 
 
 def _no_constant(name: str) -> None:

@@ -100,6 +100,7 @@ OPTIONAL = {
     "cronsim",
     "cryptography",
     "deltalake",
+    "fastavro",
     "fsspec",
     "duckdb",
     "huey",

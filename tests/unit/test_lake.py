@@ -1,6 +1,7 @@
 """Tables that follow a topic: each message is a row once, and commits say how far they are."""
 
 import importlib
+import io
 import json
 import os
 import threading
@@ -431,6 +432,58 @@ def test_an_avro_record_names_columns(tmp_path):
         ("at", "timestamp-millis", True),
         ("parts", "json", False),
     ]
+
+
+AVRO = {
+    "type": "record",
+    "name": "Order",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "note", "type": ["null", "string"]},
+        {"name": "parts", "type": {"type": "array", "items": "bytes"}},
+    ],
+}
+
+
+def test_avro_bodies_become_columns(following, tmp_path):
+    fastavro = pytest.importorskip("fastavro")
+    path = tmp_path / "order.avsc"
+    path.write_text(json.dumps(AVRO))
+    out = io.BytesIO()
+    order = {"id": 7, "at": 1000, "note": None, "parts": [b"a\xff"]}
+    fastavro.schemaless_writer(out, fastavro.parse_schema(json.loads(path.read_text())), order)
+    bare = out.getvalue()
+    canonical = fastavro.schema.to_parsing_canonical_form(AVRO)
+    code = bytes.fromhex(fastavro.schema.fingerprint(canonical, "CRC-64-AVRO"))
+    put(following.store, bare, b"\xc3\x01" + code + bare, bare + b"\0", bare[:-1])
+    done = following(bodies=Bodies.of_schema(path, "avro")).run_once()
+    assert (done.rows, done.refused) == (2, 2)
+    for row in following.rows():
+        assert (row["id"], row["note"], row["parts"]) == (7, None, '["a\xff"]')
+        assert row["at"].timestamp() == 1
+    longer, shorter = (row["error"] for row in following.refused())
+    assert longer == "no datum of the Avro schema: 1 bytes are left behind it"
+    assert shorter.startswith("no datum of the Avro schema: ")
+
+
+@pytest.mark.parametrize(
+    ("schema", "what"),
+    [
+        ({"id": "long"}, "an Avro record"),
+        ({**AVRO, "fields": [{"name": "id", "type": "money"}]}, "a schema of Avro's"),
+        (
+            {**AVRO, "fields": [{"name": "id", "type": {"type": "array", "items": "null"}}]},
+            "takes no bytes",
+        ),
+    ],
+)
+def test_a_schema_that_no_avro_body_can_have_is_refused(tmp_path, schema, what):
+    pytest.importorskip("fastavro")
+    path = tmp_path / "schema.json"
+    path.write_text(json.dumps(schema))
+    with pytest.raises(ConfigError, match=what):
+        Bodies.of_schema(path, "avro")
 
 
 @pytest.mark.parametrize(
