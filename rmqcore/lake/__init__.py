@@ -11,7 +11,8 @@ consumer group, and never changes what it reads.
 Floor: F7.
 """
 
+from rmqcore.lake.batch_table import BatchTable
 from rmqcore.lake.bodies import Bodies
 from rmqcore.lake.follower import Round, TableFollower
 
-__all__ = ["Bodies", "Round", "TableFollower"]
+__all__ = ["BatchTable", "Bodies", "Round", "TableFollower"]

@@ -7,6 +7,7 @@ import pytest
 
 from rmqcore import open_store
 from rmqcore.errors import ConfigError
+from rmqcore.lake import BatchTable
 
 pytestmark = pytest.mark.process
 
@@ -201,3 +202,19 @@ def test_an_offset_never_goes_back(small_store):
     file = sorted((small_store / "commitlog").iterdir())[-1]
     file.unlink()
     assert reader.latestOffset() == first
+
+
+def test_a_stream_fills_a_table_whatever_becomes_of_its_checkpoint(spark, small_store, tmp_path):
+    deltalake = pytest.importorskip("deltalake")
+    place = str(tmp_path / "table")
+    for checkpoint in ("first", "first", "lost"):
+        frame = spark.readStream.format("rmq").options(startingOffsets="earliest", topics="T1")
+        frame = frame.option("columns", "full").load(str(small_store))
+        out = frame.writeStream.foreachBatch(BatchTable(place, topic="T1").write)
+        out = out.option("checkpointLocation", str(tmp_path / checkpoint))
+        query = out.trigger(availableNow=True).start()
+        query.awaitTermination()
+        put(small_store, 1000, 1003)
+    table = deltalake.DeltaTable(place).to_pyarrow_table(columns=["unique_key", "properties"])
+    assert numbers_of(table["unique_key"].to_pylist()) == [*range(1, 1000, 3), 1000, 1000]
+    assert dict(table["properties"][0].as_py())["UNIQ_KEY"] == table["unique_key"][0].as_py()

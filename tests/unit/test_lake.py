@@ -13,9 +13,10 @@ import pytest
 
 import rmqcore
 from rmqcore.errors import ConfigError, RecordsGoneError, RmqCoreError
-from rmqcore.lake import Bodies, Round, TableFollower, follower
+from rmqcore.lake import BatchTable, Bodies, Round, TableFollower, follower
 from rmqcore.lake.bodies import Field
 from rmqcore.lake.target import MissedMessagesError, TableChangedError, TopicMadeAnewError
+from rmqcore.scan import DEFAULT_COLUMNS, read_store
 
 deltalake = pytest.importorskip("deltalake")
 catalogs = pytest.importorskip("pyiceberg.catalog.sql")
@@ -83,7 +84,7 @@ def test_a_follower_that_dies_between_two_commits_has_each_row_once(
     bodies = Bodies("text")
     put(following.store, b"a", b"\xff")
     first = following(bodies=bodies)
-    target = first._good if dies_in == "good" else first._refused
+    target = first._tables.good if dies_in == "good" else first._tables.refused
 
     def die(*_):
         raise KeyboardInterrupt
@@ -103,8 +104,8 @@ def test_a_round_with_less_of_a_queue_than_one_that_died_puts_nothing_aside_twic
     bodies = Bodies("text")
     put(following.store, *[b"\xff"] * 4)
     first = following(bodies=bodies)
-    monkeypatch.setattr(first._good, "append", lambda *_: None)
-    monkeypatch.setattr(first._good, "compact", lambda _: 0)
+    monkeypatch.setattr(first._tables.good, "append", lambda *_: None)
+    monkeypatch.setattr(first._tables.good, "compact", lambda _: 0)
     first.run_once()
     with rmqcore.open_store(following.store, **SIZES) as store:
         for _ in range(20):
@@ -272,12 +273,12 @@ def test_a_compaction_that_is_overtaken_brings_no_row_again(tmp_path, monkeypatc
     one = TableFollower(tmp_path / "store", tmp_path / "table", topic="T")
     for body in (b"a", b"b"):
         put(tmp_path / "store", body)
-        behind = one._good.offsets()
-        monkeypatch.setattr(one._good, "compact", lambda _: 0)
+        behind = one._tables.good.offsets()
+        monkeypatch.setattr(one._tables.good, "compact", lambda _: 0)
         one.run_once()
     monkeypatch.undo()
     monkeypatch.setattr("rmqcore.lake.delta_target.SMALL_COUNT", 2)
-    overtaken = TableFollower(tmp_path / "store", tmp_path / "table", topic="T")._good
+    overtaken = TableFollower(tmp_path / "store", tmp_path / "table", topic="T")._tables.good
     monkeypatch.setattr(overtaken, "offsets", lambda: behind)
     assert overtaken.compact(0) == 2
     assert one.run_once().rows == 0
@@ -296,9 +297,9 @@ def test_a_day_that_is_too_large_to_be_read_keeps_its_files(tmp_path, monkeypatc
 def test_of_two_followers_one_is_refused(following, monkeypatch):
     put(following.store, b"a", b"b")
     slow = following()
-    offsets = slow._good.offsets()
+    offsets = slow._tables.good.offsets()
     following().run_once()
-    monkeypatch.setattr(slow._good, "offsets", lambda: offsets)
+    monkeypatch.setattr(slow._tables.good, "offsets", lambda: offsets)
     with pytest.raises(TableChangedError):
         slow.run_once()
     assert len(following.rows()) == 2
@@ -484,6 +485,43 @@ def test_a_schema_that_no_avro_body_can_have_is_refused(tmp_path, schema, what):
     path.write_text(json.dumps(schema))
     with pytest.raises(ConfigError, match=what):
         Bodies.of_schema(path, "avro")
+
+
+# ---- batches of a stream
+
+
+def batch(path, first, stop, *, queues=(0, 1)):
+    """Rows of two queues as a stream over a store has them, in no order."""
+    offsets = {"T": dict.fromkeys(queues, (first, stop))}
+    table = pa.table(read_store(path, DEFAULT_COLUMNS, queue_offsets=offsets))
+    return table.take(list(reversed(range(table.num_rows))))
+
+
+def test_a_batch_that_comes_again_has_no_row_twice_and_a_follower_goes_on(following, tmp_path):
+    settings = {**following.keywords, "bodies": Bodies("text")}
+    put(following.store, *[b"%d" % number for number in range(7)], b"\xff")
+    for first, stop in ((0, 2), (0, 3), (1, 3)):
+        BatchTable(tmp_path / "table", **settings).write(batch(following.store, first, stop), 7)
+    assert [row["body"] for row in following.rows()] == ["0", "2", "4", "1", "3", "5"]
+    assert following(bodies=Bodies("text")).run_once() == Round(1, 1, 0, 0)
+    BatchTable(tmp_path / "table", **settings).write(batch(following.store, 0, 4))
+    assert (len(following.rows()), len(following.refused())) == (7, 1)
+
+
+def test_a_batch_of_another_topic_of_the_name_is_refused(tmp_path):
+    put(tmp_path / "store", b"a", b"b", b"c")
+    table = BatchTable(tmp_path / "table", topic="T")
+    table.write(batch(tmp_path / "store", 0, 9))
+    with rmqcore.open_store(tmp_path / "store", **SIZES) as store:
+        store.delete_topic("T")
+    put(tmp_path / "store", *[b"new"] * 9)
+    with pytest.raises(TopicMadeAnewError, match="another message"):
+        table.write(batch(tmp_path / "store", 0, 9))
+    rows = batch(tmp_path / "store", 0, 9)
+    with pytest.raises(ConfigError, match="phy_offset among them"):
+        table.write(rows.drop_columns(["phy_offset"]))
+    with pytest.raises(ConfigError, match="rows of U only"):
+        BatchTable(tmp_path / "table", topic="U").write(rows)
 
 
 @pytest.mark.parametrize(

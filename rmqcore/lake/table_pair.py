@@ -1,0 +1,179 @@
+"""`TablePair`: a table, and the one beside it for rows whose bodies do not fit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from rmqcore.errors import ConfigError
+from rmqcore.files.objects import is_url
+from rmqcore.lake.bodies import Bodies, refused_schema
+from rmqcore.lake.sources import COLUMNS, Place, Progress, Span
+from rmqcore.lake.target import Target
+from rmqcore.scan.mark import Mark
+from rmqcore.scan.tables import TABLE_FORMATS, require_package
+from rmqcore.world import wall_clock_ms
+
+#: The directory of rows whose bodies do not fit is the table's with this behind its name.
+REFUSED: Final = "~dlq"
+#: Names in a catalog have letters, digits and _ only, or some of their readers stumble.
+REFUSED_NAME: Final = "_dlq"
+#: States of a table that are older are forgotten; readers have so long for a query, in seconds.
+KEEP_S: Final = 7 * 86_400.0
+EXPIRE_EVERY_S: Final = 3600.0
+_TYPES: Final = {
+    "queue_id": pa.int32(),
+    "queue_offset": pa.int64(),
+    "store_timestamp": pa.timestamp("us", tz="UTC"),
+    "born_timestamp": pa.timestamp("us", tz="UTC"),
+    "properties": pa.map_(pa.string(), pa.string()),
+}
+
+
+class TablePair:
+    """A table and the one beside it.
+
+    Args:
+        table: the table's directory, or for Delta its URL; of a catalog ``namespace.table``.
+        topic: whose messages are the rows.
+        table_format: ``delta`` or ``iceberg``.
+        bodies: what becomes of bodies.
+        storage_options: of object storage.
+        catalog: that has an Iceberg table; None: it lies beside the table.
+
+    Raises:
+        ConfigError: an unknown format, no such catalog, or half a pair of keys.
+        RmqCoreError: the format's package is not installed.
+    """
+
+    def __init__(
+        self,
+        table: str | os.PathLike[str],
+        *,
+        topic: str,
+        table_format: str,
+        bodies: Bodies | None,
+        storage_options: Mapping[str, str] | None,
+        catalog: Mapping[str, str] | None,
+    ) -> None:
+        if table_format not in TABLE_FORMATS:
+            raise ConfigError("format", table_format, f"one of {', '.join(TABLE_FORMATS)}")
+        require_package(table_format)
+        self._bodies = bodies or Bodies()
+        good = plain_schema()
+        for field in self._bodies.columns():
+            good = good.append(field)
+        refused = refused_schema(plain_schema().append(pa.field("body", pa.binary())))
+        # behind a slash the second table would lie inside, where expiring deletes its files
+        place = os.fspath(table).rstrip("/")
+        making = partial(_target, table_format, storage_options or {}, catalog)
+        beside = place + (REFUSED if catalog is None else REFUSED_NAME)
+        self.good = making(place, good, topic)
+        self.refused = making(beside, refused, "refused")
+
+    def put(self, rows: pa.Table, since: Progress, reached: Progress) -> tuple[int, int]:
+        """Commit rows, those that do not fit in front of the table; how many of each.
+
+        Args:
+            rows: with a body.
+            since: how far the table said that queues were read.
+            reached: how far they are read with these.
+
+        Raises:
+            TableChangedError: another writer was faster.
+        """
+        good, rest = self._bodies.apply(rows)
+        refused = self._put_aside(rest, reached)
+        self.good.append(good, since, reached)
+        return int(good.num_rows), refused
+
+    def compact(self, *, beside: bool) -> int:
+        """Make one of many small files; how many were. ``beside``: of the other table, too."""
+        now_s = wall_clock_ms() / 1000
+        made = self.good.compact(now_s)
+        return made + (self.refused.compact(now_s) if beside else 0)
+
+    def expire(self, keep_s: float) -> None:
+        """Forget states of both tables that are older than so many seconds, and their files."""
+        # of rows that do not fit there may be none for long
+        self.refused.compact(wall_clock_ms() / 1000)
+        for target in (self.good, self.refused):
+            target.expire(keep_s)
+
+    def _put_aside(self, rows: pa.Table, reached: Progress) -> int:
+        """Commit rows that do not fit, in front of the table; a second time none."""
+        if not rows.num_rows:
+            return 0
+        known = self.refused.offsets()
+        new = [
+            offset >= known.get(f"{broker}/{queue_id}", Place(0)).offset
+            for broker, queue_id, offset in zip(
+                rows.column("broker").to_pylist(),
+                rows.column("queue_id").to_pylist(),
+                rows.column("queue_offset").to_pylist(),
+                strict=True,
+            )
+        ]
+        rows = rows.filter(pa.array(new, pa.bool_()))
+        if rows.num_rows:
+            # a round that died had perhaps more of a queue
+            furthest = {
+                queue: max(known.get(queue, place), place) for queue, place in reached.items()
+            }
+            self.refused.append(rows, known, {**known, **furthest})
+        return int(rows.num_rows)
+
+
+def plain_schema() -> pa.Schema:
+    """The columns of a row but for its body."""
+    return pa.schema(
+        [pa.field(name, _TYPES.get(name, pa.string())) for name in _names() if name != "body"]
+    )
+
+
+def _names() -> list[str]:
+    topic, *others = COLUMNS
+    return [topic, "broker", *others]
+
+
+def places_of(rows: pa.Table, read: dict[str, Span]) -> Progress:
+    """How far queues were read with these rows, which are in the order of each queue."""
+    names = ["queue_offset", "store_timestamp", "phy_offset"]
+    grouped = rows.group_by(["broker", "queue_id"], use_threads=False)
+    lasts = grouped.aggregate([(name, "last") for name in names])
+    found = {queue: Place(span.stop) for queue, span in read.items()}
+    for row in lasts.to_pylist():
+        queue, place = f"{row['broker']}/{row['queue_id']}", row["phy_offset_last"]
+        if row["queue_offset_last"] == found[queue].offset - 1:
+            time_ms = round(row["store_timestamp_last"].timestamp() * 1000)
+            found[queue] = Place(found[queue].offset, Mark(time_ms, place))
+    return found
+
+
+def _target(
+    table_format: str,
+    options: Mapping[str, str],
+    catalog: Mapping[str, str] | None,
+    place: str,
+    schema: pa.Schema,
+    name: str,
+) -> Target:
+    if table_format == "delta":
+        if catalog is not None:
+            raise ConfigError("catalog", "delta", "none: a Delta table lies where its path says")
+        from rmqcore.lake.delta_target import DeltaTarget  # noqa: PLC0415 - an extra
+
+        return DeltaTarget(place, schema, options)
+    from rmqcore.lake.iceberg_target import IcebergTarget  # noqa: PLC0415 - an extra
+
+    if catalog is not None:
+        return IcebergTarget.in_catalog(catalog, place, schema, options)
+    if is_url(place):
+        rule = "a directory; on object storage an Iceberg table needs a catalog, which names it"
+        raise ConfigError("table", place, rule)
+    return IcebergTarget.in_directory(Path(place), name, schema)
