@@ -1,19 +1,45 @@
-"""`sweep`: deletes the files of an Iceberg table that none of its states has.
+"""Which states of an Iceberg table are forgotten, and which files then are nobody's.
 
-PyIceberg forgets snapshots and leaves their files; a commit that was killed leaves some, too.
+Each commit writes down all states that there are, and so does a reader read them: a commit a minute
+for a week were 10,000. PyIceberg forgets states and leaves their files; a commit that was killed
+leaves some, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import pyarrow.fs as pafs
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 
+_HOUR_MS: Final = 3_600_000
+_DAY_MS: Final = 24 * _HOUR_MS
 #: What lies elsewhere below a table's location is not looked at.
 _FOLDERS: Final = ("data", "metadata")
+
+
+def forgotten(states: Mapping[int, int], now_ms: int, keep_ms: int) -> list[int]:
+    """The states that are too many: all of the last hour stay, one an hour of a day, one a day.
+
+    Args:
+        states: by number, when they were made. Unix time.
+        now_ms: Unix time.
+        keep_ms: older ones go.
+    """
+    stay: dict[tuple[int, int], int] = {}
+    for number, made_ms in sorted(states.items(), key=lambda state: state[1]):
+        age_ms = now_ms - made_ms
+        if age_ms > keep_ms:
+            continue
+        if age_ms <= _HOUR_MS:
+            stay[0, number] = number
+        else:
+            span_ms = _HOUR_MS if age_ms <= _DAY_MS else _DAY_MS
+            # the newest of each
+            stay[span_ms, made_ms // span_ms] = number
+    return sorted(states.keys() - stay.values())
 
 
 def sweep(table: Table, before_ms: int) -> int:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -22,13 +22,16 @@ from pyiceberg.exceptions import (
     RESTError,
     TableAlreadyExistsError,
 )
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
 from pyiceberg.manifest import ManifestContent, ManifestEntry
 from pyiceberg.table import Table, TableProperties
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import IdentityTransform
 from sqlalchemy.exc import SQLAlchemyError
 
 from rmqcore.errors import ConfigError
-from rmqcore.lake.iceberg_files import sweep
+from rmqcore.lake.iceberg_files import forgotten, sweep
 from rmqcore.lake.sources import Progress
 from rmqcore.lake.storage_names import iceberg_options, without_secrets
 from rmqcore.lake.target import (
@@ -60,9 +63,13 @@ _NO_CATALOG: Final = (
     SQLAlchemyError,
     ValueError,
 )
-#: PyIceberg makes small files one by reading and writing all of their day; a day whose files have
-#: more bytes keeps them.
-_DAY_SIZE_MAX: Final = 256 << 20
+#: Small files that are made one are in memory; those that would make more than this wait.
+MERGED_SIZE: Final = 256 << 20
+#: What each commit writes down stays small: the descriptions of before that are kept.
+_PROPERTIES: Final = {
+    TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED: "true",
+    TableProperties.METADATA_PREVIOUS_VERSIONS_MAX: "20",
+}
 
 
 class IcebergTarget:
@@ -133,16 +140,26 @@ class IcebergTarget:
             return {} if table is None else self._offsets_of(table)
 
     def _offsets_of(self, table: Table) -> Progress:
-        snapshot = table.current_snapshot()
-        while snapshot is not None:
-            told = snapshot.summary.additional_properties if snapshot.summary else {}
-            if OFFSETS in told:
-                return parse_offsets(told[OFFSETS], self._name)
-            before = snapshot.parent_snapshot_id
-            snapshot = None if before is None else table.snapshot_by_id(before)
-        if table.current_snapshot() is not None:
+        walked = self._since_told(table)
+        summary = walked[-1].summary if walked else None
+        if summary is not None and OFFSETS in summary.additional_properties:
+            return parse_offsets(summary.additional_properties[OFFSETS], self._name)
+        if walked:
             raise without_offsets(self._name)
         return {}
+
+    @staticmethod
+    def _since_told(table: Table) -> list[Snapshot]:
+        """The states back to the newest that says how far queues were read; newer are of others."""
+        found = []
+        snapshot = table.current_snapshot()
+        while snapshot is not None:
+            found.append(snapshot)
+            if snapshot.summary and OFFSETS in snapshot.summary.additional_properties:
+                break
+            before = snapshot.parent_snapshot_id
+            snapshot = None if before is None else table.snapshot_by_id(before)
+        return found
 
     def append(self, rows: pa.Table, since: Progress, offsets: Progress) -> None:
         """See `Target`."""
@@ -168,18 +185,26 @@ class IcebergTarget:
             if table is None:
                 return 0
             made = 0
-            for day, count in self._crowded(table, now_s).items():
-                # of the table that is overwritten: another is refused
-                offsets = self._offsets_of(table)
-                of_day = f"{DAY} = '{day}'"
-                table.overwrite(
-                    table.scan(row_filter=of_day).to_arrow(),
-                    overwrite_filter=of_day,
-                    snapshot_properties={OFFSETS: offsets_text(offsets)},
-                )
-                made += count
+            for day, small in self._crowded(table, now_s).items():
+                self._merge(table, day, small)
+                made += len(small)
                 table = self._loaded()
             return made
+
+    def _merge(self, table: Table, day: str, small: set[str]) -> None:
+        """Make one of files of a day, in a commit of the table that was asked: else it fails."""
+        progress = offsets_text(self._offsets_of(table))
+        plan = table.scan(row_filter=f"{DAY} = '{day}'").plan_files()
+        tasks = [task for task in plan if task.file.file_path in small]
+        rows = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue()).to_table(tasks)
+        with (
+            table.transaction() as commit,
+            commit.update_snapshot(snapshot_properties={OFFSETS: progress}).overwrite() as files,
+        ):
+            for task in tasks:
+                files.delete_data_file(task.file)
+            for file in _dataframe_to_data_files(commit.table_metadata, rows, table.io):
+                files.append_data_file(file)
 
     def expire(self, keep_s: float) -> None:
         """See `Target`; files that no state has go when they are so old, whoever has left them."""
@@ -187,12 +212,17 @@ class IcebergTarget:
             table = self._table()
             if table is None:
                 return
-            before_ms = wall_clock_ms() - int(keep_s * 1000)
-            old = {one.snapshot_id for one in table.snapshots() if one.timestamp_ms < before_ms}
-            if old - {table.metadata.current_snapshot_id}:
-                before = datetime.fromtimestamp(before_ms / 1000, UTC).replace(tzinfo=None)
-                table.maintenance.expire_snapshots().older_than(before).commit()
-            sweep(self._loaded(), min(before_ms, wall_clock_ms() - int(IN_FLIGHT_S * 1000)))
+            now_ms, keep_ms = wall_clock_ms(), int(keep_s * 1000)
+            needed = {ref.snapshot_id for ref in table.metadata.refs.values()}
+            needed |= {snapshot.snapshot_id for snapshot in self._since_told(table)}
+            states = {
+                one.snapshot_id: one.timestamp_ms
+                for one in table.snapshots()
+                if one.snapshot_id not in needed
+            }
+            if gone := forgotten(states, now_ms, keep_ms):
+                table.maintenance.expire_snapshots().by_ids(gone).commit()
+            sweep(self._loaded(), now_ms - max(keep_ms, int(IN_FLIGHT_S * 1000)))
 
     def _table(self) -> Table | None:
         try:
@@ -215,7 +245,9 @@ class IcebergTarget:
             self._catalog.create_namespace(self._name.rpartition(".")[0])
         # in one commit: a table without its partitions is never there
         with (
-            self._catalog.create_table_transaction(self._name, self._schema) as creation,
+            self._catalog.create_table_transaction(
+                self._name, self._schema, properties=_PROPERTIES
+            ) as creation,
             creation.update_spec() as update,
         ):
             update.add_field(DAY, IdentityTransform(), DAY)
@@ -238,25 +270,28 @@ class IcebergTarget:
     def _text(self, error: Exception) -> str:
         return f"{self._name}: {without_secrets(error, {}, self._properties)}"
 
-    def _crowded(self, table: Table, now_s: float) -> dict[str, int]:
-        """By day, how many small files it has, where these are to be made one."""
-        small: dict[str, list[float]] = {}
-        sizes: dict[str, int] = {}
+    def _crowded(self, table: Table, now_s: float) -> dict[str, set[str]]:
+        """By day its small files that are to be made one, the oldest first."""
+        small: dict[str, list[tuple[float, int, str]]] = {}
         for entry in self._entries(table):
             file = entry.data_file
-            day = str(file.partition[0])
-            sizes[day] = sizes.get(day, 0) + file.file_size_in_bytes
             if file.file_size_in_bytes < SMALL_SIZE:
                 snapshot = table.snapshot_by_id(entry.snapshot_id or 0)
                 # forgotten are only old ones
                 age_s = math.inf if snapshot is None else now_s - snapshot.timestamp_ms / 1000
-                small.setdefault(day, []).append(age_s)
-        return {
-            day: len(old)
-            for day, old in small.items()
-            if sizes[day] <= _DAY_SIZE_MAX
-            and (len(old) >= SMALL_COUNT or (len(old) > 1 and max(old) >= SMALL_AGE_S))
-        }
+                of_day = small.setdefault(str(file.partition[0]), [])
+                of_day.append((age_s, file.file_size_in_bytes, file.file_path))
+        found: dict[str, set[str]] = {}
+        for day, files in small.items():
+            files.sort(reverse=True)
+            if len(files) >= SMALL_COUNT or (len(files) > 1 and files[0][0] >= SMALL_AGE_S):
+                sizes = itertools.accumulate(size for _, size, _ in files)
+                few = {
+                    file[2] for file, size in zip(files, sizes, strict=True) if size <= MERGED_SIZE
+                }
+                if len(few) > 1:
+                    found[day] = few
+        return found
 
     @staticmethod
     def _entries(table: Table) -> Iterator[ManifestEntry]:

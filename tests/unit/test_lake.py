@@ -20,6 +20,7 @@ from rmqcore.scan import DEFAULT_COLUMNS, read_store
 
 deltalake = pytest.importorskip("deltalake")
 catalogs = pytest.importorskip("pyiceberg.catalog.sql")
+from rmqcore.lake.iceberg_files import forgotten  # noqa: E402 - behind the packages it is for
 from rmqcore.scan.tables import iceberg_properties  # noqa: E402 - behind the packages it is for
 
 pytestmark = pytest.mark.engine
@@ -263,8 +264,8 @@ def test_files_of_forgotten_iceberg_states_go_when_nobody_can_be_about_to_name_t
     assert [path for path in before if not path.exists()] == [stray]
     one.expire(0)
     kinds = [path.suffix for path in before if path.exists()]
-    # the newest state: one file, the manifest and the list that have it; and all descriptions
-    assert (kinds.count(".parquet"), kinds.count(".avro")) == (1, 2)
+    # the newest state: one file, the list of manifests, that which has the file and that of others
+    assert (kinds.count(".parquet"), kinds.count(".avro")) == (1, 3)
     assert len(rows_of(tmp_path / "table", "iceberg")) == 3
     assert one.run_once() == Round(0, 0, 0, 0)
 
@@ -285,13 +286,46 @@ def test_a_compaction_that_is_overtaken_brings_no_row_again(tmp_path, monkeypatc
     assert [row["body"] for row in rows_of(tmp_path / "table", "delta")] == [b"a", b"b"]
 
 
-def test_a_day_that_is_too_large_to_be_read_keeps_its_files(tmp_path, monkeypatch):
-    monkeypatch.setattr("rmqcore.lake.iceberg_target.SMALL_COUNT", 2)
-    monkeypatch.setattr("rmqcore.lake.iceberg_target._DAY_SIZE_MAX", 1)
+def test_iceberg_files_that_memory_does_not_hold_together_are_left(tmp_path, monkeypatch):
+    monkeypatch.setattr("rmqcore.lake.iceberg_target.SMALL_COUNT", 3)
     one = TableFollower(tmp_path / "store", tmp_path / "table", topic="T", table_format="iceberg")
-    for body in (b"a", b"b", b"c"):
-        put(tmp_path / "store", body)
-        assert one.run_once().compacted == 0
+    made = []
+    for number in range(4):
+        put(tmp_path / "store", b"%d" % number)
+        if not number:
+            one.run_once()
+            file = next((tmp_path / "table").rglob("*.parquet"))
+            size = file.stat().st_size * 5 // 2
+            monkeypatch.setattr("rmqcore.lake.iceberg_target.MERGED_SIZE", size)
+        else:
+            made.append(one.run_once().compacted)
+    assert made == [0, 2, 2]
+    rows = rows_of(tmp_path / "table", "iceberg")
+    assert [row["body"] for row in rows] == [b"0", b"1", b"2", b"3"]
+
+
+def test_states_grow_rarer_as_they_grow_old():
+    minute, hour, day = 60_000, 3_600_000, 86_400_000
+    now = 1000 * day - 1
+    states = {number: now - number * minute for number in range(10_080)}
+    kept = sorted(states.keys() - forgotten(states, now, 7 * day))
+    assert kept[:61] == list(range(61))
+    ages = [(now - states[number]) // hour for number in kept[61:]]
+    assert ages[:24] == list(range(1, 25))
+    assert len(kept) == 61 + 24 + 6
+    assert forgotten(states, now, 0) == list(range(1, 10_080))
+
+
+def test_a_state_that_says_how_far_the_table_is_outlives_those_of_others(tmp_path):
+    put(tmp_path / "store", b"a")
+    one = TableFollower(tmp_path / "store", tmp_path / "table", topic="T", table_format="iceberg")
+    one.run_once()
+    catalog = catalogs.SqlCatalog("rmqcore", **iceberg_properties(tmp_path / "table"))
+    for _ in range(2):
+        catalog.load_table("rmq.T").append(catalog.load_table("rmq.T").scan().to_arrow())
+    catalog.close()
+    one.expire(0)
+    assert one.run_once() == Round(0, 0, 0, 0)
 
 
 def test_of_two_followers_one_is_refused(following, monkeypatch):
