@@ -130,6 +130,7 @@ class Cluster(Protocol):
         *,
         call: Call | None = None,
         timeout_ms: float = 3000,
+        since: int = 0,
     ) -> RemotingCommand | Awaitable[RemotingCommand]:
         """Ask a broker.
 
@@ -139,9 +140,12 @@ class Cluster(Protocol):
             caller: in whose name; None in the proxy's own.
             call: who waits for the answer; with it, and so long, the broker may let it wait.
             timeout_ms: for the answer of a broker elsewhere.
+            since: of which release it has to be, an ordinal of MQVersion: an older one would pass
+                over something of the request.
 
         Raises:
-            RefusedError: there is no such broker, or it does not answer. So does what is awaited.
+            RefusedError: there is no such broker, it does not answer, or it is too old. So does
+                what is awaited.
         """
 
     def known_topic(self, name: str) -> TopicView | None:

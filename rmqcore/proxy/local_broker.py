@@ -64,6 +64,7 @@ class LocalBroker:
         *,
         call: Call | None = None,
         timeout_ms: float = 3000,
+        since: int = 0,
     ) -> RemotingCommand | Awaitable[RemotingCommand]:
         """See `Cluster.ask`."""
         server = self._server()

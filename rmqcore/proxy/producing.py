@@ -27,6 +27,7 @@ from rmqcore.proxy.names import topic_name
 from rmqcore.proxy.queue_choice import QueueChoice
 from rmqcore.proxy.transaction_id import TransactionId
 from rmqcore.remoting import RemotingCommand, RequestCode
+from rmqcore.remoting.codes import VERSION_5_0_0
 
 _Response: Final = v2_class("SendMessageResponse")
 _Entry: Final = v2_class("SendResultEntry")
@@ -140,8 +141,10 @@ class ProducerCalls:
         fields = message.fields(view.name, queue_id)
         fields["n"] = broker_name
         request = RemotingCommand(code, fields, message.body)
+        # an older broker would deliver a message at once that is due later
+        since = VERSION_5_0_0 if message.kind is MessageType.DELAY else 0
         return self._cluster.ask(
-            broker_name, request, caller, timeout_ms=_SEND_TIMEOUT_MS
+            broker_name, request, caller, timeout_ms=_SEND_TIMEOUT_MS, since=since
         ), broker_name
 
     # ---- EndTransaction

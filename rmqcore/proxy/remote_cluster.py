@@ -70,6 +70,8 @@ class RemoteCluster:
         self._client = RemotingClient(settings=ClientSettings(tls=tls.client if tls else None))
         self._client.register(RequestCode.CHECK_TRANSACTION_STATE, self._question)
         self._addresses: dict[str, str] = {}
+        #: of which release each address is, as its last answer says
+        self._versions: dict[str, int] = {}
         self._topics: Kept[TopicView] = Kept(_ROUTE_KEPT_S)
         self._groups: Kept[GroupView] = Kept(_GROUP_KEPT_S)
         self._asked: Callable[[str, RemotingCommand], None] | None = None
@@ -90,6 +92,7 @@ class RemoteCluster:
         *,
         call: Call | None = None,
         timeout_ms: float = 3000,
+        since: int = 0,
     ) -> Awaitable[RemotingCommand]:
         """See `Cluster.ask`."""
         address = self._addresses.get(broker_name)
@@ -97,7 +100,30 @@ class RemoteCluster:
             reason = f"broker {broker_name} is not known to the name servers"
             raise RefusedError(Code.INTERNAL_SERVER_ERROR, reason)
         account = self._own if caller is None else caller.account
+        if since and self._versions.get(address, -1) < since:
+            return self._invoke_since(since, address, request, account, timeout_ms)
         return self._invoke(address, request, account, timeout_ms)
+
+    async def _invoke_since(
+        self,
+        since: int,
+        address: str,
+        request: RemotingCommand,
+        account: Account | None,
+        timeout_ms: float,
+    ) -> RemotingCommand:
+        """Ask an address that may be too old, or that no one has asked yet.
+
+        Raises:
+            RefusedError: it is of an older release, or does not answer.
+        """
+        # whatever it answers, it says of which release it is
+        command = RemotingCommand(RequestCode.GET_TOPIC_CONFIG, {"topic": TEMPLATE_TOPIC})
+        version = (await self._invoke(address, command, self._own, timeout_ms)).version
+        if version < since:
+            reason = f"the broker {address} is of an older RocketMQ, which knows no such message"
+            raise RefusedError(Code.VERSION_UNSUPPORTED, reason)
+        return await self._invoke(address, request, account, timeout_ms)
 
     async def _invoke(
         self, address: str, request: RemotingCommand, account: Account | None, timeout_ms: float
@@ -110,16 +136,19 @@ class RemoteCluster:
         if account is not None:
             account.signer.sign(request)
         try:
-            return await self._client.invoke(address, request, timeout_ms)
+            answer = await self._client.invoke(address, request, timeout_ms)
         except RemotingTimeoutError as error:
             raise RefusedError(Code.PROXY_TIMEOUT, str(error)) from error
         except RemotingError as error:
             if isinstance(error, RemotingConnectError):
                 self._forget(address)
             raise RefusedError(Code.INTERNAL_SERVER_ERROR, str(error)) from error
+        self._versions[address] = answer.version
+        return answer
 
     def _forget(self, address: str) -> None:
         """Ask anew where the topics of a broker are that cannot be reached: it may have moved."""
+        self._versions.pop(address, None)
         gone = {name for name, known in self._addresses.items() if known == address}
         self._topics.forget_all(
             lambda topic: any(broker.broker_name in gone for broker in topic.brokers)

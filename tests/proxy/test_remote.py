@@ -15,7 +15,9 @@ from rmqcore.namesrv import NameServer
 from rmqcore.proxy import GrpcServer, RemoteCluster, Service
 from rmqcore.proxy.codes import Code
 from rmqcore.proxy.messages import MessageType, TelemetryCommand
-from rmqcore.remoting import AccessGate
+from rmqcore.remoting import AccessGate, RemotingClient
+from rmqcore.remoting.codes import VERSION_5_0_0
+from rmqcore.world import wall_clock_ms
 
 pytestmark = pytest.mark.engine
 
@@ -154,5 +156,31 @@ def test_a_broker_that_is_gone_is_said_and_found_again_at_another_port(tmp_path)
         assert (await wire.send("T", b"x")).status.code == Code.INTERNAL_SERVER_ERROR
         await served.broker.start()
         assert (await wire.send("U", b"x")).status.code == Code.OK
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("version", [407, 413])
+def test_a_broker_without_a_timer_is_given_no_message_that_is_due_later(
+    tmp_path, monkeypatch, version
+):
+    real = RemotingClient.invoke
+
+    async def invoke(client, address, command, timeout_ms=3000):
+        answer = await real(client, address, command, timeout_ms)
+        answer.version = version
+        return answer
+
+    monkeypatch.setattr(RemotingClient, "invoke", invoke)
+
+    async def scenario(served):
+        wire = await served.connect()
+        due = {"delivery_timestamp": {"seconds": wall_clock_ms() // 1000 + 60}, "message_type": 3}
+        refused = version < VERSION_5_0_0
+        for topic in ("T", "T", "U"):
+            code = (await wire.send(topic, b"later", **due)).status.code
+            assert code == (Code.VERSION_UNSUPPORTED if refused else Code.OK)
+        assert (await wire.send("V", b"now")).status.code == Code.OK
+        assert sum(served.broker.store.max_queue_offset("T", each) for each in range(4)) == 0
 
     run(tmp_path, scenario)
