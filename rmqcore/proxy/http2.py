@@ -25,6 +25,7 @@ from ngh2 import Configuration, Connection, NGH2Error, Role, events
 
 from rmqcore.proxy.calls import Answer, Call, Methods
 from rmqcore.proxy.grpc_status import CallFailedError, GrpcStatus
+from rmqcore.proxy.unfinished import Unfinished
 from rmqcore.remoting.first_bytes import OtherProtocol
 
 logger = logging.getLogger(__name__)
@@ -50,7 +51,7 @@ _RATE: Final = (2_000, 400)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Http2Settings:
-    """The bounds of one connection.
+    """The bounds of a connection, and one of all together.
 
     Attributes:
         stream_max: calls at a time.
@@ -58,6 +59,8 @@ class Http2Settings:
         message_size_max: bytes of one message that is received.
         unfinished_size_max: bytes of all messages of the connection that are not whole yet; the
             call that goes beyond is refused.
+        unfinished_total_max: the same of all connections of a service together; beyond it those
+            that keep the most lose their calls.
         queued_size_max: bytes of answers that the peer's windows keep here, above which new calls
             are refused.
         write_high_size: bytes that wait in the socket's buffer, from which on nothing is read.
@@ -69,6 +72,7 @@ class Http2Settings:
     header_size_max: int = 16 * 1024
     message_size_max: int = 8 * 1024 * 1024
     unfinished_size_max: int = 64 * 1024 * 1024
+    unfinished_total_max: int = 256 * 1024 * 1024
     queued_size_max: int = 32 * 1024 * 1024
     write_high_size: int = 1024 * 1024
     idle_timeout_s: float = 120.0
@@ -83,12 +87,14 @@ class Http2Connection(OtherProtocol):
 
     Attributes:
         peer: `host:port`.
+        unfinished_size: bytes of its messages that are not whole yet.
     """
 
     def __init__(
         self,
         methods: Methods,
         settings: Http2Settings,
+        unfinished: Unfinished,
         on_close: Callable[[OtherProtocol], None] | None = None,
     ) -> None:
         """Make the protocol of a connection that an event loop opens.
@@ -96,6 +102,7 @@ class Http2Connection(OtherProtocol):
         Args:
             methods: by path.
             settings: the bounds.
+            unfinished: what all connections keep together.
             on_close: called when the connection is gone.
         """
         self.peer = ""
@@ -114,7 +121,8 @@ class Http2Connection(OtherProtocol):
         )
         self._calls: dict[int, Call] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._unfinished_size = 0
+        self.unfinished_size = 0
+        self._unfinished = unfinished
         self._write_paused = False
         self._in_turn = False
         self._flush_planned = False
@@ -137,6 +145,7 @@ class Http2Connection(OtherProtocol):
         """Start: see asyncio.Protocol."""
         self._transport = cast("asyncio.Transport", transport)
         self.peer = _address(transport.get_extra_info("peername"))
+        self._unfinished.join(self)
         settings = self._settings
         self._transport.set_write_buffer_limits(high=settings.write_high_size)
         self._http2.initiate_connection(
@@ -190,6 +199,7 @@ class Http2Connection(OtherProtocol):
             self._timer.cancel()
         for call in list(self._calls.values()):
             self._drop(call)
+        self._unfinished.leave(self)
         if not self._gone.done():
             self._gone.set_result(None)
         if self._on_close is not None:
@@ -262,12 +272,12 @@ class Http2Connection(OtherProtocol):
     def _keep(self, call: Call, data: bytes) -> None:
         """Keep what is no whole message yet."""
         call.chunks += data
-        self._unfinished_size += len(data)
+        self._count(len(data))
         if len(call.chunks) >= _PREFIX.size:
             size = self._size_of(call.chunks)
             if not call.method.streams_in and len(call.chunks) > _PREFIX.size + size:
                 raise CallFailedError(GrpcStatus.INTERNAL, "the call has to carry one message")
-        if self._unfinished_size > self._settings.unfinished_size_max:
+        if self.unfinished_size > self._settings.unfinished_size_max:
             reason = "too many large messages at a time in one connection"
             raise CallFailedError(GrpcStatus.RESOURCE_EXHAUSTED, reason)
 
@@ -279,11 +289,21 @@ class Http2Connection(OtherProtocol):
                 break
             call.messages.append(bytes(call.chunks[_PREFIX.size : end]))
             del call.chunks[:end]
-            self._unfinished_size -= _PREFIX.size
+            self._count(-_PREFIX.size)
 
     def consumed(self, size: int) -> None:
         """Note that a streamed message is not kept here any more."""
-        self._unfinished_size -= size
+        self._count(-size)
+
+    def _count(self, size: int) -> None:
+        self.unfinished_size += size
+        self._unfinished.count(size)
+
+    def give_up_unfinished(self) -> None:
+        """End the calls whose message is not whole: all connections together keep too much."""
+        reason = "too many large messages at a time; this connection has the most"
+        for call in [each for each in self._calls.values() if each.chunks]:
+            self.fail(call, GrpcStatus.RESOURCE_EXHAUSTED, reason)
 
     def _whole(self, data: bytes) -> bytes:
         """The message of a call that has one."""
@@ -384,12 +404,12 @@ class Http2Connection(OtherProtocol):
         """Forget a call: it is answered, or nobody waits for that any more."""
         self._calls.pop(call.stream_id, None)
         self._release(call)
-        self._unfinished_size -= sum(map(len, call.messages))
+        self._count(-sum(map(len, call.messages)))
         call.close()
 
     def _release(self, call: Call) -> None:
         """Keep no more what is no whole message yet."""
-        self._unfinished_size -= len(call.chunks)
+        self._count(-len(call.chunks))
         call.chunks = bytearray()
 
     def _plan_flush(self) -> None:

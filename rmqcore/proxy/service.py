@@ -30,6 +30,7 @@ from rmqcore.proxy.producing import ProducerCalls
 from rmqcore.proxy.renewal import Renewals
 from rmqcore.proxy.routes import RouteCalls
 from rmqcore.proxy.transaction_id import TransactionId
+from rmqcore.proxy.unfinished import Unfinished
 from rmqcore.remoting import Account, RemotingCommand, RequestRefusedError
 from rmqcore.remoting.first_bytes import OtherProtocol
 from rmqcore.remoting.permissions import may_end_transaction
@@ -47,7 +48,7 @@ class Service:
     Args:
         cluster: the brokers.
         accounts: who is served, by access key; None serves everybody.
-        settings: the bounds of each connection.
+        settings: the bounds of its connections.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Service:
     ) -> None:
         self._callers = Callers(accounts)
         self._settings = settings or Http2Settings()
+        self._unfinished = Unfinished(self._settings.unfinished_total_max)
         self.renewals = Renewals(cluster)
         self.clients = Clients(cluster, self._client_has_gone)
         self._consuming = ConsumerCalls(cluster, self.renewals, self.clients.note)
@@ -187,7 +189,7 @@ class Service:
         self, on_close: Callable[[OtherProtocol], None] | None = None
     ) -> Http2Connection:
         """The protocol of a connection that begins as HTTP/2 does."""
-        return Http2Connection(self.methods, self._settings, on_close)
+        return Http2Connection(self.methods, self._settings, self._unfinished, on_close)
 
     async def start(self) -> None:
         """Begin what goes on in the background."""

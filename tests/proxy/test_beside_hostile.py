@@ -21,8 +21,8 @@ pytestmark = pytest.mark.measure
 ROUNDS = 200
 #: what a message may take from its send to the receive that waits for it, beside any of them
 AT_MOST_MS = 1000
-#: what the server may keep for one of them, bounds of docs/grpc.md times its connections
-AT_MOST_MIB = 700
+#: what the server may keep for one of them: unfinished messages, and what Python has around them
+AT_MOST_MIB = 400
 CONNECTIONS, STREAMS = 8, 1000
 
 

@@ -6,13 +6,13 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 from ngh2 import NGH2Error
-from patience import TIMEOUT_S
+from patience import TIMEOUT_S, until_async
 from proxy.conftest import Served
 from proxy.wire import Ended, Wire
 
 from rmqcore.proxy import GrpcServer, Http2Settings, LocalBroker, Service
 from rmqcore.proxy.grpc_status import GrpcStatus
-from rmqcore.proxy.messages import SERVICE
+from rmqcore.proxy.messages import SERVICE, v2_class
 
 pytestmark = pytest.mark.engine
 
@@ -181,9 +181,39 @@ def test_messages_that_do_not_become_whole_have_a_bound_together_and_an_end():
         assert statuses[-1] == GrpcStatus.RESOURCE_EXHAUSTED
         assert set(statuses[:4]) == {GrpcStatus.DEADLINE_EXCEEDED}
         (connection,) = served.server._server._others
-        assert connection._unfinished_size == 0
+        assert connection.unfinished_size == 0
 
     run(scenario, unfinished_size_max=220_000, request_timeout_s=0.2)
+
+
+def test_beyond_what_all_may_keep_those_with_the_most_lose_it():
+    async def scenario(served):
+        hostile = [await served.connect() for _ in range(4)]
+        honest = await served.connect()
+        beat = v2_class("HeartbeatRequest")(group={"name": "G" * 100}).SerializeToString()
+        data = struct.pack(">?I", False, len(beat)) + beat
+        small = honest.open(HEARTBEAT)
+        honest.http2.send_data(small.stream_id, data[:50])
+        honest.flush()
+        large = []
+        for wire in hostile:
+            large.append(wire.open(SEND))
+            part = struct.pack(">?I", False, 60_000) + bytes(30_000 + 100 * len(large))
+            wire.http2.send_data(large[-1].stream_id, part)
+            wire.flush()
+        with pytest.raises(Ended) as ended:
+            await large[-1].end()
+        assert ended.value.status == GrpcStatus.RESOURCE_EXHAUSTED
+        assert not large[0].closed
+        honest.http2.send_data(small.stream_id, data[50:], end_stream=True)
+        honest.flush()
+        assert len(await small.end()) == 1
+        # what a connection kept is free when it goes
+        for wire in hostile:
+            await wire.close()
+        await until_async(lambda: served.service._unfinished._size == 0, "nothing is kept")
+
+    run(scenario, unfinished_total_max=100_000)
 
 
 @pytest.mark.parametrize(
@@ -225,7 +255,7 @@ def test_telemetry_that_is_no_command_ends_with_a_status_and_keeps_nothing():
             await stream.end()
         assert ended.value.status == GrpcStatus.INVALID_ARGUMENT
         (connection,) = served.server._server._others
-        await stream.until(lambda: connection._unfinished_size == 0)
+        await stream.until(lambda: connection.unfinished_size == 0)
 
     run(scenario)
 
