@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -96,9 +97,10 @@ def test_the_python_client_over_tls_with_an_account(python_client, tmp_path):
         )
 
 
-def test_the_python_clients_go_on_after_a_kill_and_lose_nothing(python_client, tmp_path):
+def test_the_python_clients_go_on_after_a_kill_and_lose_nothing(python_client, tmp_path, figure):
     options = ("--grpc-port", str(free_port()))
     told = {"sent": [], "received": [], "pushed": []}
+    times = {what: [] for what in told}
 
     def have_more(than):
         return lambda: all(len(bodies) > than[what] + 20 for what, bodies in told.items())
@@ -110,6 +112,7 @@ def test_the_python_clients_go_on_after_a_kill_and_lose_nothing(python_client, t
         for line in lines:
             if line.startswith("{"):
                 one = json.loads(line)
+                times[one["what"]].append(one["at"])
                 told[one["what"]].append(one["body"])
 
     with serving(tmp_path / "store", *options) as (served, facts):
@@ -127,9 +130,13 @@ def test_the_python_clients_go_on_after_a_kill_and_lose_nothing(python_client, t
             served.wait(TIMEOUT_S)
             before = set(told["sent"])
             with serving(tmp_path / "store", *options):
+                ready_s = time.time()
                 until(have_more(counts()), "all of them go on")
                 for what in ("received", "pushed"):
                     until(lambda what=what: before <= set(told[what]), f"all is {what}")
+                for what, each in times.items():
+                    gone_on = min(at for at in each if at >= ready_s) - ready_s
+                    figure(f"{what} after the server is ready again", gone_on, "s")
         finally:
             going.kill()
             going.wait(TIMEOUT_S)
