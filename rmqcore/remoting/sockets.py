@@ -81,6 +81,8 @@ def hold_port(host: str, port: int = 0) -> socket.socket:
     try:
         # with this option on both sides, bound and listening sockets share a port
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if holder.family == socket.AF_INET6:
+            holder.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         holder.bind((host, port))
     except OSError as error:
         holder.close()
