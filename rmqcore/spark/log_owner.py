@@ -148,11 +148,19 @@ def _called(
         sleep(_LOCK_POLL_S)
 
 
+def forget_attempts(folder: Path) -> None:
+    """Remove what tasks have staged that were tried again, or ran twice; their job is appended."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def abort_staged(store_path: str, name: str, folder: Path) -> None:
     """Remove what a failed job has staged, unless the ledger has decided that it is appended.
+
+    An owner that does not answer any more may be appending it: then all stays, for a week.
 
     Raises:
         StoreError: the ledger cannot be read.
     """
-    if not Ledger(staging_root(store_path), name).is_appending:
+    root = staging_root(store_path)
+    if not is_under_way(root) and not Ledger(root, name).is_appending:
         shutil.rmtree(folder, ignore_errors=True)

@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from pyspark.sql.types import StructType
 
 from rmqcore.errors import ConfigError, StoreError
-from rmqcore.spark.log_owner import abort_staged, append_staged
+from rmqcore.spark.log_owner import abort_staged, append_staged, forget_attempts
 from rmqcore.spark.options import WriteOptions
 from rmqcore.spark.write import RowStager, Staged, staged_files
 
@@ -48,6 +48,8 @@ class RmqStreamWriter(DataSourceStreamArrowWriter):
             files,
             lock_timeout_s=self.options.lock_timeout_s,
         )
+        for folder in {Path(file.path).parent for file in files}:
+            forget_attempts(folder)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Forget what the tasks have staged."""

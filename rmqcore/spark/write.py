@@ -17,7 +17,13 @@ from pyspark.sql.types import StructType
 
 from rmqcore.errors import ConfigError, MessageIllegalError, RowIllegalError
 from rmqcore.native.columns._table_rows import WRITTEN
-from rmqcore.spark.log_owner import abort_staged, append_staged, check_free, config_of
+from rmqcore.spark.log_owner import (
+    abort_staged,
+    append_staged,
+    check_free,
+    config_of,
+    forget_attempts,
+)
 from rmqcore.spark.options import WriteOptions, unknown
 from rmqcore.spark.schema import spark_schema
 from rmqcore.store.append_ledger import anonymous_name, job_name, staging_root
@@ -155,6 +161,7 @@ class RmqWriter(DataSourceArrowWriter):
             staged_files(list(messages)),
             lock_timeout_s=self.options.lock_timeout_s,
         )
+        forget_attempts(self.stager.folder)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Forget what the tasks have staged."""

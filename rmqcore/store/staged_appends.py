@@ -66,6 +66,9 @@ def append_staged(
         if ledger.is_appending:
             appended = _resume(store, ledger)
         if not ledger.is_done(number):
+            for file in files:
+                # one that is gone, or cut, is found before any of the others is appended
+                file.records()
             appended += _append(store, ledger, number, files, 0)
         forget_staged(files)
         _remove_stale(root)

@@ -13,7 +13,13 @@ import rmqcore
 from rmqcore import open_shared, open_store
 from rmqcore.broker import Broker
 from rmqcore.errors import StoreError, StoreLockedError
-from rmqcore.spark.log_owner import append_staged, check_free, config_of, finish_appends
+from rmqcore.spark.log_owner import (
+    abort_staged,
+    append_staged,
+    check_free,
+    config_of,
+    finish_appends,
+)
 from rmqcore.store.append_ledger import anonymous_name, appending, staging_root
 from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.store.sharing.place import APPENDS_SOCKET_NAME
@@ -142,6 +148,44 @@ def test_an_owner_that_takes_no_puts_begins_no_append(store_path, staged, monkey
         with pytest.raises(StoreError, match="nothing was appended: the disk is full"):
             append_staged(str(store_path), None, "job", 0, staged)
         assert appending(staging_root(str(store_path))) == []
+
+
+def test_a_file_that_is_gone_is_found_before_the_others_are_appended(store_path, staged):
+    Path(staged[2].path).unlink()
+    with open_shared(store_path) as owner:
+        with pytest.raises(StoreError, match="the staged rows are gone"):
+            append_staged(str(store_path), None, anonymous_name(), 0, staged)
+        assert owner.queues() == []
+        check_free(str(store_path), repeatable=False)
+
+
+def test_a_job_that_fails_while_its_owner_appends_leaves_the_owner_its_files(
+    store_path, staged, at_piece
+):
+    folder = Path(staged[0].path).parent
+    # of another job than the ledger is about: the owner has not begun it
+    at_piece(lambda *_: abort_staged(str(store_path), "job-2", folder))
+    with open_shared(store_path) as owner:
+        append_staged(str(store_path), None, "job", 0, staged)
+        assert once(owner)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_commit_removes_what_tasks_left_that_ran_twice(store_path, stream):
+    types = pytest.importorskip("pyspark.sql.types")
+    from rmqcore.spark.options import write_options
+    from rmqcore.spark.stream_write import RmqStreamWriter
+    from rmqcore.spark.write import RmqWriter, Staged
+
+    options = write_options({"path": str(store_path), "topic": "T"})
+    schema = types.StructType([types.StructField("body", types.StringType())])
+    kind = RmqStreamWriter if stream else RmqWriter
+    writer = kind(schema, options, overwrite=False)
+    tried = [stage(writer.stager.folder / f"0-{n}.rows", {"body": ["a"]}) for n in range(2)]
+    writer.commit([Staged(tried[1], 0, "query")], *([0] if stream else []))
+    assert not writer.stager.folder.exists()
+    with open_store(store_path, mode="r") as store:
+        assert [m.body for m in store.messages()] == [b"a"]
 
 
 @pytest.mark.parametrize("place", ["{outside}", "../../kept", "link/kept"])
