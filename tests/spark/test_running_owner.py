@@ -12,6 +12,7 @@ from staged_rows import stage
 import rmqcore
 from rmqcore import open_shared, open_store
 from rmqcore.broker import Broker
+from rmqcore.config import load_config
 from rmqcore.errors import StoreError, StoreLockedError
 from rmqcore.spark.log_owner import (
     abort_staged,
@@ -244,6 +245,17 @@ def test_when_the_owner_is_killed_in_the_middle_the_next_one_appends_the_rest(
         assert owner.wait() == 9
     with open_store(store_path, mode="r") as store:
         assert once(store)
+
+
+@pytest.mark.parametrize("asked", [None, True, False])
+def test_a_log_that_is_opened_for_one_append_is_not_warmed_unless_asked_for(
+    store_path, staged, at_piece, asked
+):
+    config = None if asked is None else load_config(None, warm_mapped_file_enable=asked)
+    seen = set()
+    at_piece(lambda store, _: seen.add(store.config.warm_mapped_file_enable))
+    append_staged(str(store_path), config, "job", 0, staged)
+    assert seen == {bool(asked)}
 
 
 # ---- a broker

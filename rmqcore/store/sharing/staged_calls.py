@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from rmqcore.config import StoreConfig
+from rmqcore.config import StoreConfig, load_config
 from rmqcore.store.consume.holders import new_holder
 from rmqcore.store.opening import open_store
 from rmqcore.store.sharing.calls import method_of, request_of, result_of
@@ -62,7 +62,7 @@ def call_owner(
             settings={},
         ) as shared:
             return cast("SharedStoreHandle", shared).call_by_name(method, *args)
-    with open_store(path, config=config) as store:
+    with open_store(path, config=_for_one_append(config)) as store:
         return method_of(store, method)(*args)
 
 
@@ -88,6 +88,18 @@ def owner_config(store_path: str | os.PathLike[str]) -> StoreConfig | None:
         except ChannelLostError:
             continue
     return None
+
+
+def _for_one_append(config: ConfigSource) -> StoreConfig:
+    """Settings of a store that is closed again behind one append.
+
+    Its log's next file is not made resident ahead of need: nobody waits for a single put, and to
+    fill pages that are then not written takes as much processor time as the append.
+    """
+    loaded = load_config(config)
+    if "warm_mapped_file_enable" in loaded.explicit:
+        return loaded
+    return load_config(loaded, warm_mapped_file_enable=False)
 
 
 def _connected(path: Path, socket_name: str) -> OwnerChannel | None:
