@@ -25,6 +25,7 @@ from rmqcore.errors import ArgumentError, MessageIllegalError
 from rmqcore.message import Message, ReceivedMessage
 from rmqcore.native.format._numbers import PROPERTIES_SIZE_MAX, SysFlag
 from rmqcore.remoting import RequestCode
+from rmqcore.remoting.send_header import under_letters
 from rmqcore.world import wall_clock_ms
 
 BODY_SIZE_MAX = 4 * 1024 * 1024
@@ -62,21 +63,27 @@ class Outgoing:
     sys_flag: int = 0
 
     def fields(self, group: str, queue_id: int) -> dict[str, str]:
-        """The header under its short names. Source: SendMessageRequestHeaderV2."""
-        return {
-            "a": group,
-            "b": self.topic,
-            "c": AUTO_CREATE_TOPIC,
-            "d": _NEW_TOPIC_QUEUES,
-            "e": str(queue_id),
-            "f": str(self.sys_flag),
-            "g": str(wall_clock_ms()),
-            "h": "0",
-            "i": encode_properties(self.properties).decode(),
-            "j": "0",
-            "k": "false",
-            "m": "true" if self.is_batch else "false",
+        """The header under its letters. Source: SendMessageRequestHeaderV2.
+
+        Args:
+            group: the producer's.
+            queue_id: queue of the topic at the broker that is asked.
+        """
+        fields = {
+            "producerGroup": group,
+            "topic": self.topic,
+            "defaultTopic": AUTO_CREATE_TOPIC,
+            "defaultTopicQueueNums": _NEW_TOPIC_QUEUES,
+            "queueId": str(queue_id),
+            "sysFlag": str(self.sys_flag),
+            "bornTimestamp": str(wall_clock_ms()),
+            "flag": "0",
+            "properties": encode_properties(self.properties).decode(),
+            "reconsumeTimes": "0",
+            "unitMode": "false",
+            "batch": "true" if self.is_batch else "false",
         }
+        return under_letters(fields)
 
     @property
     def is_batch(self) -> bool:
@@ -107,7 +114,12 @@ class Outgoing:
         self.sys_flag |= SysFlag.TRANSACTION_PREPARED
 
     def ask_for_reply(self, client_id: str, timeout_ms: float) -> str:
-        """Let a consumer reply; returns what the reply will be known by."""
+        """Let a consumer reply; returns what the reply will be known by.
+
+        Args:
+            client_id: of the client that the broker passes the reply to.
+            timeout_ms: how long the reply is of use to anybody.
+        """
         correlation_id = token_hex(16)
         self.properties |= {
             "CORRELATION_ID": correlation_id,
@@ -118,7 +130,12 @@ class Outgoing:
 
     @staticmethod
     def result_of(result: SendResult, state: TransactionState) -> SendResult:
-        """The result of a transaction that has ended."""
+        """The result of a transaction that has ended.
+
+        Args:
+            result: of the half message's send.
+            state: how the transaction has ended.
+        """
         return replace(result, transaction_id=result.message_id, transaction_state=state)
 
 
@@ -135,6 +152,17 @@ def outgoing(
     compress_above: int | None,
 ) -> Outgoing:
     """One message.
+
+    Args:
+        topic: where it goes.
+        body: as the application gives it.
+        tags: filter tag, or None.
+        keys: look-up keys; a str is one key.
+        properties: the application's own; none that RocketMQ uses itself.
+        delay_level: 0 for none, else the broker's level.
+        deliver_at_ms: Unix time before which nobody gets it; None for at once.
+        unique_id: what the message is known by.
+        compress_above: bodies from this many bytes on are compressed with zlib; None for none.
 
     Raises:
         MessageIllegalError: it breaks a limit.
@@ -167,6 +195,11 @@ def _all_properties(message: Message) -> dict[str, str]:
 
 def batch_of(topic: str, messages: Iterable[bytes | Message], ids: UniqueIds) -> Outgoing:
     """Several messages of one topic, as one request.
+
+    Args:
+        topic: of all messages.
+        messages: a body stands for a message without anything else.
+        ids: makes the id of each.
 
     Raises:
         MessageIllegalError: they cannot be sent together, or one breaks a limit.
@@ -231,6 +264,11 @@ def _batch_with(body: bytes, context: Mapping[str, str], size: int) -> tuple[byt
 
 def reply_to(message: ReceivedMessage, body: bytes, ids: UniqueIds) -> Outgoing:
     """The answer to a message that asks for one. Source: MessageUtil, createReplyMessage.
+
+    Args:
+        message: that was received, and asks for a reply.
+        body: of the reply.
+        ids: makes its id.
 
     Raises:
         ArgumentError: it is no message that was received.

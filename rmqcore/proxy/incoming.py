@@ -26,6 +26,7 @@ from rmqcore.proxy.properties import (
     TRANSACTION,
     UNIQUE_KEY,
 )
+from rmqcore.remoting.send_header import under_letters
 from rmqcore.world import wall_clock_ms
 
 BODY_SIZE_MAX: Final = 4 * 1024 * 1024
@@ -65,21 +66,22 @@ class Incoming:
     body: bytes
 
     def fields(self, topic: str, queue_id: int) -> dict[str, str]:
-        """The header of 310 under its short names. Source: SendMessageRequestHeaderV2."""
-        return {
-            "a": topic,
-            "b": topic,
-            "c": "",
-            "d": "0",
-            "e": str(queue_id),
-            "f": str(self.sys_flag),
-            "g": str(self.born_ms),
-            "h": "0",
-            "i": self.properties,
-            "j": "0",
-            "k": "false",
-            "m": "false",
+        """The header of 310 under its letters. Source: SendMessageRequestHeaderV2."""
+        fields = {
+            "producerGroup": topic,
+            "topic": topic,
+            "defaultTopic": "",
+            "defaultTopicQueueNums": "0",
+            "queueId": str(queue_id),
+            "sysFlag": str(self.sys_flag),
+            "bornTimestamp": str(self.born_ms),
+            "flag": "0",
+            "properties": self.properties,
+            "reconsumeTimes": "0",
+            "unitMode": "false",
+            "batch": "false",
         }
+        return under_letters(fields)
 
 
 def incoming(message: V2Message, topic: str) -> Incoming:

@@ -19,6 +19,7 @@ from rmqcore.remoting._json_header cimport Out, add, add_number
 from rmqcore.errors import MessageIllegalError, StoreError
 from rmqcore.native.format._numbers import SysFlag
 from rmqcore.remoting import LaterAnswers, RequestCode
+from rmqcore.remoting.send_header import SEND_LETTERS
 
 cdef extern from "Python.h":
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
@@ -28,22 +29,26 @@ cdef enum:
     BACKSLASH = 92
     VALUE_END = 2       # behind a property's value
     BATCH_MOST = 4 << 20  # bytes, the ids of whose messages fit into the header of an answer
-    # names of a header's fields, counted from 'a'
-    GROUP = 0
-    TOPIC = 1
-    QUEUE_ID = 4
-    SYS_FLAG = 5
-    BORN = 6
-    MESSAGE_FLAG = 7
-    PROPERTIES = 8
-    RECONSUMED = 9
-    RECONSUME_MAX = 11
-    BATCH = 12
 
+# slots of a header's fields
+cdef int GROUP = slot_named("producerGroup")
+cdef int TOPIC = slot_named("topic")
+cdef int QUEUE_ID = slot_named("queueId")
+cdef int SYS_FLAG = slot_named("sysFlag")
+cdef int BORN = slot_named("bornTimestamp")
+cdef int MESSAGE_FLAG = slot_named("flag")
+cdef int PROPERTIES = slot_named("properties")
+cdef int RECONSUMED = slot_named("reconsumeTimes")
+cdef int RECONSUME_MAX = slot_named("maxReconsumeTimes")
+cdef int BATCH = slot_named("batch")
 cdef int SEND = int(RequestCode.SEND_MESSAGE_V2)
 cdef int SEND_BATCH = int(RequestCode.SEND_BATCH_MESSAGE)
 # what a plain send has not got
 cdef int64_t NOT_PLAIN = SysFlag.HOSTS_V6 | SysFlag.TRANSACTION_MASK
+
+
+cdef int slot_named(str name) except -1:
+    return ord(SEND_LETTERS[name]) - ord("a")
 
 
 cdef int letter_slot(const Part* name) noexcept nogil:

@@ -8,6 +8,7 @@ from posix.strings cimport strncasecmp
 
 from rmqcore.message import RETRY_PREFIX as _RETRY_PREFIX
 from rmqcore.remoting import RequestCode
+from rmqcore.remoting.send_header import SEND_LETTERS
 
 cdef extern from "Python.h":
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
@@ -18,33 +19,25 @@ cdef enum:
     VALUE_END = 2       # behind its value
     MAX_DIGITS = 18
 
-#: names of a header field: in request 10 (SEND_MESSAGE), in request 310 (SEND_MESSAGE_V2)
-cdef tuple GROUP = ("producerGroup", "a")
-cdef tuple TOPIC = ("topic", "b")
-cdef tuple DEFAULT_TOPIC = ("defaultTopic", "c")
-cdef tuple DEFAULT_QUEUES = ("defaultTopicQueueNums", "d")
-cdef tuple QUEUE_ID = ("queueId", "e")
-cdef tuple SYS_FLAG = ("sysFlag", "f")
-cdef tuple BORN = ("bornTimestamp", "g")
-cdef tuple FLAG = ("flag", "h")
-cdef tuple PROPERTIES = ("properties", "i")
-cdef tuple RECONSUMED = ("reconsumeTimes", "j")
-cdef tuple RECONSUME_MAX = ("maxReconsumeTimes", "l")
-cdef tuple BATCH = ("batch", "m")
-cdef tuple NAMES = (
-    GROUP,
-    TOPIC,
-    DEFAULT_TOPIC,
-    DEFAULT_QUEUES,
-    QUEUE_ID,
-    SYS_FLAG,
-    BORN,
-    FLAG,
-    PROPERTIES,
-    RECONSUMED,
-    RECONSUME_MAX,
-    BATCH,
-)
+
+cdef tuple both_names(str name):
+    """A header field's name in request 10 (SEND_MESSAGE), and in request 310 (SEND_MESSAGE_V2)."""
+    return name, SEND_LETTERS[name]
+
+
+cdef tuple GROUP = both_names("producerGroup")
+cdef tuple TOPIC = both_names("topic")
+cdef tuple DEFAULT_TOPIC = both_names("defaultTopic")
+cdef tuple DEFAULT_QUEUES = both_names("defaultTopicQueueNums")
+cdef tuple QUEUE_ID = both_names("queueId")
+cdef tuple SYS_FLAG = both_names("sysFlag")
+cdef tuple BORN = both_names("bornTimestamp")
+cdef tuple FLAG = both_names("flag")
+cdef tuple PROPERTIES = both_names("properties")
+cdef tuple RECONSUMED = both_names("reconsumeTimes")
+cdef tuple RECONSUME_MAX = both_names("maxReconsumeTimes")
+cdef tuple BATCH = both_names("batch")
+cdef dict LONG_NAMES = {letter: name for name, letter in SEND_LETTERS.items()}
 cdef int SEND_BATCH = int(RequestCode.SEND_BATCH_MESSAGE)
 
 
@@ -52,8 +45,7 @@ cdef object under_long_names(object request):
     """The request with long names, for the words of a refusal and for what is no digit."""
     fields = request.ext_fields
     if "b" in fields:
-        long_names = {short: name for name, short in NAMES}
-        request.ext_fields = {long_names.get(name, name): fields[name] for name in fields}
+        request.ext_fields = {LONG_NAMES.get(name, name): fields[name] for name in fields}
     return request
 
 
