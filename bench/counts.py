@@ -60,17 +60,18 @@ def encode_record(count: int) -> Callable[[], None]:
 
 def tail_put(count: int) -> Callable[[], None]:
     """One message into a mapped log, receipt included: what `store.put` does."""
+    from rmqcore.message import Message
     from rmqcore.native.log._tail import LogTail
 
     tail = LogTail("127.0.0.1:10911", 4 << 20)
     tail.attach(bytearray(512 * _TURNS * (count + 1)), 0, 0)
     tail.writable = True
     tail.fixed_time_ms = _TIME_MS
-    body = b"x" * 256
+    message = Message("T", b"x" * 256, tags="TagA", keys="K1")
 
     def run() -> None:
         for _ in range(count):
-            receipt = tail.put("T", body, 0, "TagA", "K1", None, 0, 0, 0, None, None, 0, 0)
+            receipt = tail.put_message(message)
         assert not isinstance(receipt, int)
 
     return run

@@ -17,7 +17,7 @@ from libc.string cimport memcpy
 from rmqcore.native.format._bytes cimport load_i16, load_i32, store_i16, store_i32
 from rmqcore.native.format._encoder cimport NO_PROBLEM, RecordEncoder
 from rmqcore.native.format._layout cimport *
-from rmqcore.native.format._message cimport Message, keys_read_once
+from rmqcore.native.format._message cimport Message, fill_numbers, keys_read_once
 from rmqcore.native.format._record cimport (
     PropertyWalk, RecordFields, RecordHead, Slice, bytes_t, check_body_crc, check_crc_property,
     java_hash_step, next_property, read_head, record_size, rmq_crc32, rmq_crc32_by_table,
@@ -156,17 +156,12 @@ def encode_record(
     fields.store_host = <bytes_t>PyBytes_AS_STRING(store_host)
     fields.store_host_size = <int32_t>len(store_host)
     fields.properties_size = <int32_t>encoder.properties_size
-    fields.queue_id = message.queue_id
-    fields.flag = message.flag
-    fields.sys_flag = message.sys_flag
-    fields.reconsume_times = message.reconsume_times
+    fill_numbers(&fields, message)
     fields.queue_offset = queue_offset
     if (message.sys_flag & TRANSACTION_MASK) not in (0, TRANSACTION_COMMIT):
         fields.queue_offset = 0
     fields.phy_offset = phy_offset
-    fields.born_timestamp = message.born_timestamp_ms
     fields.store_timestamp = store_timestamp_ms
-    fields.prepared_transaction_offset = message.prepared_transaction_offset
     total = record_size(&fields)
     record = PyBytes_FromStringAndSize(NULL, total)
     at = <uint8_t*>PyBytes_AS_STRING(record)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypedDict
 
 from rmqcore._codec import decode_message_id, encode_message_id
 from rmqcore.native.format._message import Message, MessageExt, StoredCopy
@@ -16,11 +16,14 @@ __all__ = [
     "DEAD_LETTER_PREFIX",
     "EXPIRES_MS",
     "RETRY_PREFIX",
+    "BatchSettings",
     "GetMessageResult",
     "Lease",
+    "LeaseSettings",
     "Message",
     "MessageExt",
     "PutMessageResult",
+    "PutSettings",
     "QueryMessageResult",
     "QueueLag",
     "ReceivedMessage",
@@ -53,6 +56,34 @@ _SPARE: Final = (
 )
 #: A copy's properties have at most this many bytes, as the store may add its checksum of 19.
 _ROOM: Final = PROPERTIES_SIZE_MAX - 19
+
+
+class SharedSettings(TypedDict, total=False):
+    """What a put may say of a message, and also of all messages of a batch; see `Message`."""
+
+    queue_id: int
+    sys_flag: int
+    born_timestamp_ms: int
+    born_host: str | None
+    store_host: str | None
+    reconsume_times: int
+
+
+class PutSettings(SharedSettings, total=False):
+    """The arguments of `MessagePutter.put` that come by name; what they are, it says."""
+
+    tags: str | None
+    keys: str | Iterable[str] | None
+    properties: Mapping[str, str] | None
+    delay_level: int
+    flag: int
+    prepared_transaction_offset: int
+
+
+class BatchSettings(SharedSettings, total=False):
+    """The arguments of `Writing.put_messages` that come by name; what they are, it says."""
+
+    topic: str | None
 
 
 class Sql(str):
@@ -333,6 +364,18 @@ class Lease(NamedTuple):
     attempt: int
     due_ms: int
     phy_offset: int = -1
+
+
+class LeaseSettings(TypedDict, total=False):
+    """The arguments of `MessageStore.lease` that come by name; what they are, it says."""
+
+    holder: str
+    max_messages: int
+    lease_ms: int
+    timeout_ms: float | None
+    max_reconsume_times: int
+    by_priority: bool
+    drop_expired: bool
 
 
 class QueueLag(NamedTuple):

@@ -35,10 +35,13 @@ from rmqcore.world import REAL, World
 if TYPE_CHECKING:
     from rmqcore.files.store_trace import TraceRow
     from rmqcore.message import (
+        BatchSettings,
         Lease,
+        LeaseSettings,
         Message,
         MessageExt,
         PutMessageResult,
+        PutSettings,
         QueueLag,
         ReceivedMessage,
     )
@@ -48,7 +51,6 @@ if TYPE_CHECKING:
     from rmqcore.status import Durability, DurabilityName
     from rmqcore.store.parts.put_columns_result import PutColumnsResult
     from rmqcore.store.parts.slave_waits import SlaveWaits
-    from rmqcore.store.parts.writing import BatchSettings, PutSettings
 
 
 @in_the_words_of(
@@ -140,27 +142,11 @@ class DefaultMessageStore(MessagePutter, ReadableStore):
         self,
         messages: Iterable[Message] | bytes,
         *,
-        topic: str | None = None,
-        queue_id: int = 0,
-        sys_flag: int = 0,
-        born_timestamp_ms: int = 0,
-        born_host: str | None = None,
-        store_host: str | None = None,
-        reconsume_times: int = 0,
         durability: Durability | DurabilityName | None = None,
+        **settings: Unpack[BatchSettings],
     ) -> PutMessageResult:
         """See `Writing.put_messages`."""
-        return self.parts.writing.put_messages(
-            messages,
-            topic=topic,
-            queue_id=queue_id,
-            sys_flag=sys_flag,
-            born_timestamp_ms=born_timestamp_ms,
-            born_host=born_host,
-            store_host=store_host,
-            reconsume_times=reconsume_times,
-            durability=durability,
-        )
+        return self.parts.writing.put_messages(messages, durability=durability, **settings)
 
     async def put_async(
         self,
@@ -312,53 +298,19 @@ class DefaultMessageStore(MessagePutter, ReadableStore):
         self,
         group: str,
         subscriptions: Mapping[str, str],
-        *,
-        holder: str = "",
-        max_messages: int = 32,
-        lease_ms: int = 30_000,
-        timeout_ms: float | None = 0,
-        max_reconsume_times: int = 16,
-        by_priority: bool = False,
-        drop_expired: bool = False,
+        **settings: Unpack[LeaseSettings],
     ) -> list[ReceivedMessage]:
-        """See `Consuming.lease`."""
-        return self.parts.consuming.lease(
-            group,
-            subscriptions,
-            holder=holder,
-            max_messages=max_messages,
-            lease_ms=lease_ms,
-            timeout_ms=timeout_ms,
-            max_reconsume_times=max_reconsume_times,
-            by_priority=by_priority,
-            drop_expired=drop_expired,
-        )
+        """See `MessageStore.lease`."""
+        return self.parts.consuming.lease(group, subscriptions, **settings)
 
     async def lease_async(
         self,
         group: str,
         subscriptions: Mapping[str, str],
-        *,
-        holder: str = "",
-        max_messages: int = 32,
-        lease_ms: int = 30_000,
-        timeout_ms: float | None = 0,
-        max_reconsume_times: int = 16,
-        by_priority: bool = False,
-        drop_expired: bool = False,
+        **settings: Unpack[LeaseSettings],
     ) -> list[ReceivedMessage]:
-        """See `Consuming.lease_async`."""
-        return await self.parts.consuming.lease_async(
-            group,
-            subscriptions,
-            holder=holder,
-            max_messages=max_messages,
-            lease_ms=lease_ms,
-            timeout_ms=timeout_ms,
-            max_reconsume_times=max_reconsume_times,
-            by_priority=by_priority,
-            drop_expired=drop_expired,
-        )
+        """See `MessageStore.lease_async`."""
+        return await self.parts.consuming.lease_async(group, subscriptions, **settings)
 
     def acknowledge(self, group: str, leases: Iterable[Lease]) -> int:
         """See `Consuming.acknowledge`."""

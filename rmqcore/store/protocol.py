@@ -15,11 +15,14 @@ from rmqcore.config import StoreConfig
 from rmqcore.files.config_tables import TopicConfigTable
 from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
 from rmqcore.message import (
+    BatchSettings,
     GetMessageResult,
     Lease,
+    LeaseSettings,
     Message,
     MessageExt,
     PutMessageResult,
+    PutSettings,
     QueryMessageResult,
     QueueLag,
     ReceivedMessage,
@@ -33,7 +36,6 @@ if TYPE_CHECKING:
     from rmqcore.native.format._wire_message import WireMessage
     from rmqcore.store.parts.iteration import OnDamage
     from rmqcore.store.parts.put_columns_result import PutColumnsResult
-    from rmqcore.store.parts.writing import BatchSettings, PutSettings
 
 
 @runtime_checkable
@@ -65,19 +67,8 @@ class MessageStore(Protocol):
         topic: str,
         body: Buffer,
         *,
-        queue_id: int = 0,
-        tags: str | None = None,
-        keys: str | Iterable[str] | None = (),
-        properties: Mapping[str, str] | None = None,
-        delay_level: int = 0,
-        flag: int = 0,
-        sys_flag: int = 0,
-        born_timestamp_ms: int = 0,
-        born_host: str | None = None,
-        store_host: str | None = None,
-        reconsume_times: int = 0,
-        prepared_transaction_offset: int = 0,
         durability: Durability | DurabilityName | None = None,
+        **settings: Unpack[PutSettings],
     ) -> PutMessageResult:
         """Store one message; raises when it is not stored as was asked.
 
@@ -101,14 +92,8 @@ class MessageStore(Protocol):
         self,
         messages: Iterable[Message] | bytes,
         *,
-        topic: str | None = None,
-        queue_id: int = 0,
-        sys_flag: int = 0,
-        born_timestamp_ms: int = 0,
-        born_host: str | None = None,
-        store_host: str | None = None,
-        reconsume_times: int = 0,
         durability: Durability | DurabilityName | None = None,
+        **settings: Unpack[BatchSettings],
     ) -> PutMessageResult:
         """Store several messages of one queue back to back, all or none.
 
@@ -388,7 +373,32 @@ class MessageStore(Protocol):
     ) -> list[ReceivedMessage]:
         """Hand out messages of some topics to one of a group's consumers, for a time.
 
-        See `Consuming.lease` for arguments and errors.
+        Nobody else of the group gets them before that time is over. What comes again comes before
+        what is newer in its queue. A group that is new begins with the oldest message.
+
+        Args:
+            group: the consumers that share the messages.
+            subscriptions: topic -> ``*``, tags such as ``a || b``, or `Sql`; the group's retry
+                topic belongs to them.
+            holder: who takes them, see `release_leases`.
+            max_messages: at most this many.
+            lease_ms: for how long, milliseconds.
+            timeout_ms: how long to wait when there is none; 0 not at all, None without end.
+            max_reconsume_times: a message that was handed out once, and this many times again, goes
+                to the group's dead-letter topic.
+            by_priority: queues with higher ids first, always; else they take turns.
+            drop_expired: what has a property EXPIRES_MS with a Unix time in milliseconds that has
+                come is acknowledged in place of being handed out.
+
+        Returns:
+            the messages; ``place`` of each is its `Lease`. None in time: an empty list.
+
+        Raises:
+            ArgumentError: an argument is not what it should be.
+            DiskFullError: there is no room to write the leases down; nothing is handed out.
+            StoreClosedError: the store is closed, or was closed meanwhile.
+
+        Source: RocketMQ broker/processor/PopMessageProcessor.java.
         """
         ...
 
@@ -396,14 +406,7 @@ class MessageStore(Protocol):
         self,
         group: str,
         subscriptions: Mapping[str, str],
-        *,
-        holder: str = "",
-        max_messages: int = 32,
-        lease_ms: int = 30_000,
-        timeout_ms: float | None = 0,
-        max_reconsume_times: int = 16,
-        by_priority: bool = False,
-        drop_expired: bool = False,
+        **settings: Unpack[LeaseSettings],
     ) -> list[ReceivedMessage]:
         """As `lease`, without blocking the event loop while there is none."""
         ...

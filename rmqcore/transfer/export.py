@@ -74,7 +74,12 @@ class ExportedPart:
 
 
 def body_fields(name: str, body: bytes) -> dict[str, str]:
-    """A body for JSON: under its name where it is UTF-8 text, else with ``_base64`` behind it."""
+    """A body for JSON: under its name where it is UTF-8 text, else with ``_base64`` behind it.
+
+    Args:
+        name: of the field.
+        body: the bytes.
+    """
     try:
         return {name: body.decode("utf-8")}
     except UnicodeDecodeError:
@@ -83,28 +88,10 @@ def body_fields(name: str, body: bytes) -> dict[str, str]:
 
 def message_fields(message: MessageExt) -> dict[str, Any]:
     """A message for JSON, under the names of its attributes; the body as it is stored."""
-    return {
-        "topic": message.topic,
-        "queue_id": message.queue_id,
-        "queue_offset": message.queue_offset,
-        "phy_offset": message.phy_offset,
-        "store_size": message.store_size,
-        "message_id": message.message_id,
-        "unique_key": message.unique_key,
-        "keys": list(message.keys),
-        "tags": message.tags,
-        "flag": message.flag,
-        "sys_flag": message.sys_flag,
-        "born_timestamp_ms": message.born_timestamp_ms,
-        "store_timestamp_ms": message.store_timestamp_ms,
-        "born_host": message.born_host,
-        "store_host": message.store_host,
-        "reconsume_times": message.reconsume_times,
-        "prepared_transaction_offset": message.prepared_transaction_offset,
-        "body_crc": message.body_crc,
-        "properties": message.properties,
-        **body_fields("body", message.body),
-    }
+    fields = message.to_dict()
+    fields["keys"] = list(message.keys)
+    body = fields.pop("body")
+    return fields | body_fields("body", body)
 
 
 def messages(
@@ -151,7 +138,12 @@ def messages(
 
 
 def write_jsonl(stream: BinaryIO, found: Iterable[MessageExt]) -> int:
-    """Write messages as lines of JSON; how many there were."""
+    """Write messages as lines of JSON; how many there were.
+
+    Args:
+        stream: gets UTF-8; it stays open.
+        found: the messages.
+    """
     count = 0
     for message in found:
         stream.write(json.dumps(message_fields(message), ensure_ascii=False).encode("utf-8"))
@@ -259,6 +251,12 @@ def _sha256(path: Path) -> str:
 def write_parquet(path: Path, batches: Any, schema: Any, compression: str) -> int:
     """Write record batches to a Parquet file; how many rows there were.
 
+    Args:
+        path: of the file, which is made anew.
+        batches: of `rmqcore.scan.read`, with the columns of the schema.
+        schema: of pyarrow, as `columns_schema` gives it.
+        compression: as pyarrow names it: ``zstd``, ``snappy``, ``none``.
+
     Raises:
         RmqCoreError: pyarrow is not installed.
     """
@@ -362,7 +360,12 @@ def export_store(
 
 
 def write_manifest(directory: Path, manifest: dict[str, Any]) -> None:
-    """Write the manifest of an export, whole or not at all."""
+    """Write the manifest of an export, whole or not at all.
+
+    Args:
+        directory: of the export.
+        manifest: what JSON can hold.
+    """
     fresh = directory / f".{MANIFEST}.tmp"
     fresh.write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
     sync_file(fresh)

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from rmqcore.errors import MessageIllegalError, PutMessageError, RmqCoreError
 from rmqcore.message import Message, PutMessageResult
+from rmqcore.native.format._message import PUT_NAMES, STORED_NAMES
 from rmqcore.transfer.export import FORMATS, MANIFEST
 
 #: The property that the store writes itself, so that it is not put.
@@ -23,7 +24,15 @@ _NOT_PUT = "__CRC32#"
 _PARKED_TOPIC = "SCHEDULE_TOPIC_XXXX"
 #: A longer text is no queue's number.
 _DIGITS_MAX = 9
-_NUMBERS = ("queue_id", "flag", "sys_flag", "reconsume_times", "prepared_transaction_offset")
+#: What is put as the export says it; the others are looked at one by one, and what a delay level
+#: was is among the properties.
+_AS_EXPORTED = frozenset(PUT_NAMES) & frozenset(STORED_NAMES) - {
+    "topic",
+    "body",
+    "tags",
+    "keys",
+    "properties",
+}
 
 
 class Putter(Protocol):
@@ -140,16 +149,8 @@ def message_of(fields: dict[str, Any]) -> Message:
         # the store parks it again, for as long as its delay level says
         topic = properties.pop("REAL_TOPIC")
         fields = fields | {"queue_id": _queue_id(properties.pop("REAL_QID", "0"))}
-    numbers = {name: fields[name] for name in _NUMBERS if fields.get(name) is not None}
-    return Message(
-        topic,
-        _body(fields),
-        properties=properties,
-        born_timestamp_ms=fields.get("born_timestamp_ms") or 0,
-        born_host=fields.get("born_host"),
-        store_host=fields.get("store_host"),
-        **numbers,
-    )
+    kept = {name: fields[name] for name in _AS_EXPORTED if fields.get(name) is not None}
+    return Message(topic, _body(fields), properties=properties, **kept)
 
 
 def _properties_of(fields: dict[str, Any]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from rmqcore import _codec, _index
 from rmqcore.broker.pull._direct_pulls import DirectPulls
 from rmqcore.broker.send._direct_sends import DirectSends
 from rmqcore.errors import CorruptStoreError, MessageIllegalError, RmqCoreError
-from rmqcore.message import GetMessageResult
+from rmqcore.message import GetMessageResult, Message
 from rmqcore.metaq import decode_locations, decode_messages
 from rmqcore.metaq._message_set import checksum, scan
 from rmqcore.metaq._puts import scan_puts
@@ -104,7 +104,7 @@ def put_batch(data):
     file = WORK.place(bytes(INPUT_MAX))
     tail.attach(file, 0, 0)
     tail.writable = True
-    answer = tail.put_encoded("T", MEMORY.place(data), 0, 0, 1, None, None, 0)
+    answer = tail.put_encoded(Message("T", MEMORY.place(data), born_timestamp_ms=1))
     assert answer != END_OF_FILE
     at = 0
     while at < answer.store_size:

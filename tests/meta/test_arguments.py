@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import pytest
 
+import rmqcore.message
+
 pytestmark = pytest.mark.logic
 
 ROOT = Path(__file__).parents[2]
@@ -108,11 +110,17 @@ def methods(module: str, node: ast.ClassDef) -> dict[str, Place]:
 
 
 def arguments(node: Function) -> list[str]:
-    """List the names of a function's arguments that a caller gives."""
+    """List the arguments that a caller gives; those of `rmqcore.message`'s typed dicts by name."""
     spec = node.args
     several = [each for each in (spec.vararg, spec.kwarg) if each is not None]
     named = [*spec.posonlyargs, *spec.args, *spec.kwonlyargs, *several]
-    return [each.arg for each in named if each.arg not in ("self", "cls") and each.arg[0] != "_"]
+    names = [each.arg for each in named if each.arg not in ("self", "cls") and each.arg[0] != "_"]
+    if spec.kwarg and spec.kwarg.annotation:
+        typed = re.fullmatch(r"Unpack\[(\w+)\]", ast.unparse(spec.kwarg.annotation))
+        if typed and hasattr(rmqcore.message, typed[1]):
+            names.remove(spec.kwarg.arg)
+            names += getattr(rmqcore.message, typed[1]).__annotations__
+    return names
 
 
 def described(place: Place) -> set[str]:

@@ -11,12 +11,13 @@ import pytest
 pytestmark = pytest.mark.debug
 
 PUT = """
+from rmqcore.message import Message
 from rmqcore.native.log._tail import LogTail
 tail = LogTail("127.0.0.1:10911", 4096)
 tail.attach(bytearray(8192), 0, 0)
 tail.writable = True
 {}
-tail.put("T", b"body", 0, None, None, None, 0, 0, 1, None, None, 0, 0)
+tail.put_message(Message("T", b"body", born_timestamp_ms=1))
 print("put")
 """
 

@@ -1,10 +1,12 @@
 """What the `MessageStore` protocol promises, the store has: the same names, the same arguments."""
 
 import inspect
+import re
+from unittest.mock import ANY
 
 import pytest
 
-import rmqcore
+import rmqcore.message
 from rmqcore import DefaultMessageStore, MessageStore
 from rmqcore.store.sharing.shared_store import SharedMessageStore
 
@@ -18,9 +20,15 @@ PROMISED = [
 
 
 def arguments(function):
-    """(name, kind, default) of each argument."""
+    """(kind, default) of each argument by name; any default of those that a typed dict names."""
     parameters = inspect.signature(function).parameters.values()
-    return [(each.name, each.kind, each.default) for each in parameters]
+    found = {each.name: (each.kind, each.default) for each in parameters}
+    for each in parameters:
+        if dict_of_names := re.fullmatch(r"Unpack\[(\w+)\]", str(each.annotation)):
+            del found[each.name]
+            names = getattr(rmqcore.message, dict_of_names[1]).__annotations__
+            found |= dict.fromkeys(names, (each.KEYWORD_ONLY, ANY))
+    return found
 
 
 @pytest.mark.parametrize("kind", [DefaultMessageStore, SharedMessageStore])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqcore import CorruptRecordError
+from rmqcore import CorruptRecordError, Message
 from rmqcore.native.log._tail import LogTail
 
 pytestmark = pytest.mark.logic
@@ -28,7 +28,7 @@ def logs(draw):
     tail = tail_of(buffer)
     tail.writable = True
     for size in draw(st.lists(st.integers(0, 600), min_size=1, max_size=40)):
-        receipt = tail.put("T", bytes(size), 0, None, None, None, 0, 0, 0, None, None, 0, 0)
+        receipt = tail.put_message(Message("T", bytes(size)))
         if isinstance(receipt, int):
             tail.seal()
             return bytes(buffer), [*ends, FILE]

@@ -11,7 +11,7 @@ from reference.records import BLANK_SIZE, BatchElement, Record
 from reference.strategies import BODIES, INT32, PROPERTIES, messages, record_of
 from reference.values import Host, encode_properties
 from rmqcore.errors import MessageIllegalError
-from rmqcore.native.format._message import Message
+from rmqcore.message import BatchSettings, Message
 from rmqcore.native.log._tail import END_OF_FILE, REFUSED, LogTail
 
 pytestmark = pytest.mark.logic
@@ -80,16 +80,9 @@ def envelope_of(message):
 def put(tail, message, elements):
     if elements is None:
         return tail.put_message(Message(**message))
-    return tail.put_encoded(
-        message["topic"],
-        records.encode_batch(elements),
-        message["queue_id"],
-        0,
-        message["born_timestamp_ms"],
-        message["born_host"],
-        message["store_host"],
-        message["reconsume_times"],
-    )
+    shared = {name: message[name] for name in BatchSettings.__annotations__}
+    body = records.encode_batch(elements)
+    return tail.put_encoded(Message(**(shared | {"body": body, "sys_flag": 0})))
 
 
 def batch_of(message, elements):
@@ -223,7 +216,7 @@ def test_a_name_that_is_no_light_queue_is_refused():
 
 def put_one(tail, properties_data):
     body = records.encode_batch([BatchElement(body=b"x", properties_data=properties_data)])
-    return tail.put_encoded("T", body, 0, 0, 1, None, None, 0)
+    return tail.put_encoded(Message("T", body, born_timestamp_ms=1))
 
 
 def test_a_batch_without_room_for_its_crc_is_refused():

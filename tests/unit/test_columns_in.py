@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from rmqcore.errors import ArgumentError, RmqCoreError, RowIllegalError, StoreError
+from rmqcore.message import Message
 from rmqcore.native.columns._encode_columns import ColumnEncoder
 from rmqcore.native.log._records_in import RecordAppender
 from rmqcore.native.log._tail import END_OF_FILE, REFUSED, LogTail
@@ -55,14 +56,7 @@ def put(messages, *, append_crc=False, host=HOST):
     """The bytes of a log into which messages were put, each by itself."""
     tail, file = log_tail(append_crc=append_crc, host=host)
     for one in messages:
-        facts = {
-            "topic": "T", "body": b"", "queue_id": 0, "tags": None, "keys": None,
-            "properties": None, "flag": 0, "sys_flag": 0, "born": 0, "born_host": None,
-            "times": 0,
-        } | one  # fmt: skip
-        names = ("topic", "body", "queue_id", "tags", "keys", "properties", "flag", "sys_flag")
-        rest = (facts["born"], facts["born_host"], None, facts["times"], 0)
-        tail.put(*(facts[name] for name in names), *rest)
+        tail.put_message(Message(**({"topic": "T"} | one)))
     return bytes(file[: tail.wrote_position])
 
 
@@ -101,16 +95,16 @@ def whole_table():
     )
     messages = [
         {"topic": "T", "queue_id": 0, "body": b"one", "tags": "TagA", "keys": ("a", "b"),
-         "properties": {"UNIQ_KEY": "U1", "x": "y"}, "flag": 1, "born": NOW - 1,
+         "properties": {"UNIQ_KEY": "U1", "x": "y"}, "flag": 1, "born_timestamp_ms": NOW - 1,
          "born_host": "10.0.0.1:80"},
-        {"topic": "Default", "queue_id": 7, "sys_flag": 0x1, "times": 3},
+        {"topic": "Default", "queue_id": 7, "sys_flag": 0x1, "reconsume_times": 3},
         {"topic": "Longer" * 30, "queue_id": 2, "tags": "Tag B", "keys": "k", "flag": -1,
-         "sys_flag": 0x302, "born": -1, "born_host": "[2001:db8::1]:65535"},
+         "sys_flag": 0x302, "born_timestamp_ms": -1, "born_host": "[2001:db8::1]:65535"},
         {"topic": "%RETRY%a|b-c_D", "queue_id": 5000, "body": b"\x00\xff" * 700, "tags": "TagA",
          "keys": "\u20ac", "properties": {"UNIQ_KEY": "U4", "WAIT": "true"}, "flag": 2**31 - 1,
-         "born": 5, "times": 16, "born_host": "1.2.3.4:7"},
+         "born_timestamp_ms": 5, "reconsume_times": 16, "born_host": "1.2.3.4:7"},
         {"body": b"5", "tags": "Grüße", "keys": "K5",
-         "properties": {"UNIQ_KEY": "own", "TRACE": "z" * 300}, "times": 1,
+         "properties": {"UNIQ_KEY": "own", "TRACE": "z" * 300}, "reconsume_times": 1,
          "born_host": "10.0.0.1:80"},
     ]  # fmt: skip
     return table, messages
@@ -193,7 +187,7 @@ def test_times_are_taken_in_every_unit_and_rounded_down(unit):
         {"body": ["a"] * 4, "born_timestamp": pa.array(ticks, pa.timestamp(unit, "CET"))}
     )
     born = [tick * 1000 // parts for tick in ticks]
-    expected = put([{"body": b"a", "born": time or NOW} for time in born])
+    expected = put([{"body": b"a", "born_timestamp_ms": time or NOW} for time in born])
     assert stored(table, topic="T") == expected
 
 
@@ -254,7 +248,7 @@ def test_many_topics_and_queues_keep_their_numbers():
     RecordAppender(tail, queues).append(piece, 0)
     expected, other = log_tail(size=1 << 18)
     for topic, queue_id in rows:
-        expected.put(topic, b"b", queue_id, None, None, None, 0, 0, 0, None, None, 0, 0)
+        expected.put_message(Message(topic, b"b", queue_id=queue_id))
     assert file == other
 
 

@@ -8,7 +8,7 @@ import time
 import pytest
 from patience import TIMEOUT_S, rounds, until
 
-from rmqcore import open_store
+from rmqcore import Message, open_store
 from rmqcore.native.log._tail import LogTail
 from rmqcore.services import reput
 
@@ -94,7 +94,7 @@ def tail():
 
 
 def put(log):
-    log.put("T", b"x", 0, None, None, None, 0, 0, 0, None, None, 0, 0)
+    log.put_message(Message("T", b"x"))
 
 
 def test_who_waits_for_a_put_sees_it_whenever_it_comes():

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
 
 import pytest
 
-from rmqcore import Message, open_store
-from rmqcore.message import copy_to
+from rmqcore import Message, MessageExt, open_store
+from rmqcore.message import PutSettings, copy_to
+from rmqcore.native.format._message import PUT_NAMES, STORED_NAMES
+from rmqcore.native.log._putter import MessagePutter
 
 pytestmark = pytest.mark.engine
 
@@ -29,6 +32,25 @@ FULL = {
     "delay_level": 0,
     "wait_store_msg_ok": False,
 }
+
+
+class TestNames:
+    """A field that is written at one of its places is missed at the others."""
+
+    def test_a_message_names_what_it_has(self):
+        found = {name for name, each in vars(Message).items() if inspect.isdatadescriptor(each)}
+        assert found == set(PUT_NAMES) == set(FULL)
+
+    def test_a_put_takes_all_that_a_message_has(self):
+        assert set(PutSettings.__annotations__) == set(PUT_NAMES) - {
+            *("topic", "body", "wait_store_msg_ok")
+        }
+        put = set(inspect.signature(MessagePutter.put).parameters)
+        assert put - {"self", "topic", "body", "durability"} == set(PutSettings.__annotations__)
+
+    def test_a_stored_message_names_what_it_has(self):
+        found = {name for name, each in vars(MessageExt).items() if inspect.isdatadescriptor(each)}
+        assert found - {"record", "body_view"} == set(STORED_NAMES)
 
 
 @pytest.fixture

@@ -29,21 +29,10 @@ _SMALL = {
 }
 #: One child does this many cases, so that a crash is not taken for a result of the next case.
 _CASES_A_CHILD = 50
+#: What is found out when it is damaged. No checksum covers the other fields of a record that has
+#: none of its own (``enabled_append_prop_crc``); the queue offset is compared with the queue, which
+#: for a queue's last record bounds it only.
 _NAMING = ("topic", "queue_id", "phy_offset", "store_size", "body")
-#: what no checksum of a record covers when it has none of its own (``enabled_append_prop_crc``);
-#: the queue offset is compared with the queue, which for a queue's last record bounds it only
-_UNPROTECTED = (
-    *(
-        "queue_offset",
-        "flag",
-        "sys_flag",
-        "properties",
-        "born_host",
-        "store_host",
-        "born_timestamp_ms",
-    ),
-    *("store_timestamp_ms", "reconsume_times", "prepared_transaction_offset"),
-)
 _CRC_PROPERTY = "__CRC32#"
 Mode = Literal["a", "r"]
 #: file, position, and a number from 0 to 1 that says which bit
@@ -224,7 +213,7 @@ def _answers(path: Path, mode: Mode, asked: _Questions) -> _Answers:
     answers: _Answers = {}
     with open_store(path, mode=mode, force_verify_prop_crc=asked.crc) as store:
         answers["messages",] = {
-            message.phy_offset: _fields(message) for message in store.messages()
+            message.phy_offset: message.to_dict() for message in store.messages()
         }
         for topic, queue_id in store.queues():
             low = store.min_queue_offset(topic, queue_id)
@@ -243,8 +232,3 @@ def _answers(path: Path, mode: Mode, asked: _Questions) -> _Answers:
 
 def _offsets(messages: Sequence[MessageExt]) -> list[int]:
     return [message.phy_offset for message in messages]
-
-
-def _fields(message: MessageExt) -> dict[str, Any]:
-    values = {name: getattr(message, name) for name in (*_NAMING, *_UNPROTECTED)}
-    return values | {"body": bytes(message.body)}

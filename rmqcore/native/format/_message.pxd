@@ -2,7 +2,7 @@
 from libc.stdint cimport int32_t, int64_t
 
 from rmqcore.native.base._hold cimport BufferHold
-from rmqcore.native.format._record cimport RecordHead, Slice, bytes_t
+from rmqcore.native.format._record cimport RecordFields, RecordHead, Slice, bytes_t
 
 
 cdef class Message:
@@ -39,6 +39,16 @@ cdef class MessageExt:
     cpdef bint has_key(self, str topic, str key) except -1
     cdef bint is_of(self, bytes_t topic, int32_t size) noexcept
     cdef bint has_word(self, bytes_t key, int32_t size) noexcept
+
+
+cdef inline void fill_numbers(RecordFields* fields, Message message) noexcept:
+    """Those numbers of a record that come with the message and do not depend on its place."""
+    fields.queue_id = message.queue_id
+    fields.flag = message.flag
+    fields.sys_flag = message.sys_flag
+    fields.born_timestamp = message.born_timestamp_ms
+    fields.reconsume_times = message.reconsume_times
+    fields.prepared_transaction_offset = message.prepared_transaction_offset
 
 
 cdef object keys_read_once(Message message)

@@ -1,8 +1,12 @@
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Never, final
+from typing import Any, ClassVar, Final, Never, final
 
 from typing_extensions import Buffer, disjoint_base
+
+# the arguments of `Message`; what `MessageExt` tells of a message, in the order of exported lines
+PUT_NAMES: Final[tuple[str, ...]]
+STORED_NAMES: Final[tuple[str, ...]]
 
 @disjoint_base
 class Message:

@@ -29,16 +29,16 @@ rmq_crc32_init()
 
 # defaults of arguments that were left out
 cdef object ZERO = 0
-cdef tuple PUT_NAMES = (
+PUT_NAMES = (
     "topic", "body", "queue_id", "tags", "keys", "properties", "flag", "sys_flag",
     "born_timestamp_ms", "born_host", "store_host", "reconsume_times",
     "prepared_transaction_offset", "delay_level", "wait_store_msg_ok",
 )
-cdef tuple STORED_NAMES = (
-    "topic", "queue_id", "queue_offset", "phy_offset", "store_size", "flag", "sys_flag",
-    "born_timestamp_ms", "store_timestamp_ms", "born_host", "store_host", "reconsume_times",
-    "prepared_transaction_offset", "body_crc", "body", "properties", "keys", "tags", "unique_key",
-    "message_id",
+STORED_NAMES = (
+    "topic", "queue_id", "queue_offset", "phy_offset", "store_size", "message_id", "unique_key",
+    "keys", "tags", "flag", "sys_flag", "born_timestamp_ms", "store_timestamp_ms", "born_host",
+    "store_host", "reconsume_times", "prepared_transaction_offset", "body_crc", "properties",
+    "body",
 )
 
 

@@ -145,7 +145,7 @@ class MessagePutter:
         Source: RocketMQ store/DefaultMessageStore.java, putMessage.
         """
     def append_wire(self, message: WireMessage) -> PutMessageResult | int:
-        """Append a client's message, or a batch, as it is; answers as `LogTail.put` does."""
+        """Append a client's message, or a batch, as it is; answers as `put_message` of the tail."""
     def append_now(self, message: WireMessage) -> PutMessageResult | None:
         """Append a client's message, or a batch, if that needs no waiting.
 

@@ -212,17 +212,15 @@ cdef class MessagePutter:
         return self._general.put_generally(message, durability)
 
     def append_wire(self, WireMessage message not None):
-        """Append a client's message, or a batch, as it is; answers as `LogTail.put` does."""
+        """Append a client's message, or a batch, as it is; answers as `put_message` of the tail."""
         return self._append_wire(message)
 
     cdef object _append_wire(self, WireMessage message):
-        if message.properties is None:
-            return self._tail.put_encoded(
-                message.topic, message.body, message.fields.queue_id, message.fields.sys_flag,
-                message.fields.born_timestamp, message.born_host, None,
-                message.fields.reconsume_times,
-            )
         cdef RecordFields fields = message.fields
+        if message.properties is None:
+            return self._tail.put_batch(
+                &fields, message.body, message.topic, message.born_host, None
+            )
         return self._tail.put_fields(
             &fields, message.body, message.topic, None, None, message.properties,
             message.born_host, None,

@@ -27,6 +27,10 @@ cdef class LogTail(LogEnd):
         object properties, object born_host, object store_host,
     )
     cdef object put_one(self, Message message)
+    cdef object put_batch(
+        self, RecordFields* fields, object batch_body, object topic, object born_host,
+        object store_host,
+    )
     cdef object append(
         self, RecordFields* fields, object topic, object tags, object keys, object properties,
         object born_host, object store_host,

@@ -1,7 +1,5 @@
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from typing import Final, Self, final
-
-from typing_extensions import Buffer
 
 from rmqcore.native.format._message import Message
 from rmqcore.native.format._receipt import PutMessageResult
@@ -32,31 +30,5 @@ class LogTail(LogEnd):
     def set_next_queue_offset(self, topic: str, queue_id: int, offset: int) -> None: ...
     def set_batch_queue(self, topic: str, batch_queue: bool) -> None: ...
     def begin_topic_anew(self, topic: str, ends: dict[str, int]) -> None: ...
-    def put(
-        self,
-        topic: str,
-        body: Buffer,
-        queue_id: int,
-        tags: str | None,
-        keys: str | Iterable[str] | None,
-        properties: Mapping[str, str] | bytes | None,
-        flag: int,
-        sys_flag: int,
-        born_timestamp: int,
-        born_host: str | None,
-        store_host: str | None,
-        reconsume_times: int,
-        prepared_transaction_offset: int,
-    ) -> PutMessageResult | int: ...
     def put_message(self, message: Message) -> PutMessageResult | int: ...
-    def put_encoded(
-        self,
-        topic: str,
-        batch_body: Buffer,
-        queue_id: int,
-        sys_flag: int,
-        born_timestamp: int,
-        born_host: str | None,
-        store_host: str | None,
-        reconsume_times: int,
-    ) -> PutMessageResult | int: ...
+    def put_encoded(self, batch: Message) -> PutMessageResult | int: ...

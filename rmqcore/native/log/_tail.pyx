@@ -31,7 +31,7 @@ from rmqcore.native.format._layout cimport (
     BLANK_SIZE_MIN, INNER_BATCH, TRANSACTION_COMMIT, TRANSACTION_MASK,
 )
 from rmqcore.native.log._log_end cimport ANSWER_END_OF_FILE, ANSWER_REFUSED, LogEnd
-from rmqcore.native.format._message cimport Message, keys_read_once
+from rmqcore.native.format._message cimport Message, fill_numbers, keys_read_once
 from rmqcore.native.format._receipt cimport PutMessageResult
 from rmqcore.native.log._queue_offsets cimport Numbering, TopicEntry, TopicTable
 from rmqcore.native.format._record cimport (
@@ -49,7 +49,7 @@ rmq_crc32_init()
 cdef object PUT_OK = PutMessageStatus.PUT_OK
 cdef object PAGE_CACHE = Durability.PAGE_CACHE
 
-# Answers of `LogTail.put` and its kin that are not receipts.
+# Answers of `LogTail.put_message` and its kin that are not receipts.
 END_OF_FILE = ANSWER_END_OF_FILE
 REFUSED = ANSWER_REFUSED
 # What `append_locked` answers besides; below these, a `Problem` of the encoder, negated.
@@ -147,36 +147,14 @@ cdef class LogTail(LogEnd):
 
     # ---- one message ---------------------------------------------------------------------------
 
-    def put(
-        self, topic, body, int32_t queue_id, tags, keys, properties, int32_t flag,
-        int32_t sys_flag, int64_t born_timestamp, born_host, store_host, int32_t reconsume_times,
-        int64_t prepared_transaction_offset,
-    ):
-        """Append one message; `properties` may be a text as clients send it, in bytes.
-
-        Returns:
-            PutMessageResult, or END_OF_FILE (roll and try again), or REFUSED (not writable).
-
-        Raises:
-            MessageIllegalError: the message breaks a limit; nothing was written.
-
-        Durability: `self.durability`, the page cache unless the transient pool is in use.
-        """
-        cdef RecordFields fields
-        fields.queue_id = queue_id
-        fields.flag = flag
-        fields.sys_flag = sys_flag
-        fields.born_timestamp = born_timestamp
-        fields.reconsume_times = reconsume_times
-        fields.prepared_transaction_offset = prepared_transaction_offset
-        return self.put_fields(
-            &fields, body, topic, tags, keys, properties, born_host, store_host
-        )
-
     cdef object put_fields(
         self, RecordFields* fields, object body, object topic, object tags, object keys,
         object properties, object born_host, object store_host,
     ):
+        """Append one message whose numbers are in `fields`; answers as `put_message`.
+
+        The properties may be a text as clients send it, in bytes.
+        """
         cdef Py_buffer held
         if PyBytes_CheckExact(body):
             if PyBytes_GET_SIZE(body) > self.max_message_size:
@@ -192,17 +170,21 @@ cdef class LogTail(LogEnd):
             PyBuffer_Release(&held)
 
     def put_message(self, Message message not None):
-        """Append one `Message`; answers as `put` does."""
+        """Append one `Message`.
+
+        Returns:
+            PutMessageResult, or END_OF_FILE (roll and try again), or REFUSED (not writable).
+
+        Raises:
+            MessageIllegalError: the message breaks a limit; nothing was written.
+
+        Durability: `self.durability`, the page cache unless the transient pool is in use.
+        """
         return self.put_one(message)
 
     cdef object put_one(self, Message message):
         cdef RecordFields fields
-        fields.queue_id = message.queue_id
-        fields.flag = message.flag
-        fields.sys_flag = message.sys_flag
-        fields.born_timestamp = message.born_timestamp_ms
-        fields.reconsume_times = message.reconsume_times
-        fields.prepared_transaction_offset = message.prepared_transaction_offset
+        fill_numbers(&fields, message)
         # another thread may replace a field of the message meanwhile; its old value must stay alive
         body, topic, tags, keys = message.body, message.topic, message.tags, keys_read_once(message)
         properties, born, stored_by = message.properties, message.born_host, message.store_host
@@ -350,18 +332,15 @@ cdef class LogTail(LogEnd):
 
     # ---- many messages -------------------------------------------------------------------------
 
-    def put_encoded(
-        self, topic, batch_body, int32_t queue_id, int32_t sys_flag, int64_t born_timestamp,
-        born_host, store_host, int32_t reconsume_times,
-    ):
+    def put_encoded(self, Message batch not None):
         """Append every message of an encoded batch body back to back in one file, all or none.
 
         Args:
-            batch_body: the wire form of a batch, docs/format/batch-body.md; envelope values
-                (topic, queue, hosts, times, system flag) hold for every message of it.
+            batch: its body is the wire form of a batch, docs/format/batch-body.md; its topic,
+                queue, hosts, times and system flag hold for every message of it.
 
         Returns:
-            as `put`; the receipt's ``message_id`` lists all ids.
+            as `put_message`; the receipt's ``message_id`` lists all ids.
 
         Raises:
             MessageIllegalError: the body is malformed (position named), larger than the maximum
@@ -369,11 +348,19 @@ cdef class LogTail(LogEnd):
 
         Source: RocketMQ store/CommitLog.java, asyncPutMessages; MessageExtEncoder.java.
         """
+        cdef RecordFields fields
+        memset(&fields, 0, sizeof(fields))
+        fill_numbers(&fields, batch)
+        return self.put_batch(&fields, batch.body, batch.topic, batch.born_host, batch.store_host)
+
+    cdef object put_batch(
+        self, RecordFields* fields, object batch_body, object topic, object born_host,
+        object store_host,
+    ):
         cdef TopicEntry entry = self.topics.entry(topic)
         cdef bytes born = self.host_bytes(born_host, self.born_host)
         cdef bytes stored_by = self.host_bytes(store_host, self.store_host)
         cdef Py_buffer held
-        cdef RecordFields fields
         cdef int64_t total = 0
         cdef int32_t count = 0
         cdef bint may_ask = False
@@ -381,31 +368,26 @@ cdef class LogTail(LogEnd):
         cdef int64_t problem_at, size
         if not self.writable:
             return ANSWER_REFUSED
-        if queue_id < 0:
-            raise MessageIllegalError(f"queue_id {queue_id}: expected 0 or more")
-        if sys_flag & (TRANSACTION_MASK | INNER_BATCH):
+        if fields.queue_id < 0:
+            raise MessageIllegalError(f"queue_id {fields.queue_id}: expected 0 or more")
+        if fields.sys_flag & (TRANSACTION_MASK | INNER_BATCH):
             raise MessageIllegalError("a batch is neither transactional nor an inner batch")
-        memset(&fields, 0, sizeof(fields))
-        fields.queue_id = queue_id
-        fields.sys_flag = sys_flag
-        fields.born_timestamp = born_timestamp
-        fields.reconsume_times = reconsume_times
-        fill_hosts(&fields, entry, born, stored_by)
-        entry.set_next(queue_id, entry.next_offset(queue_id))
+        fill_hosts(fields, entry, born, stored_by)
+        entry.set_next(fields.queue_id, entry.next_offset(fields.queue_id))
         if not PyBytes_CheckExact(batch_body):
             # a buffer that another thread may change between measuring and writing
             batch_body = bytes(batch_body)
         size = hold_body(batch_body, &held, self.max_message_size)
         try:
             problem_at = measure_batch(
-                <bytes_t>held.buf, size, &fields, self.append_crc, &total, &count, &may_ask
+                <bytes_t>held.buf, size, fields, self.append_crc, &total, &count, &may_ask
             )
             if problem_at >= 0:
                 raise MessageIllegalError(f"the batch body is malformed at byte {problem_at}")
             if may_ask:
                 asked = batch_asks(<bytes_t>held.buf, count)
             if asked & ASKS_FOR_TIMER and entry.name != b"rmq_sys_wheel_timer":
-                return self.refusal(TIMER_ASKED, &fields)
+                return self.refusal(TIMER_ASKED, fields)
             if asked & NUMBERS_LIGHT_QUEUES or asked & NAMES_LIGHT_QUEUES and self.multi_dispatch:
                 raise MessageIllegalError(
                     "INNER_MULTI_DISPATCH or INNER_MULTI_QUEUE_OFFSET in a batch: its messages get "
@@ -415,7 +397,7 @@ cdef class LogTail(LogEnd):
                 raise MessageIllegalError(
                     f"the batch takes {total} bytes, a log file holds {self.file_size - 8}"
                 )
-            return self.append_batch(<bytes_t>held.buf, &fields, entry, total, count, stored_by)
+            return self.append_batch(<bytes_t>held.buf, fields, entry, total, count, stored_by)
         finally:
             PyBuffer_Release(&held)
 

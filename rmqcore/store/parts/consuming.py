@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from rmqcore.arguments import text
 from rmqcore.files.config_tables import check_topic_name
@@ -18,7 +18,7 @@ from rmqcore.store.consume.interrupt_safe_lock import InterruptSafeLock
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rmqcore.message import MessageExt
+    from rmqcore.message import LeaseSettings, MessageExt
     from rmqcore.services.arrival import ArrivalListener
     from rmqcore.store.consume.lease_request import LeaseRequest
     from rmqcore.store.consume.lease_table import LeasedStore
@@ -216,55 +216,10 @@ class Consuming:
         self,
         group: str,
         subscriptions: Mapping[str, str],
-        *,
-        holder: str = "",
-        max_messages: int = 32,
-        lease_ms: int = 30_000,
-        timeout_ms: float | None = 0,
-        max_reconsume_times: int = 16,
-        by_priority: bool = False,
-        drop_expired: bool = False,
+        **settings: Unpack[LeaseSettings],
     ) -> list[ReceivedMessage]:
-        """Hand out messages of some topics to one of a group's consumers, for a time.
-
-        Nobody else of the group gets them before that time is over. What comes again comes before
-        what is newer in its queue. A group that is new begins with the oldest message.
-
-        Args:
-            group: the consumers that share the messages.
-            subscriptions: topic -> ``*``, tags such as ``a || b``, or `Sql`; the group's retry
-                topic belongs to them.
-            holder: who takes them, see `release_leases`.
-            max_messages: at most this many.
-            lease_ms: for how long, milliseconds.
-            timeout_ms: how long to wait when there is none; 0 not at all, None without end.
-            max_reconsume_times: a message that was handed out once, and this many times again, goes
-                to the group's dead-letter topic.
-            by_priority: queues with higher ids first, always; else they take turns.
-            drop_expired: what has a property EXPIRES_MS with a Unix time in milliseconds that has
-                come is acknowledged in place of being handed out.
-
-        Returns:
-            the messages; ``place`` of each is its `Lease`. None in time: an empty list.
-
-        Raises:
-            ArgumentError: an argument is not what it should be.
-            DiskFullError: there is no room to write the leases down; nothing is handed out.
-            StoreClosedError: the store is closed, or was closed meanwhile.
-
-        Source: RocketMQ broker/processor/PopMessageProcessor.java.
-        """
-        return self.lease_once(
-            group,
-            subscriptions,
-            holder=holder,
-            max_messages=max_messages,
-            lease_ms=lease_ms,
-            timeout_ms=timeout_ms,
-            max_reconsume_times=max_reconsume_times,
-            by_priority=by_priority,
-            drop_expired=drop_expired,
-        )
+        """See `MessageStore.lease`."""
+        return self.lease_once(group, subscriptions, **settings)
 
     def lease_once(
         self,
@@ -362,27 +317,10 @@ class Consuming:
         self,
         group: str,
         subscriptions: Mapping[str, str],
-        *,
-        holder: str = "",
-        max_messages: int = 32,
-        lease_ms: int = 30_000,
-        timeout_ms: float | None = 0,
-        max_reconsume_times: int = 16,
-        by_priority: bool = False,
-        drop_expired: bool = False,
+        **settings: Unpack[LeaseSettings],
     ) -> list[ReceivedMessage]:
         """As `lease`, without blocking the event loop while there is none."""
-        return await self.lease_async_once(
-            group,
-            subscriptions,
-            holder=holder,
-            max_messages=max_messages,
-            lease_ms=lease_ms,
-            timeout_ms=timeout_ms,
-            max_reconsume_times=max_reconsume_times,
-            by_priority=by_priority,
-            drop_expired=drop_expired,
-        )
+        return await self.lease_async_once(group, subscriptions, **settings)
 
     async def lease_async_once(
         self,

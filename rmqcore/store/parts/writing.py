@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from rmqcore.arguments import refuse_unknown
 from rmqcore.errors import (
@@ -19,7 +19,7 @@ from rmqcore.errors import (
     PutMessageError,
     StoreNotWritableError,
 )
-from rmqcore.message import Message, MessageExt, PutMessageResult
+from rmqcore.message import BatchSettings, Message, MessageExt, PutMessageResult, PutSettings
 from rmqcore.native.log._putter import MessagePutter
 from rmqcore.native.log._tail import END_OF_FILE
 from rmqcore.services.delay_schedule import park, requested_delay_level
@@ -37,44 +37,6 @@ if TYPE_CHECKING:
     from rmqcore.store.parts.settings import Settings
 
 _BUFFERS = (bytes, bytearray, memoryview)
-#: The attributes that a batch has for all its messages.
-_ENVELOPE: Final = (
-    "queue_id",
-    "sys_flag",
-    "born_timestamp_ms",
-    "born_host",
-    "store_host",
-    "reconsume_times",
-)
-
-
-class PutSettings(TypedDict, total=False):
-    """What travels with a message, as in `Message`."""
-
-    queue_id: int
-    tags: str | None
-    keys: str | Iterable[str] | None
-    properties: Mapping[str, str] | None
-    delay_level: int
-    flag: int
-    sys_flag: int
-    born_timestamp_ms: int
-    born_host: str | None
-    store_host: str | None
-    reconsume_times: int
-    prepared_transaction_offset: int
-
-
-class BatchSettings(TypedDict, total=False):
-    """What holds for a whole batch, as in `Writing.put_messages`."""
-
-    topic: str | None
-    queue_id: int
-    sys_flag: int
-    born_timestamp_ms: int
-    born_host: str | None
-    store_host: str | None
-    reconsume_times: int
 
 
 class Writing:
@@ -136,20 +98,16 @@ class Writing:
         self,
         messages: Iterable[Message] | bytes,
         *,
-        topic: str | None = None,
-        queue_id: int = 0,
-        sys_flag: int = 0,
-        born_timestamp_ms: int = 0,
-        born_host: str | None = None,
-        store_host: str | None = None,
-        reconsume_times: int = 0,
         durability: Durability | DurabilityName | None = None,
+        **settings: Unpack[BatchSettings],
     ) -> PutMessageResult:
         """Store several messages of one queue back to back, all or none.
 
         Args:
             messages: `Message` objects of one topic and queue, or an encoded batch body, which
                 needs ``topic``.
+            durability: wait for "disk", or only for "page_cache"; None as configured.
+            settings: those below.
             topic: of an encoded batch body; `Message` objects name it themselves.
             queue_id: of an encoded batch body, or of `Message` objects that name queue 0.
             sys_flag: of the whole batch, as all that follows; what the single messages say is
@@ -158,7 +116,6 @@ class Writing:
             born_host: ``address:port`` of the producer, None for 127.0.0.1:0.
             store_host: ``address:port`` of the broker, None as configured.
             reconsume_times: how often the messages were delivered before.
-            durability: wait for "disk", or only for "page_cache"; None as configured.
 
         Returns:
             one receipt: offsets of the first, ids of all.
@@ -169,31 +126,16 @@ class Writing:
         Source: RocketMQ store/DefaultMessageStore.java, putMessages.
         """
         put_wait = self._confirmation.put_wait(durability)
-        receipt = self._append_batch(
-            messages,
-            topic=topic,
-            queue_id=queue_id,
-            sys_flag=sys_flag,
-            born_timestamp_ms=born_timestamp_ms,
-            born_host=born_host,
-            store_host=store_host,
-            reconsume_times=reconsume_times,
-        )
+        receipt = self._append_batch(messages, settings)
         return self._confirmation.confirmed(receipt, put_wait) if receipt.ok else receipt
 
     def _append_batch(
-        self,
-        messages: Iterable[Message] | bytes,
-        *,
-        topic: str | None = None,
-        queue_id: int = 0,
-        sys_flag: int = 0,
-        born_timestamp_ms: int = 0,
-        born_host: str | None = None,
-        store_host: str | None = None,
-        reconsume_times: int = 0,
+        self, messages: Iterable[Message] | bytes, settings: BatchSettings
     ) -> PutMessageResult:
-        """As `put_messages`, which has the same arguments; nothing is waited for."""
+        """As `put_messages`; nothing is waited for."""
+        _check_names(settings, BatchSettings)
+        shared: dict[str, Any] = {**settings}
+        topic, queue_id = shared.pop("topic", None), shared.pop("queue_id", 0)
         if isinstance(messages, _BUFFERS):
             body: Any = messages
         else:
@@ -201,15 +143,13 @@ class Writing:
         if topic is None:
             raise MessageIllegalError("an encoded batch body needs topic=")
         self._handle.check_open()
-        envelope = sys_flag, born_timestamp_ms, born_host, store_host, reconsume_times
+        batch = Message(topic, body, queue_id=queue_id, **shared)
         try:
-            return self.append(self._tail.put_encoded, topic, body, queue_id, *envelope)
+            return self.append(self._tail.put_encoded, batch)
         except MessageIllegalError:
-            alone = alone_for_light_queues(bytes(body), topic)
+            alone = alone_for_light_queues(batch)
             if alone is None:
                 raise
-        for name, value in zip(_ENVELOPE, (queue_id, *envelope), strict=True):
-            setattr(alone, name, value)
         return self.append(self._tail.put_message, alone)
 
     def _checked(self, message: Message | MessageExt) -> Message:
@@ -360,9 +300,8 @@ class Writing:
             durability: see `put_messages`.
             settings: the other arguments of `put_messages`, by name.
         """
-        _check_names(settings, BatchSettings)
         put_wait = self._confirmation.put_wait(durability)
-        call = partial(self._append_batch, messages, **settings)
+        call = partial(self._append_batch, messages, settings)
         receipt = await running_loop().run_in_executor(None, call)
         return (
             await self._confirmation.confirmed_async(receipt, put_wait) if receipt.ok else receipt

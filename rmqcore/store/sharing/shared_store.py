@@ -11,11 +11,14 @@ from rmqcore.config import StoreConfig
 from rmqcore.files.config_tables import TopicConfigTable
 from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
 from rmqcore.message import (
+    BatchSettings,
     GetMessageResult,
     Lease,
+    LeaseSettings,
     Message,
     MessageExt,
     PutMessageResult,
+    PutSettings,
     QueryMessageResult,
     QueueLag,
     ReceivedMessage,
@@ -34,7 +37,6 @@ if TYPE_CHECKING:
 
     from rmqcore.status import BoundaryName, DurabilityName
     from rmqcore.store.parts.put_columns_result import PutColumnsResult
-    from rmqcore.store.parts.writing import BatchSettings, PutSettings
 
 
 class SharedStore(MessageStore, Protocol):
@@ -61,39 +63,11 @@ class SharedMessageStore(SharedStoreHandle):
         topic: str,
         body: Buffer,
         *,
-        queue_id: int = 0,
-        tags: str | None = None,
-        keys: str | Iterable[str] | None = (),
-        properties: Mapping[str, str] | None = None,
-        delay_level: int = 0,
-        flag: int = 0,
-        sys_flag: int = 0,
-        born_timestamp_ms: int = 0,
-        born_host: str | None = None,
-        store_host: str | None = None,
-        reconsume_times: int = 0,
-        prepared_transaction_offset: int = 0,
         durability: Durability | DurabilityName | None = None,
+        **settings: Unpack[PutSettings],
     ) -> PutMessageResult:
         """See `MessageStore.put`."""
-        return self._forward(
-            MessageStore.put,
-            topic,
-            body,
-            queue_id=queue_id,
-            tags=tags,
-            keys=keys,
-            properties=properties,
-            delay_level=delay_level,
-            flag=flag,
-            sys_flag=sys_flag,
-            born_timestamp_ms=born_timestamp_ms,
-            born_host=born_host,
-            store_host=store_host,
-            reconsume_times=reconsume_times,
-            prepared_transaction_offset=prepared_transaction_offset,
-            durability=durability,
-        )
+        return self._forward(MessageStore.put, topic, body, durability=durability, **settings)
 
     def put_message(
         self,
@@ -108,28 +82,11 @@ class SharedMessageStore(SharedStoreHandle):
         self,
         messages: Iterable[Message] | bytes,
         *,
-        topic: str | None = None,
-        queue_id: int = 0,
-        sys_flag: int = 0,
-        born_timestamp_ms: int = 0,
-        born_host: str | None = None,
-        store_host: str | None = None,
-        reconsume_times: int = 0,
         durability: Durability | DurabilityName | None = None,
+        **settings: Unpack[BatchSettings],
     ) -> PutMessageResult:
         """See `MessageStore.put_messages`."""
-        return self._forward(
-            MessageStore.put_messages,
-            messages,
-            topic=topic,
-            queue_id=queue_id,
-            sys_flag=sys_flag,
-            born_timestamp_ms=born_timestamp_ms,
-            born_host=born_host,
-            store_host=store_host,
-            reconsume_times=reconsume_times,
-            durability=durability,
-        )
+        return self._forward(MessageStore.put_messages, messages, durability=durability, **settings)
 
     async def put_async(
         self,
@@ -308,55 +265,19 @@ class SharedMessageStore(SharedStoreHandle):
         self,
         group: str,
         subscriptions: Mapping[str, str],
-        *,
-        holder: str = "",
-        max_messages: int = 32,
-        lease_ms: int = 30000,
-        timeout_ms: float | None = 0,
-        max_reconsume_times: int = 16,
-        by_priority: bool = False,
-        drop_expired: bool = False,
+        **settings: Unpack[LeaseSettings],
     ) -> list[ReceivedMessage]:
         """See `MessageStore.lease`."""
-        return self._forward(
-            MessageStore.lease,
-            group,
-            subscriptions,
-            holder=holder,
-            max_messages=max_messages,
-            lease_ms=lease_ms,
-            timeout_ms=timeout_ms,
-            max_reconsume_times=max_reconsume_times,
-            by_priority=by_priority,
-            drop_expired=drop_expired,
-        )
+        return self._forward(MessageStore.lease, group, subscriptions, **settings)
 
     async def lease_async(
         self,
         group: str,
         subscriptions: Mapping[str, str],
-        *,
-        holder: str = "",
-        max_messages: int = 32,
-        lease_ms: int = 30000,
-        timeout_ms: float | None = 0,
-        max_reconsume_times: int = 16,
-        by_priority: bool = False,
-        drop_expired: bool = False,
+        **settings: Unpack[LeaseSettings],
     ) -> list[ReceivedMessage]:
         """See `MessageStore.lease_async`."""
-        return await self._forward_async(
-            MessageStore.lease_async,
-            group,
-            subscriptions,
-            holder=holder,
-            max_messages=max_messages,
-            lease_ms=lease_ms,
-            timeout_ms=timeout_ms,
-            max_reconsume_times=max_reconsume_times,
-            by_priority=by_priority,
-            drop_expired=drop_expired,
-        )
+        return await self._forward_async(MessageStore.lease_async, group, subscriptions, **settings)
 
     def acknowledge(self, group: str, leases: Iterable[Lease]) -> int:
         """See `MessageStore.acknowledge`."""
