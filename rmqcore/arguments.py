@@ -42,6 +42,10 @@ def _range(least: int, most: int) -> str:
 def text(name: str, value: object) -> str:
     """A str argument as a plain str; subclasses such as an enum are accepted.
 
+    Args:
+        name: the argument's, for the error.
+        value: what was given.
+
     Raises:
         ArgumentError: it is none.
     """

@@ -96,7 +96,12 @@ class RmqBackend(KeyValueStoreBackend):  # type: ignore[misc]
         return self.store.kv_get(TABLE, [_bytes(key) for key in keys])
 
     def set(self, key: bytes | str, value: bytes | str) -> None:
-        """Set the value of a key, for as long as results are kept."""
+        """Set the value of a key, for as long as results are kept.
+
+        Args:
+            key: of the table of results.
+            value: text is stored as UTF-8.
+        """
         self.store.kv_put(TABLE, _bytes(key), _bytes(value), ttl_ms=_ms(self.expires))
         every_s = self._options.get("delete_consumed_every", DELETE_CONSUMED_EVERY_S)
         self._open.delete_consumed(every_s)
@@ -115,7 +120,12 @@ class RmqBackend(KeyValueStoreBackend):  # type: ignore[misc]
                 return value
 
     def expire(self, key: bytes | str, value: float | None) -> None:
-        """Let a key go after so many seconds from now; 0 or None: never."""
+        """Let a key go after so many seconds from now; 0 or None: never.
+
+        Args:
+            key: of the table of results; nothing is done when it has no value.
+            value: seconds.
+        """
         name = _bytes(key)
         (old,) = self.store.kv_get(TABLE, [name])
         while old is not None and not self.store.kv_swap(TABLE, name, old, old, ttl_ms=_ms(value)):
@@ -132,6 +142,13 @@ class RmqBackend(KeyValueStoreBackend):  # type: ignore[misc]
         on_interval: Callable[[], object] | None = None,
     ) -> Any:
         """Wait for the result of a task; the next change of the table wakes, no interval.
+
+        Args:
+            task_id: of the task.
+            timeout: seconds; None without end.
+            interval: without meaning here, as `no_ack`.
+            no_ack: without meaning here.
+            on_interval: called each time before it sleeps.
 
         Raises:
             celery.exceptions.TimeoutError: it has not come in time.

@@ -91,6 +91,10 @@ class RmqQueueStore(QueueStore):  # type: ignore[misc]
     def enqueue(self, destination: str, frame: Frame) -> None:
         """Store a frame at the end of a queue.
 
+        Args:
+            destination: the queue's name; it is made when there is none.
+            frame: of STOMP, with headers and body.
+
         Raises:
             OSError: the disk is full; the frame was not stored.
             MessageIllegalError: it has more than about 16 MB.

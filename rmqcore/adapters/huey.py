@@ -139,7 +139,12 @@ class RmqStorage(BaseStorage):  # type: ignore[misc]
     # ---- the queue
 
     def enqueue(self, data: bytes, priority: float | None = None) -> None:
-        """Put a task; higher priorities are handed out first."""
+        """Put a task; higher priorities are handed out first.
+
+        Args:
+            data: the task as huey has packed it.
+            priority: None for 0; what is beyond the least or greatest counts as that.
+        """
         level = int(max(-_PRIORITY_ZERO, min(priority or 0, _PRIORITY_MAX - _PRIORITY_ZERO)))
         self.store.put(self._topic, data, queue_id=_PRIORITY_ZERO + level)
 
@@ -222,7 +227,12 @@ class RmqStorage(BaseStorage):  # type: ignore[misc]
     # ---- the schedule
 
     def add_to_schedule(self, data: bytes, ts: datetime) -> None:
-        """Keep a task until a time."""
+        """Keep a task until a time.
+
+        Args:
+            data: the task as huey has packed it.
+            ts: when it is due.
+        """
         key = _DUE.pack(_due(ts), uuid.uuid4().bytes)
         self.store.kv_put(self._schedule, key, data)
 
@@ -270,7 +280,13 @@ class RmqStorage(BaseStorage):  # type: ignore[misc]
     # ---- results, and what huey keeps beside them
 
     def put_data(self, key: bytes | str, value: bytes, is_result: bool = False) -> None:
-        """Set a value; a result is dropped after the storage's `result_ttl`."""
+        """Set a value; a result is dropped after the storage's `result_ttl`.
+
+        Args:
+            key: text is UTF-8.
+            value: its bytes.
+            is_result: of a task, so that it is dropped at last.
+        """
         ttl_ms = int(self._result_ttl * 1000) if is_result and self._result_ttl else 0
         self.store.kv_put(self._results, _key(key), bytes(value), ttl_ms=ttl_ms)
 
@@ -295,12 +311,23 @@ class RmqStorage(BaseStorage):  # type: ignore[misc]
         return self.peek_data(key) is not EmptyData
 
     def put_if_empty(self, key: bytes | str, value: bytes, ttl: float | None = None) -> bool:
-        """Set a value if the key has none; of several callers, in any process, one does."""
+        """Set a value if the key has none; of several callers, in any process, one does.
+
+        Args:
+            key: text is UTF-8.
+            value: its bytes.
+            ttl: seconds until it is dropped; None or 0 for never.
+        """
         ttl_ms = int(ttl * 1000) if ttl else 0
         return self.store.kv_swap(self._results, _key(key), None, bytes(value), ttl_ms=ttl_ms)
 
     def incr(self, key: bytes | str, amount: int = 1) -> int:
-        """Add to a counter; the new value."""
+        """Add to a counter; the new value.
+
+        Args:
+            key: text is UTF-8; a counter that there is not is 0.
+            amount: may be negative.
+        """
         name = _key(key)
         while True:
             (old,) = self.store.kv_get(self._counters, [name])
@@ -403,6 +430,10 @@ class RmqHuey(Huey):  # type: ignore[misc]
         """Execute a task, and take it off the queue when that has ended.
 
         A task whose retry, or what follows it, the store refuses keeps its lease: it comes again.
+
+        Args:
+            task: that `dequeue` gave.
+            timestamp: when it is compared with what the task waits for; None for now.
         """
         try:
             value = super().execute(task, timestamp)

@@ -46,6 +46,10 @@ class ElementLink(NamedTuple):
     def of(cls, message: MessageExt, path: Path) -> Self:
         """Read it from a message of the store at a path.
 
+        Args:
+            message: that an adapter has put.
+            path: the store's, for the error.
+
         Raises:
             CorruptConsumeQueueError: the message has none, or one that cannot be.
         """
@@ -139,17 +143,33 @@ class NamedQueue:
 
     @classmethod
     def can_be(cls, at: int, end: int) -> bool:
-        """Whether the table can hold this offset."""
+        """Whether the table can hold this offset.
+
+        Args:
+            at: what the table says.
+            end: the next message's queue offset.
+        """
         raise NotImplementedError
 
     @classmethod
     def at_after(cls, last: int, link: ElementLink) -> int:
-        """The offset in the table after the last message, by what that says."""
+        """The offset in the table after the last message, by what that says.
+
+        Args:
+            last: queue offset of the last message.
+            link: what that message says of the queue.
+        """
         raise NotImplementedError
 
     @classmethod
     def newer(cls, by_log: int, by_table: int, end: int) -> int:
-        """Which of two offsets holds when the table is of this queue, but older than the log."""
+        """Which of two offsets holds when the table is of this queue, but older than the log.
+
+        Args:
+            by_log: the offset that the log's last message leads to.
+            by_table: the offset that the table has.
+            end: the next message's queue offset.
+        """
         raise NotImplementedError
 
     # ---- elements

@@ -80,7 +80,13 @@ class OpenedStore:
     def lease(
         self, group: str, subscriptions: Mapping[str, str], **terms: Any
     ) -> list[ReceivedMessage]:
-        """Lease messages for this use; see `MessageStore.lease`."""
+        """Lease messages for this use; see `MessageStore.lease`.
+
+        Args:
+            group: see `MessageStore.lease`.
+            subscriptions: see `MessageStore.lease`.
+            terms: the other arguments of `MessageStore.lease`, without ``holder``.
+        """
         self._pay_what_is_owed()
         leased = self.store.lease(group, subscriptions, holder=self.holder, **terms)
         self._handed_out_size += sum(message.stored.store_size for message in leased)
@@ -197,7 +203,12 @@ class _Handle:
 
 
 def held_size(store: MessageStore, file_size: int) -> int:
-    """Bytes of the log files of a store whose files have this many."""
+    """Bytes of the log files of a store whose files have this many.
+
+    Args:
+        store: an open one.
+        file_size: bytes of a log file.
+    """
     least = store.min_phy_offset // file_size
     most = -(-store.max_phy_offset // file_size)
     return max(1, most - least) * file_size

@@ -81,6 +81,10 @@ def import_queues(
 def old_queues(source: Path, store: Path) -> list[Path]:
     """The queues at a path or below it, but not in the new store; sorted.
 
+    Args:
+        source: a queue's file or directory, or what has some below it.
+        store: directory of the new store, which is passed over.
+
     Raises:
         RmqCoreError: there is none.
     """

@@ -103,7 +103,12 @@ class Job:
 
     @classmethod
     def of(cls, crawler: Crawler, queue: Path) -> Job | None:
-        """The crawl that a queue's path belongs to; None when it is of no scheduler's."""
+        """The crawl that a queue's path belongs to; None when it is of no scheduler's.
+
+        Args:
+            crawler: that runs the spider.
+            queue: path of one of its queues.
+        """
         requests = requests_directory(queue)
         if requests is None or crawler.engine is None:
             return None
@@ -117,6 +122,10 @@ class Job:
 
         ``ScrapyPriorityQueue`` has a list of priorities; ``DownloaderAwarePriorityQueue`` one for
         each download slot. Queues of start requests end in an ``s``. Other names are of others.
+
+        Args:
+            queue: its path, below that of the crawl's requests.
+            request: the one that is about to be put.
         """
         *slots, last = queue.relative_to(self._requests).parts
         priority = last.removesuffix("s")
@@ -141,7 +150,12 @@ class Job:
         written.replace(self._requests / ACTIVE)
 
     def hold(self, request: Request, release: Callable[[], None]) -> None:
-        """Note a request that the engine is about to take."""
+        """Note a request that the engine is about to take.
+
+        Args:
+            request: the one that is taken.
+            release: called when its callback has ended.
+        """
         self._held[request] = release
 
     def release_done(self) -> None:

@@ -71,11 +71,21 @@ class WordsFile:
         return len(self.words)
 
     def read_bytes(self, at: int, size: int) -> bytes:
-        """Bytes from a word on."""
+        """Bytes from a word on.
+
+        Args:
+            at: number of the word.
+            size: how many bytes.
+        """
         return bytes(self._bytes[at * WORD_SIZE : at * WORD_SIZE + size])
 
     def write_bytes(self, at: int, content: bytes) -> None:
-        """Set bytes from a word on; not whole or not at all."""
+        """Set bytes from a word on; not whole or not at all.
+
+        Args:
+            at: number of the word.
+            content: the bytes.
+        """
         self._bytes[at * WORD_SIZE : at * WORD_SIZE + len(content)] = content
 
     def grow(self) -> None:

@@ -45,7 +45,12 @@ class SingleMessage(AssignedQueue):
         self.result: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def settle(self, message: ReceivedMessage, generation: int) -> bool:
-        """The message is done with."""
+        """The message is done with.
+
+        Args:
+            message: see `AssignedQueue.settle`.
+            generation: see `AssignedQueue.settle`.
+        """
         self._end(_CONSUMED)
         return super().settle(message, generation)
 

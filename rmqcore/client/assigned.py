@@ -84,7 +84,12 @@ class AssignedQueue:
         await self._room.wait()
 
     def add(self, messages: Iterable[MessageExt], next_offset: int) -> None:
-        """Take in what was pulled, and where the next pull begins."""
+        """Take in what was pulled, and where the next pull begins.
+
+        Args:
+            messages: in the order of the queue.
+            next_offset: where the next pull begins.
+        """
         place = QueueGeneration(self, self._generation)
         for stored in messages:
             self._unacked[stored.queue_offset] = None
@@ -107,7 +112,12 @@ class AssignedQueue:
         self._buffered_bytes += message.store_size
 
     def settle(self, message: ReceivedMessage, generation: int) -> bool:
-        """A message is done with; False when this queue has begun anew since it was pulled."""
+        """A message is done with; False when this queue has begun anew since it was pulled.
+
+        Args:
+            message: that was handed out.
+            generation: of the queue when the message was pulled.
+        """
         if generation != self._generation or self.dropped:
             return False
         self._unacked.pop(message.queue_offset, None)

@@ -82,7 +82,12 @@ class GroupRequests:
         return await self._offset(queue, RequestCode.GET_MAX_OFFSET, {})
 
     async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The offset of the first message stored at a time or later (29)."""
+        """The offset of the first message stored at a time or later (29).
+
+        Args:
+            queue: which; its master is asked, or a slave when there is none.
+            timestamp_ms: Unix time.
+        """
         fields = {"timestamp": str(timestamp_ms)}
         return await self._offset(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields)
 
@@ -92,7 +97,13 @@ class GroupRequests:
         return answer.number("offset")
 
     async def commit(self, queue: MessageQueue, offset: int, *, wait: bool) -> None:
-        """Tell the broker how far the group is (15)."""
+        """Tell the broker how far the group is (15).
+
+        Args:
+            queue: which.
+            offset: of the first message that the group has not done with.
+            wait: for the broker's answer; else it is sent and may be lost.
+        """
         address = self._instance.address_of(queue.broker_name, or_slave=True)
         fields = self._queue(queue) | {
             "consumerGroup": self._group,
@@ -106,7 +117,14 @@ class GroupRequests:
     async def pull(
         self, queue: MessageQueue, offset: int, subscription: Subscription, broker_id: int
     ) -> tuple[RemotingCommand, str]:
-        """Pull from an offset on (11); the broker waits for messages when there are none."""
+        """Pull from an offset on (11); the broker waits for messages when there are none.
+
+        Args:
+            queue: which.
+            offset: of the first message that is wanted.
+            subscription: which of the topic's messages are wanted.
+            broker_id: of whom to ask: 0 is the master, others are slaves.
+        """
         address = self._instance.address_of(queue.broker_name, broker_id, or_slave=True)
         fields = self._queue(queue) | {
             "consumerGroup": self._group,

@@ -217,6 +217,13 @@ class ClientInstance:
     ) -> RemotingCommand:
         """Ask a broker or name server; returns its answer whatever code that has.
 
+        Args:
+            address: ``host:port`` of whom is asked.
+            code: what is asked, of `RequestCode`.
+            fields: of the request's header, text by name.
+            body: of the request, as it goes over the network.
+            timeout_ms: how long to wait for the answer; None as the client was made.
+
         Raises:
             ArgumentError: the address or a field is no str.
             RemotingError: there is no answer.
@@ -238,6 +245,13 @@ class ClientInstance:
     ) -> RemotingCommand:
         """As `invoke`, for what has to succeed.
 
+        Args:
+            address: see `invoke`.
+            code: see `invoke`.
+            fields: see `invoke`.
+            body: see `invoke`.
+            timeout_ms: see `invoke`.
+
         Raises:
             RequestRefusedError: the answer has another code than success.
         """
@@ -251,6 +265,12 @@ class ClientInstance:
     ) -> None:
         """Send what gets no answer.
 
+        Args:
+            address: ``host:port`` of whom it goes to.
+            code: what it is, of `RequestCode`.
+            fields: of the request's header, text by name.
+            body: of the request, as it goes over the network.
+
         Raises:
             RemotingError: it could not be sent.
         """
@@ -263,6 +283,10 @@ class ClientInstance:
         """Ask the name server that answered last, the others when it does not.
 
         Each of them gets its share of the time, so that one which hangs leaves some to the others.
+
+        Args:
+            code: what is asked, of `RequestCode`.
+            fields: of the request's header, text by name.
 
         Returns:
             the answer, whatever code it has, and whose it is.
@@ -443,6 +467,10 @@ class Deadline:
     def check(self, address: str, code: int) -> None:
         """Raise when nothing is left.
 
+        Args:
+            address: who was asked, for the error.
+            code: what was asked, for the error.
+
         Raises:
             RemotingTimeoutError: it is so.
         """
@@ -456,5 +484,10 @@ def _fields(fields: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def refusal(answer: RemotingCommand, address: str) -> RequestRefusedError:
-    """The error that an answer means."""
+    """The error that an answer means.
+
+    Args:
+        answer: with another code than success.
+        address: ``host:port`` of whose it is.
+    """
     return RequestRefusedError(answer.code, answer.remark or "", address)

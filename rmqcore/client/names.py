@@ -36,6 +36,10 @@ def check_name(argument: str, name: object, most: int) -> None:
 def check_time(argument: str, value: object) -> float:
     """A time to wait, in the unit of the argument's name.
 
+    Args:
+        argument: its name, for the error; it ends in its unit.
+        value: what was given.
+
     Raises:
         ArgumentError: it is no number, or below 0.
     """

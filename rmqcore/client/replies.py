@@ -32,6 +32,10 @@ class ExpectedReply:
     async def wait(self, topic: str, deadline: Deadline) -> ReceivedMessage:
         """Wait until it is there.
 
+        Args:
+            topic: of the request, for the error.
+            deadline: when nobody waits any more.
+
         Raises:
             RemotingTimeoutError: it did not come in time.
         """
@@ -52,7 +56,13 @@ class Replies:
     def expect(
         self, message: Outgoing, client_id: str, timeout_ms: float
     ) -> Iterator[ExpectedReply]:
-        """Let a message ask for a reply, as long as the context lasts."""
+        """Let a message ask for a reply, as long as the context lasts.
+
+        Args:
+            message: the request, which gets what a consumer needs for its reply.
+            client_id: of the client that the broker passes the reply to.
+            timeout_ms: how long the reply is waited for.
+        """
         name, reply = message.ask_for_reply(client_id, timeout_ms), ExpectedReply()
         self._waiting[name] = reply
         try:

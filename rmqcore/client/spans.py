@@ -71,7 +71,12 @@ class SendSpans:
 
     @staticmethod
     def sent(span: Span, result: SendResult) -> None:
-        """Note where the message is."""
+        """Note where the message is.
+
+        Args:
+            span: of the send.
+            result: what the broker has answered.
+        """
         span.set_attribute("messaging.destination.partition.id", str(result.queue_id))
 
 

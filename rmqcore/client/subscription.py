@@ -28,7 +28,13 @@ class Subscription:
 
     @classmethod
     def of(cls, topic: str, expression: str | None, version: int) -> Subscription:
-        """The subscription of an expression."""
+        """The subscription of an expression.
+
+        Args:
+            topic: whose messages are wanted.
+            expression: ``*``, ``a || b``, or an `Sql`; None for all.
+            version: Unix time at which the consumer began, milliseconds.
+        """
         if isinstance(expression, Sql):
             return cls(topic, str(expression), True, version, frozenset())
         text = (expression or "*").strip() or "*"

@@ -23,7 +23,12 @@ class ArchiveQuestion:
         self._answer = Explanation("")
 
     def note(self, what: str, there: str) -> None:
-        """Add what was looked at, and what is there."""
+        """Add what was looked at, and what is there.
+
+        Args:
+            what: was looked at.
+            there: is said of it, in a sentence.
+        """
         self._answer.facts.append((what, there))
 
     def _because(self, reason: str, advice: str = "", *, found: bool = False) -> Explanation:
@@ -31,7 +36,13 @@ class ArchiveQuestion:
         return self._answer
 
     def by_queue_offset(self, topic: str, queue_id: int, queue_offset: int) -> Explanation:
-        """Why a message is not found by its number."""
+        """Why a message is not found by its number.
+
+        Args:
+            topic: of the message.
+            queue_id: queue of the topic.
+            queue_offset: number of the message in it.
+        """
         self._answer.question = f"the message {topic}/{queue_id} offset {queue_offset}"
         span = self._log.queue_range(topic, queue_id)
         if span is None:
@@ -49,7 +60,12 @@ class ArchiveQuestion:
         )
 
     def by_key(self, topic: str, key: str) -> Explanation:
-        """Whether a file with messages of a topic has one with a key: archives have no index."""
+        """Whether a file with messages of a topic has one with a key: archives have no index.
+
+        Args:
+            topic: of the message.
+            key: one of its keys, or its unique key.
+        """
         self._answer.question = f"messages of {topic} with the key {key}"
         return self._first({"topics": [topic], "keys": [key]})
 

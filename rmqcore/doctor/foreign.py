@@ -39,7 +39,12 @@ def foreign_files(log: LogPlan, surveys: list[FileSurvey]) -> list[FileSurvey]:
 
 
 def is_led_to(files: UnitFiles, message: MessageExt) -> bool:
-    """True when a queue that a record names leads to it."""
+    """True when a queue that a record names leads to it.
+
+    Args:
+        files: the store's consume queues.
+        message: a whole record of the log.
+    """
     unit = message.phy_offset, message.store_size
     return any(
         files.unit_head(*place) == unit or unit[0] in files.batches(place[0])["phy_offset"]
@@ -48,7 +53,14 @@ def is_led_to(files: UnitFiles, message: MessageExt) -> bool:
 
 
 def was_given_again(log: LogPlan, files: UnitFiles, message: MessageExt, before: int) -> bool:
-    """True when the queue leads to a whole record in front that names the very same place."""
+    """True when the queue leads to a whole record in front that names the very same place.
+
+    Args:
+        log: in which the records lie.
+        files: the store's consume queues.
+        message: a whole record of the log.
+        before: physical offset that the other record lies below.
+    """
     key = message.topic, message.queue_id
     phy_offset, size = files.unit_head(key, message.queue_offset)
     record = log.record_at(phy_offset) if size > 0 and log.start <= phy_offset < before else None
@@ -59,7 +71,13 @@ def was_given_again(log: LogPlan, files: UnitFiles, message: MessageExt, before:
 
 
 def records_of(log: LogPlan, file: FileSurvey, start: int = -1) -> Iterator[MessageExt]:
-    """Every whole record of a log file, from one of its gaps on or from its beginning."""
+    """Every whole record of a log file, from one of its gaps on or from its beginning.
+
+    Args:
+        log: in which the file is.
+        file: the file, as it was surveyed.
+        start: physical offset behind which they begin; -1 for all.
+    """
     begins = [file.start, *(gap.stop for gap in file.gaps)]
     stops = [*(gap.start for gap in file.gaps), file.end]
     for begin, stop in zip(begins, stops, strict=True):

@@ -259,7 +259,12 @@ class Journal:
         return fresh
 
     def place(self, source: Path, path: Path) -> None:
-        """Put what was prepared in a place; what is there is taken away."""
+        """Put what was prepared in a place; what is there is taken away.
+
+        Args:
+            source: what was prepared, below the journal's directory.
+            path: where it goes, a file or a directory.
+        """
         self.set_aside(path)
         name = str(source.relative_to(self.root))
         note = self._save(path, "place", lambda _: {"source": name, "stamps": stamps_below(source)})
@@ -417,7 +422,12 @@ class Journal:
 
 
 def put_back_lock(directory: StoreDir, before: bytes | None) -> None:
-    """Give the lock file what it held before, None for none; locking a store writes into it."""
+    """Give the lock file what it held before, None for none; locking a store writes into it.
+
+    Args:
+        directory: of the store.
+        before: the file's bytes; None when there was none.
+    """
     path = directory.lock_file
     if before is None:
         path.unlink(missing_ok=True)

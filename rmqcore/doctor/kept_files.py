@@ -23,7 +23,12 @@ Stamps = dict[str, list[int]]
 
 
 def below(root: Path, path: Path) -> str:
-    """A path as it is kept: that below the store, so that a store may be moved; else absolute."""
+    """A path as it is kept: that below the store, so that a store may be moved; else absolute.
+
+    Args:
+        root: the store's directory.
+        path: a file's, anywhere.
+    """
     with suppress(ValueError):
         return str(path.relative_to(root))
     return str(path.absolute())
@@ -72,7 +77,12 @@ def _files_below(
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Make a file of these bytes, on the disk when it returns."""
+    """Make a file of these bytes, on the disk when it returns.
+
+    Args:
+        path: of the file; what it held is gone.
+        data: all that it holds afterwards.
+    """
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
         write_at(fd, 0, data)
@@ -82,7 +92,13 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def write_at(fd: int, position: int, data: bytes) -> None:
-    """Write all of some bytes."""
+    """Write all of some bytes.
+
+    Args:
+        fd: open for writing.
+        position: in the file, of the first byte.
+        data: the bytes.
+    """
     view = memoryview(data)
     while view:
         count = os.pwrite(fd, view, position)
@@ -125,7 +141,13 @@ def put_bytes(path: Path, start: int, size: int, source: Path, time_ns: int) -> 
 
 
 def write_pieces(path: Path, size: int, pieces: Iterable[tuple[int, bytes]]) -> None:
-    """Make a file of zeros with some bytes in it, on the disk when it returns."""
+    """Make a file of zeros with some bytes in it, on the disk when it returns.
+
+    Args:
+        path: of the file; what it held is gone.
+        size: its bytes afterwards.
+        pieces: (position, bytes) of each.
+    """
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
         with room_at(path):
@@ -139,7 +161,13 @@ def write_pieces(path: Path, size: int, pieces: Iterable[tuple[int, bytes]]) -> 
 
 
 def is_mixed_of(path: Path, start: int, *sources: Path) -> bool:
-    """True when each byte of a file from a position on is zero, or that of one of some others."""
+    """True when each byte of a file from a position on is zero, or that of one of some others.
+
+    Args:
+        path: of the file.
+        start: position in it of the first byte that is compared.
+        sources: files whose first byte stands for that one.
+    """
     size = max((one.stat().st_size for one in sources if one.exists()), default=0)
     for at in range(0, size, _BLOCK):
         now = _part(path, start + at, min(_BLOCK, size - at))
@@ -169,7 +197,14 @@ def crc_of(path: Path) -> int:
 
 
 def copy_bytes(path: Path, start: int, stop: int, target: Path) -> int:
-    """Copy a part of a file; long zeros stay holes. The CRC-32 of the copy."""
+    """Copy a part of a file; long zeros stay holes. The CRC-32 of the copy.
+
+    Args:
+        path: of the file.
+        start: position of the first byte.
+        stop: position behind the last one.
+        target: the copy, which is on the disk when this returns.
+    """
     crc = 0
     out = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
@@ -188,7 +223,12 @@ def copy_bytes(path: Path, start: int, stop: int, target: Path) -> int:
 
 
 def move(source: Path, target: Path) -> None:
-    """Move a file or directory, also to another disk; done before, it stays done."""
+    """Move a file or directory, also to another disk; done before, it stays done.
+
+    Args:
+        source: what is moved; nothing is done when it is not there.
+        target: its new path, not the directory that it goes into.
+    """
     if os.path.lexists(source):
         try:
             source.rename(target)

@@ -143,7 +143,14 @@ def survey_log(
 def survey_file(
     split: Split, *, gap_min: int, verify_crc_property: bool, multi_dispatch: bool
 ) -> FileSurvey:
-    """Look at one log file; the split is the file."""
+    """Look at one log file; the split is the file.
+
+    Args:
+        split: a whole file of the log.
+        gap_min: a smaller gap takes the record behind it with it, in bytes.
+        verify_crc_property: demand the ``__CRC32#`` property of every record.
+        multi_dispatch: records are fanned out to light queues (LMQ).
+    """
     return _FileWalk(split, gap_min, verify_crc_property, multi_dispatch).run()
 
 
@@ -266,7 +273,12 @@ class _FileWalk:
 
 
 def add_run(runs: list[OffsetRange], following: OffsetRange) -> None:
-    """Add a run behind those that are known."""
+    """Add a run behind those that are known.
+
+    Args:
+        runs: of one queue, in the order of the log; changed.
+        following: what the log has behind them.
+    """
     if runs and runs[-1].stop == following.first:
         runs[-1] = runs[-1]._replace(stop=following.stop)
     else:
@@ -308,6 +320,11 @@ def present_runs(files: UnitFiles, key: QueueKey, runs: list[OffsetRange]) -> li
     A topic that was made again counts from 0 again. Its runs begin with the record that the
     queue's number 0 leads to, or, where that unit is lost, where numbers step back to some that the
     queue has there.
+
+    Args:
+        files: the store's consume queues.
+        key: topic and number of the queue.
+        runs: of the queue, in the order of the log.
     """
     begin, size = files.unit_head(key, 0)
     number = bisect_left(runs, begin, key=lambda one: one.phy_offset)
@@ -324,7 +341,12 @@ def present_runs(files: UnitFiles, key: QueueKey, runs: list[OffsetRange]) -> li
 
 
 def has_offset(runs: list[OffsetRange], queue_offset: int) -> bool:
-    """True when the log has a whole record with this queue offset."""
+    """True when the log has a whole record with this queue offset.
+
+    Args:
+        runs: of one queue.
+        queue_offset: number of a message in it.
+    """
     return any(one.first <= queue_offset < one.stop for one in runs)
 
 
@@ -334,7 +356,12 @@ def last_with_records(files: list[FileSurvey]) -> int:
 
 
 def gaps_of(files: list[FileSurvey], file_size: int) -> Iterator[tuple[FileSurvey, Gap]]:
-    """Every gap that whole records follow, with its file; the end of a file is one, too."""
+    """Every gap that whole records follow, with its file; the end of a file is one, too.
+
+    Args:
+        files: in the order of the log.
+        file_size: bytes of a whole file.
+    """
     last = last_with_records(files)
     before_ms = 0
     for number, file in enumerate(files[: last + 1]):

@@ -53,6 +53,10 @@ def entries_of(
 
     The queue is None where the key is no number. A key of delayOffset.json is a level, and its
     queue one less.
+
+    Args:
+        name: of the file.
+        content: what it holds, as JSON was read.
     """
     table = content.get("offsetTable")
     if not isinstance(table, dict):
@@ -85,6 +89,10 @@ def set_back(path: Path, end_of: Callable[[QueueKey], int | None]) -> bytes | No
     """A file with each offset that is behind the end of its queue set to that end.
 
     Negative offsets are taken out.
+
+    Args:
+        path: of the file.
+        end_of: where a queue ends; None where nothing is known.
 
     Returns:
         the file's bytes; None when nothing is to be changed, or it cannot be read.

@@ -271,7 +271,12 @@ class Planner:
         self.runs: OffsetRanges = {}
 
     def run(self, jobs: int | Runner, progress: DoctorProgress | None) -> RepairPlan:
-        """Make it."""
+        """Make it.
+
+        Args:
+            jobs: processes that read the log side by side, or what runs them.
+            progress: called with (what, bytes done, bytes in all); None for nobody.
+        """
         plan = self._plan
         journal = Journal.latest(self._directory)
         if journal is not None and (journal.undoing or not journal.finished):

@@ -27,6 +27,10 @@ _FILE_SIZE_MAX = (1 << 31) - 1
 def lenient_config(config: StoreConfig, directory: StoreDir) -> StoreConfig:
     """The configuration with the sizes of the files, or where those are damaged, as it was given.
 
+    Args:
+        config: as it was given.
+        directory: of the store.
+
     Raises:
         ConfigError: a size that was given is not that on which the files agree.
         CorruptStoreError: there are consume queues without a log.

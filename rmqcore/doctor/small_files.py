@@ -28,7 +28,12 @@ def is_readable_json(path: Path) -> bool:
 
 
 def checkpoint_problem(directory: StoreDir, last_timestamp_ms: int) -> str:
-    """What is wrong with the checkpoint; empty for nothing."""
+    """What is wrong with the checkpoint; empty for nothing.
+
+    Args:
+        directory: of the store.
+        last_timestamp_ms: store time of the log's last record.
+    """
     checkpoint = StoreCheckpoint(directory.checkpoint)
     try:
         found = checkpoint.load()

@@ -32,7 +32,12 @@ _REASON = "what follows is in no queue, and its numbers were given again: the lo
 
 
 def drop_stale_tail(log: LogPlan, surveys: list[FileSurvey]) -> None:
-    """End the log in front of records that are left of a longer one."""
+    """End the log in front of records that are left of a longer one.
+
+    Args:
+        log: as it will be repaired.
+        surveys: of its files in their order; the last one with records is replaced.
+    """
     number = last_with_records(surveys)
     if number < 0:
         return

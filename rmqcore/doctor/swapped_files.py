@@ -64,7 +64,13 @@ def in_place(files: list[tuple[int, Path, int]]) -> list[tuple[int, Path, int]]:
 
 
 def goes_on_behind(path: Path, name: int, size: int) -> bool:
-    """True when whole records that lie where they say follow the first ``size`` bytes of a file."""
+    """True when whole records that lie where they say follow the first ``size`` bytes of a file.
+
+    Args:
+        path: of the file.
+        name: its name as a number, the physical offset of its first byte.
+        size: bytes at its beginning that are not looked at.
+    """
     with path.open("rb", buffering=0) as stream:
         return any(_begin_said_at(stream, at) == name for at in _heads(stream, size))
 

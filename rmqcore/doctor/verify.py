@@ -106,7 +106,14 @@ class Verification:
     def run(
         self, jobs: int | Runner, start: int, ends_at: float | None, *, deep: bool
     ) -> VerifyReport:
-        """Look at the store as the arguments of `verify` say."""
+        """Look at the store as the arguments of `verify` say.
+
+        Args:
+            jobs: processes that read the log side by side, or what runs them.
+            start: physical offset to begin at.
+            ends_at: `monotonic_s` from which on it reads no further; None for no end.
+            deep: also look into each record.
+        """
         began = monotonic_s()
         log, report = self._plan(), self._report
         report.min_phy_offset, report.max_phy_offset = log.start, log.end

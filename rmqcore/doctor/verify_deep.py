@@ -47,7 +47,15 @@ def check_deeply(
     jobs: int | Runner,
     progress: Callable[[int, int], None] | None,
 ) -> None:
-    """Look at every record of some splits."""
+    """Look at every record of some splits.
+
+    Args:
+        log: of the store.
+        splits: what of it is read.
+        report: gets what is found.
+        jobs: processes that read side by side, or what runs them.
+        progress: called with (bytes done, bytes in all); None for nobody.
+    """
     last_ms, told = 0, 0
     for part in run(look_deeply, splits, jobs=jobs, progress=progress):
         if part.first >= 0 and part.first_ms < last_ms:

@@ -45,7 +45,13 @@ _INDEX_NAME = re.compile(r"\d{1,19}")
 
 
 def check_small_files(log: LogPlan, merged: AuditReport, report: VerifyReport) -> None:
-    """Check everything that is neither log, consume queue nor index."""
+    """Check everything that is neither log, consume queue nor index.
+
+    Args:
+        log: of the store.
+        merged: what the walk over the whole log has found.
+        report: gets what is found.
+    """
     _check_markers(log, report)
     _check_checkpoint(log, merged, report)
     _check_config(log, report)

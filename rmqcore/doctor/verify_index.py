@@ -39,7 +39,13 @@ class _File:
 def check_index(
     log: LogPlan, report: VerifyReport, progress: Callable[[str, int, int], None] | None
 ) -> None:
-    """Check the index of a store."""
+    """Check the index of a store.
+
+    Args:
+        log: of the store.
+        report: gets what is found.
+        progress: called with (what, bytes done, bytes in all); None for nobody.
+    """
     files = list(_usable_files(log, report))
     if not files and not log.config.message_index_enable:
         return

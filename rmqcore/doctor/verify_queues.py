@@ -25,7 +25,13 @@ _WORDS = {
 
 
 def check_queues(log: LogPlan, merged: AuditReport, report: VerifyReport) -> None:
-    """Report what the audit found, then look for units that no record stands behind."""
+    """Report what the audit found, then look for units that no record stands behind.
+
+    Args:
+        log: of the store.
+        merged: what the walk over the whole log has found.
+        report: gets what is found.
+    """
     file_size = log.config.mapped_file_size_consume_queue
     files = UnitFiles(log.directory, file_size)
     try:

@@ -110,7 +110,13 @@ class Scanned:
         filter: pc.Expression | None = None,
         **settings: Any,
     ) -> pa.Table:
-        """The rows as one table, decoded with all cores; arguments as those of `scanner`."""
+        """The rows as one table, decoded with all cores; arguments as those of `scanner`.
+
+        Args:
+            columns: see `scanner`.
+            filter: see `scanner`.
+            settings: see `scanner`.
+        """
         whole = self._both(filter)
         names = self._wanted(columns, whole)
         decoded = pa.schema(ColumnDecoder(names, row_max=1).take())
@@ -134,7 +140,12 @@ class Scanned:
         return found
 
     def head(self, num_rows: int, **settings: Any) -> pa.Table:
-        """The first rows; arguments as those of `scanner`."""
+        """The first rows; arguments as those of `scanner`.
+
+        Args:
+            num_rows: how many at most.
+            settings: see `scanner`.
+        """
         return self.scanner(**settings).head(num_rows)
 
 
@@ -248,15 +259,31 @@ class StoreDataset(Scanned, ds.Dataset):  # type: ignore[misc]
         return pc.scalar(True)
 
     def take(self, indices: Any, **settings: Any) -> pa.Table:
-        """Rows by their numbers; arguments as those of `scanner`."""
+        """Rows by their numbers; arguments as those of `scanner`.
+
+        Args:
+            indices: numbers of rows from 0 on, in the order of `to_table`.
+            settings: see `scanner`.
+        """
         return self.to_table(**settings).take(indices)
 
     def sort_by(self, sorting: Any, **settings: Any) -> ds.InMemoryDataset:
-        """The rows in another order, in memory."""
+        """The rows in another order, in memory.
+
+        Args:
+            sorting: a column, or (column, "ascending" or "descending") of several.
+            settings: see `to_table`.
+        """
         return ds.InMemoryDataset(self.to_table(**settings).sort_by(sorting))
 
     def join(self, right_dataset: Any, *keys: Any, **settings: Any) -> ds.InMemoryDataset:
-        """The rows joined with those of another dataset, in memory; as ``Table.join``."""
+        """The rows joined with those of another dataset, in memory; as ``Table.join``.
+
+        Args:
+            right_dataset: what has `to_table`.
+            keys: columns that must be the same, and further arguments of ``Table.join``.
+            settings: further ones by name.
+        """
         joined = self.to_table().join(right_dataset.to_table(), *keys, **settings)
         return ds.InMemoryDataset(joined)
 

@@ -155,6 +155,10 @@ class Manifest:
     def from_json(cls, url: str, data: bytes) -> Manifest:
         """As it was written.
 
+        Args:
+            url: where it was found, for errors.
+            data: its bytes.
+
         Raises:
             ArchiveError: it is no manifest, or one of a later version.
         """
@@ -214,7 +218,12 @@ def require_manifest(objects: Objects) -> Manifest:
 
 
 def read_object(objects: Objects, name: str) -> bytes:
-    """All of a small object."""
+    """All of a small object.
+
+    Args:
+        objects: of the archive.
+        name: of the object.
+    """
     reader = objects.open(name)
     try:
         return reader.read_at(0, reader.size)
@@ -224,6 +233,11 @@ def read_object(objects: Objects, name: str) -> bytes:
 
 def files_of(objects: Objects, manifest: Manifest, pages: Iterable[Page]) -> Iterator[ArchivedFile]:
     """The files of some pages, and the last ones, in log order; pages are fetched side by side.
+
+    Args:
+        objects: of the archive.
+        manifest: of the archive.
+        pages: those that are wanted, of ``manifest.pages``.
 
     Raises:
         ArchiveError: a page is not the one that the manifest names.
@@ -262,7 +276,13 @@ def _name(generation: int) -> str:
 
 
 def with_file(objects: Objects, manifest: Manifest, file: ArchivedFile) -> Manifest:
-    """A manifest with one file more; what fills a page is written as one."""
+    """A manifest with one file more; what fills a page is written as one.
+
+    Args:
+        objects: of the archive; a page may be written there.
+        manifest: as it was read or written last.
+        file: the one that follows the manifest's last one.
+    """
     files = (*manifest.files, file)
     pages = manifest.pages
     if len(files) > PAGE_FILES:
@@ -299,6 +319,12 @@ def _topics_of(files: tuple[ArchivedFile, ...]) -> tuple[str, ...] | None:
 
 def create_same(objects: Objects, name: str, data: bytes, sha256: str) -> None:
     """Make a small object, or see that it is there with the same bytes.
+
+    Args:
+        objects: of the archive.
+        name: of the object.
+        data: its bytes.
+        sha256: of these bytes, in hex.
 
     Raises:
         ArchiveConflictError: it is there with others.

@@ -107,11 +107,20 @@ class ObjectFile:
         self._is_checked = True
 
     def read(self, position: int, size: int) -> memoryview:
-        """So many bytes from a position."""
+        """So many bytes from a position.
+
+        Args:
+            position: of the first byte, in the file.
+            size: how many bytes.
+        """
         return memoryview(self.read_bytes(position, size))
 
     def read_bytes(self, position: int, size: int) -> bytes:
         """A copy of so many bytes; nothing is fetched ahead.
+
+        Args:
+            position: of the first byte, in the file.
+            size: how many bytes.
 
         Raises:
             IndexError: outside of the file.
@@ -125,7 +134,12 @@ class ObjectFile:
         return self._reader.read_at(position, size)
 
     def read_into(self, position: int, buffer: WriteableBuffer) -> None:
-        """Fill a buffer from a position on, out of windows."""
+        """Fill a buffer from a position on, out of windows.
+
+        Args:
+            position: of the first byte, in the file.
+            buffer: filled to its end.
+        """
         with memoryview(buffer) as view:
             done = 0
             while done < len(view):

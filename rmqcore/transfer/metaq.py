@@ -167,7 +167,13 @@ def to_row(message: MessageExt) -> tuple[int, bytes, int]:
 
 
 def move(origin: MessageStore, store: DefaultMessageStore, progress: Progress | None) -> int:
-    """Append what the queue does not hold yet; return how many messages that was."""
+    """Append what the queue does not hold yet; return how many messages that was.
+
+    Args:
+        origin: one partition of the old store.
+        store: what is put into.
+        progress: called with (partition, bytes done, bytes in all); None for nobody.
+    """
     name = target_topic(origin.topic)
     start = _resume_offset(origin, store, name)
     moved = 0
@@ -190,6 +196,11 @@ def move(origin: MessageStore, store: DefaultMessageStore, progress: Progress | 
 
 def compare(origin: MessageStore, store: DefaultMessageStore, moved: int) -> PartitionReport:
     """Read both sides to their ends, message by message.
+
+    Args:
+        origin: one partition of the old store.
+        store: what was put into.
+        moved: how many messages this run has put, for the report.
 
     Raises:
         MigrationError: the first message that differs, or that only one side has.

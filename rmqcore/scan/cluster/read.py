@@ -218,6 +218,10 @@ def read_range(
 def messages_of(access: Access, range: QueueRange) -> Iterator[MessageExt]:
     """The messages of a range as objects, in the order of the queue; bodies as they are stored.
 
+    Args:
+        access: to the cluster.
+        range: of one queue.
+
     Raises:
         MessagesGoneError, RemotingError: as `read_range`.
         CorruptRecordError: what the broker sends is no record, or contradicts its CRC.

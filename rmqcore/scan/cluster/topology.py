@@ -132,6 +132,10 @@ class Cluster:
 
         Brokers of 4.9 name any of the messages of that millisecond; where there are none, the
         nearest one, be it the one before.
+
+        Args:
+            queues: those that there are, with the addresses of their brokers.
+            times_ms: a Unix time for each queue that is asked about.
         """
         more = {queue: {"timestamp": str(time_ms)} for queue, time_ms in times_ms.items()}
         chosen = {queue: queues[queue] for queue in times_ms}
@@ -176,7 +180,13 @@ class Cluster:
         return found
 
     def commit(self, group: str, queues: Queues, offsets: Mapping[MessageQueue, int]) -> None:
-        """Tell brokers how far a group is (15), where they still have the queue."""
+        """Tell brokers how far a group is (15), where they still have the queue.
+
+        Args:
+            group: whose progress it is.
+            queues: those that there are, with the addresses of their brokers.
+            offsets: of each queue, that of the first message that the group has not done with.
+        """
         more = {
             queue: {"consumerGroup": group, "commitOffset": str(offset)}
             for queue, offset in offsets.items()
