@@ -94,6 +94,36 @@ def test_a_full_disk_and_room_again(small_disk, how, leave_kib):
 
 
 @ROOT_ONLY
+@pytest.mark.parametrize("leave_kib", [0, 12, 64])
+def test_a_table_that_finds_no_room_says_how_many_of_its_rows_are_stored(small_disk, leave_kib):
+    pyarrow = pytest.importorskip("pyarrow")
+    disk, numbers = small_disk(2048), iter(range(10_000))
+
+    def put_table(store):
+        rows = [next(numbers) for _ in range(100)]
+        bodies = [b"%d " % row + b"x" * 200 for row in rows]
+        done = store.put_columns(pyarrow.table({"body": bodies}), topic="T")
+        return done, rows[: done.row_count]
+
+    settings = SETTINGS | {"mapped_file_size_commit_log": 65_536, "allocate_ahead": 0}
+    with rmqcore.open_store(disk / "store", **settings) as store:
+        _, stored = put_table(store)
+        ballast = fill(disk, leave_kib << 10)
+        for _ in range(20):
+            done, rows = put_table(store)
+            stored += rows
+        assert not done.ok
+        assert "No space left" in done.reason
+        ballast.unlink()
+        done, rows = put_table(store)
+        assert done.ok
+        stored += rows
+    with rmqcore.open_store(disk / "store") as store:
+        assert [int(bytes(message.body).split()[0]) for message in store.messages()] == stored
+        assert store.max_queue_offset("T", 0) == len(stored)
+
+
+@ROOT_ONLY
 def test_no_room_for_consume_queues_and_index(small_disk):
     """The log file has room left; what is derived from it has not."""
     disk = small_disk(2048)
