@@ -7,12 +7,15 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 from Cython.Build import cythonize
 from Cython.Compiler import Options
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build import build
 
 Options.warning_errors = True
 
@@ -58,6 +61,18 @@ def page() -> str:
     """README.md, whose links lead somewhere from the index, too, if it is known where to."""
     text = Path("README.md").read_text("utf-8")
     return _RELATIVE_LINK.sub(rf"]({HOME}/blob/main/\1)", text) if HOME else text
+
+
+class Build(build):
+    """A build whose stubs have the docstrings of the native modules, for editors."""
+
+    def run(self) -> None:
+        """Build."""
+        super().run()
+        # a sanitizer's modules are loaded only by an interpreter with its library
+        if not os.environ.get("RMQCORE_SANITIZE"):
+            write_docs = [sys.executable, "scripts/stub_docs.py", self.build_lib]
+            subprocess.run(write_docs, check=True)  # noqa: S603 - a script of ours
 
 
 class Wheel(bdist_wheel):
@@ -112,7 +127,7 @@ PACKAGE = Path("rmqcore")
 HEADERS = sorted(PACKAGE.rglob("*.h")) + sorted(PACKAGE.rglob("*.pxd"))
 
 setup(
-    cmdclass={"bdist_wheel": Wheel},
+    cmdclass={"build": Build, "bdist_wheel": Wheel},
     long_description=page(),
     long_description_content_type="text/markdown",
     project_urls=URLS if HOME else {},

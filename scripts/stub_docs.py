@@ -1,6 +1,8 @@
-"""Write the docstrings of native modules into their stubs, for editors, which read only these.
+"""Write the docstrings of native modules into a wheel's stubs, for editors, which read only these.
 
-Usage: python scripts/stub_docs.py [--check]
+The stubs of the sources have none, so that no docstring stands twice.
+
+Usage: python scripts/stub_docs.py build/lib, which has the compiled modules and their stubs
 """
 
 from __future__ import annotations
@@ -14,26 +16,31 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
 #: native modules whose classes a user of the library meets
 MODULES = (
+    "rmqcore.native.base._descriptor",
     "rmqcore.native.format._message",
     "rmqcore.native.format._receipt",
+    "rmqcore.native.format._wire_message",
     "rmqcore.native.log._putter",
     "rmqcore.native.read._get_result",
     "rmqcore.native.read._key_query",
 )
 
 
-def with_docstrings(module: str) -> tuple[Path, str]:
-    """The stub of a native module, and its text with the docstrings that the module has."""
-    path = ROOT / (module.replace(".", "/") + ".pyi")
-    lines = path.read_text("utf-8").splitlines()
+def with_docstrings(module: str, stub: Path) -> str:
+    """The text of a native module's stub with the docstrings that the module has.
+
+    Args:
+        module: its name.
+        stub: its stub without docstrings.
+    """
+    lines = stub.read_text("utf-8").splitlines()
     tree = ast.parse("\n".join(lines))
     runtime = import_module(module)
     for node, owner in reversed(list(_documented(tree, runtime))):
         _write(lines, node, owner)
-    return path, "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n"
 
 
 def _documented(
@@ -66,30 +73,21 @@ def _write(lines: list[str], node: ast.ClassDef | ast.FunctionDef, text: str) ->
     quoted += '\n"""' if "\n" in text else '"""'
     doc = textwrap.indent(quoted, indent).splitlines()
     body = node.body[0]
-    if isinstance(body, ast.Expr) and isinstance(body.value, ast.Constant):
-        old = body.value.value
-        if isinstance(old, str):
-            lines[body.lineno - 1 : body.end_lineno] = doc
-        else:  # the three dots of a body without anything
-            kept = lines[body.lineno - 1][: body.col_offset].rstrip()
-            lines[body.lineno - 1 : body.end_lineno] = [kept, *doc]
+    if isinstance(body, ast.Expr):  # the three dots of a body without anything
+        kept = lines[body.lineno - 1][: body.col_offset].rstrip()
+        lines[body.lineno - 1 : body.end_lineno] = [kept, *doc]
     else:
         lines[body.lineno - 1 : body.lineno - 1] = [*doc, ""]
 
 
-def main() -> int:
-    """Write the stubs, or with --check say which differ; the exit code."""
-    stale = []
+def main() -> None:
+    """Write the stubs below a directory."""
+    root = Path(sys.argv[1]).resolve()
+    sys.path.insert(0, str(root))
     for module in MODULES:
-        path, text = with_docstrings(module)
-        if text != path.read_text("utf-8"):
-            stale.append(path)
-            if "--check" not in sys.argv[1:]:
-                path.write_text(text, "utf-8")
-    for path in stale:
-        sys.stdout.write(f"{path.relative_to(ROOT)}\n")
-    return int("--check" in sys.argv[1:] and bool(stale))
+        stub = root / (module.replace(".", "/") + ".pyi")
+        stub.write_text(with_docstrings(module, stub), "utf-8")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

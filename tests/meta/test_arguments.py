@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import re
 from functools import cache
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +21,9 @@ import rmqcore.message
 pytestmark = pytest.mark.logic
 
 ROOT = Path(__file__).parents[2]
+_spec = spec_from_file_location("stub_docs", ROOT / "scripts" / "stub_docs.py")
+stub_docs = module_from_spec(_spec)
+_spec.loader.exec_module(stub_docs)
 ROOMS = (
     ".",
     "broker",
@@ -58,7 +62,11 @@ def tree(module: str) -> ast.Module:
     """Parse a module, its stub where it is native."""
     base = ROOT / module.replace(".", "/")
     sources = (base.with_suffix(".py"), base.with_suffix(".pyi"), base / "__init__.py")
-    return ast.parse(next(source for source in sources if source.exists()).read_text("utf-8"))
+    source = next(source for source in sources if source.exists())
+    text = source.read_text("utf-8")
+    if module in stub_docs.MODULES:
+        text = stub_docs.with_docstrings(module, source)
+    return ast.parse(text)
 
 
 @cache
@@ -153,7 +161,7 @@ def every_class() -> dict[str, list[tuple[str, ast.ClassDef]]]:
     classes: dict[str, list[tuple[str, ast.ClassDef]]] = {}
     for source in [*ROOT.glob("rmqcore/**/*.py"), *ROOT.glob("rmqcore/**/*.pyi")]:
         module = ".".join(source.relative_to(ROOT).with_suffix("").parts)
-        for node in ast.parse(source.read_text("utf-8")).body:
+        for node in tree(module).body:
             if isinstance(node, ast.ClassDef):
                 classes.setdefault(node.name, []).append((module, node))
     return classes

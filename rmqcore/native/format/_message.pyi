@@ -10,25 +10,6 @@ STORED_NAMES: Final[tuple[str, ...]]
 
 @disjoint_base
 class Message:
-    """What is put: a topic, a body, and what travels with them.
-
-    Attributes:
-        topic: 1 to 127 characters of ``[%|a-zA-Z0-9_-]`` (longer topics become V2 records).
-        body: bytes, stored as they are.
-        queue_id: queue of the topic, 0 or more.
-        tags: filter tag, or None.
-        keys: look-up keys, a tuple of str; one str is one key.
-        properties: further name/value pairs, all str.
-        flag, sys_flag: application flag; RocketMQ's system flags.
-        born_timestamp_ms: 0 for the time of the put.
-        born_host, store_host: ``address:port``; None for the store's own.
-        reconsume_times, prepared_transaction_offset: stored as given.
-        delay_level: 0 for none, else the level of ``messageDelayLevel``.
-        wait_store_msg_ok: False returns before the disk has confirmed under SYNC_FLUSH.
-
-    Source: RocketMQ common/message/Message.java and MessageExtBrokerInner.java.
-    """
-
     topic: str
     body: bytes | bytearray | memoryview
     queue_id: int
@@ -63,47 +44,22 @@ class Message:
         delay_level: int = 0,
         wait_store_msg_ok: bool = True,
     ) -> None: ...
-    def to_dict(self) -> dict[str, Any]:
-        """The arguments that make this message again; a body that is no bytes becomes bytes."""
+    def to_dict(self) -> dict[str, Any]: ...
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
 @final
-class StoredCopy(Message):
-    """A copy of a stored message: what was acknowledged has a place, however small the largest
-    body of a new message has been made since.
-    """
+class StoredCopy(Message): ...
 
 @final
 class MessageExt:
-    """One stored message, decoded on demand from bytes that it keeps alive.
-
-    Made by reads only. Attribute names are those of Spark columns and JSON keys too.
-
-    Attributes:
-        queue_id: queue of the topic.
-        phy_offset: byte position of the record in the commit log.
-        store_size: bytes of the record.
-        flag, sys_flag: application flag; RocketMQ's system flags.
-        born_timestamp_ms, store_timestamp_ms: Unix time at the producer and in the store.
-        born_host, store_host: ``address:port`` of the producer and of the store.
-        reconsume_times: how often consumers gave the message back.
-        prepared_transaction_offset: of the half message of a transaction, in bytes of the log.
-        body_crc: CRC-32 of the stored body without its top bit.
-        keys: words of the property KEYS.
-        tags, unique_key: the properties TAGS and UNIQ_KEY; None without them.
-
-    Source: RocketMQ common/message/MessageExt.java and MessageDecoder.java, decode.
-    """
-
     def __init__(self, *args: Never, **settings: Never) -> None: ...
     @property
     def topic(self) -> str: ...
     @property
     def queue_id(self) -> int: ...
     @property
-    def queue_offset(self) -> int:
-        """Number of the message in its queue; of a consumed light queue, see ``properties``."""
+    def queue_offset(self) -> int: ...
     @property
     def phy_offset(self) -> int: ...
     @property
@@ -127,11 +83,9 @@ class MessageExt:
     @property
     def body_crc(self) -> int: ...
     @property
-    def body(self) -> bytes:
-        """The body as stored, perhaps compressed: see `decompressed_body`."""
+    def body(self) -> bytes: ...
     @property
-    def properties(self) -> dict[str, str]:
-        """Every property, KEYS, TAGS, UNIQ_KEY and ``__CRC32#`` included."""
+    def properties(self) -> dict[str, str]: ...
     @property
     def keys(self) -> tuple[str, ...]: ...
     @property
@@ -139,32 +93,15 @@ class MessageExt:
     @property
     def unique_key(self) -> str | None: ...
     @property
-    def message_id(self) -> str:
-        """The offset id: store host and physical offset as upper-case hex, 32 or 56 digits."""
+    def message_id(self) -> str: ...
     @property
-    def record(self) -> memoryview:
-        """The record's bytes, without a copy; the view keeps the mapping alive."""
+    def record(self) -> memoryview: ...
     @property
-    def body_view(self) -> memoryview:
-        """The stored body without a copy; the view keeps the mapping alive."""
-    def decompressed_body(self, *, max_size: int = 67108864) -> bytes:
-        """The body as the producer gave it.
-
-        Args:
-            max_size: refuse a body that would grow beyond this many bytes.
-
-        Raises:
-            CorruptRecordError: the body does not decompress, or grows beyond ``max_size``.
-            RmqCoreError: LZ4 or ZSTD without the package that reads it.
-
-        Source: RocketMQ common/compression/CompressorFactory.java.
-        """
-    def has_key(self, topic: str, key: str) -> bool:
-        """True when the message is of the topic and carries the key, as one of KEYS or UNIQ_KEY."""
-    def check_crc(self) -> bool:
-        """True when the stored body agrees with its CRC."""
-    def to_dict(self) -> dict[str, Any]:
-        """Every attribute by its name, ``body`` as it is stored."""
+    def body_view(self) -> memoryview: ...
+    def decompressed_body(self, *, max_size: int = 67108864) -> bytes: ...
+    def has_key(self, topic: str, key: str) -> bool: ...
+    def check_crc(self) -> bool: ...
+    def to_dict(self) -> dict[str, Any]: ...
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
 
@@ -175,38 +112,8 @@ def message_from(
     path: str | Path | None = None,
     base_offset: int = 0,
     check_crc: bool = True,
-) -> MessageExt:
-    """The message whose record begins at byte ``at`` of ``buffer``, without copying it.
-
-    Args:
-        buffer: any C-contiguous buffer; it stays exported while the message lives.
-        at: position of the record's first byte in the buffer.
-        path, base_offset: file and physical offset of the buffer's first byte, for messages.
-        check_crc: also compare the stored body with its CRC.
-
-    Raises:
-        CorruptRecordError: no whole record is there.
-
-    Source: RocketMQ common/message/MessageDecoder.java, decode.
-    """
-
+) -> MessageExt: ...
 def find_message(
     buffer: Buffer, at: int, end: int, *, path: str | Path, base_offset: int
-) -> MessageExt | int | None:
-    """The message whose record begins at byte ``at``, when one begins there.
-
-    Args:
-        buffer: bytes of a log; it stays exported while the message lives.
-        at, end: where to look, and how many bytes of the buffer may be read.
-        path, base_offset: file and physical offset of the buffer's first byte.
-
-    Returns:
-        MessageExt; None when no record begins there; or the record's size in bytes, when ``end``
-        comes before its own.
-
-    Raises:
-        CorruptRecordError: a record begins there, but its bytes contradict each other.
-    """
-
-def status_text(status: int) -> str:
-    """What a kernel's status means, as a reason in an error."""
+) -> MessageExt | int | None: ...
+def status_text(status: int) -> str: ...

@@ -5,21 +5,6 @@ from rmqcore.status import Durability, PutMessageStatus
 
 @final
 class PutMessageResult:
-    """The receipt of a put.
-
-    Attributes:
-        status: `PutMessageStatus`.
-        phy_offset: byte position of the (first) record in the commit log; -1 when none was stored.
-        queue_offset: number of the (first) message in its queue; -1 when none was stored.
-        store_size: bytes stored.
-        store_timestamp_ms: the time in the record.
-        message_count: records stored.
-        durability: `Durability` that was reached when the put returned.
-        reason: why it failed; empty when it did not.
-
-    Source: RocketMQ store/PutMessageResult.java and AppendMessageResult.java.
-    """
-
     def __init__(
         self,
         status: PutMessageStatus,
@@ -51,22 +36,12 @@ class PutMessageResult:
     @property
     def reason(self) -> str: ...
     @property
-    def ok(self) -> bool:
-        """True when the message is stored as durably as was asked for."""
+    def ok(self) -> bool: ...
     @property
-    def message_id(self) -> str | None:
-        """The offset id; of a batch all of them, joined by commas; None when nothing was stored."""
+    def message_id(self) -> str | None: ...
     def with_flush(
         self, status: PutMessageStatus, durability: Durability | None, reason: str = ""
-    ) -> PutMessageResult:
-        """A copy of this receipt after its flush has ended.
-
-        Args:
-            status: how the wait for disk or slaves has ended.
-            durability: what was reached.
-            reason: why it is not what was asked for; empty when it is.
-        """
-    def to_dict(self) -> dict[str, Any]:
-        """Every attribute by its name."""
+    ) -> PutMessageResult: ...
+    def to_dict(self) -> dict[str, Any]: ...
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...

@@ -4,21 +4,6 @@ from typing_extensions import Buffer, disjoint_base
 
 @disjoint_base
 class WireMessage:
-    """A message, or an encoded batch of one queue, as a client sends it.
-
-    Its numbers stay those of C between the request that was read and the record that is written.
-
-    Attributes:
-        topic, queue_id: where it goes.
-        body: as received.
-        properties: as received: ``name U+0001 value U+0002``, again and again; malformed pairs are
-            dropped. None for a batch, whose messages bring their own.
-        flag, sys_flag: application flag; RocketMQ's system flags.
-        born_timestamp_ms: Unix time of the producer.
-        born_host: ``address:port`` of the producer.
-        reconsume_times: how often it was delivered before.
-    """
-
     def __init__(
         self,
         topic: str,
