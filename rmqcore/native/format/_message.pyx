@@ -27,8 +27,6 @@ from rmqcore.errors import CorruptRecordError
 
 rmq_crc32_init()
 
-# defaults of arguments that were left out
-cdef object ZERO = 0
 PUT_NAMES = (
     "topic", "body", "queue_id", "tags", "keys", "properties", "flag", "sys_flag",
     "born_timestamp_ms", "born_host", "store_host", "reconsume_times",
@@ -79,22 +77,16 @@ cdef class Message:
         self.tags = tags
         self.keys = keys
         self.properties = properties
-        self.flag = 0 if flag is ZERO else as_i32(flag, "flag")
-        self.sys_flag = 0 if sys_flag is ZERO else as_i32(sys_flag, "sys_flag")
-        self.born_timestamp_ms = (
-            0 if born_timestamp_ms is ZERO else as_i64(born_timestamp_ms, "born_timestamp_ms")
-        )
+        self.flag = as_i32(flag, "flag")
+        self.sys_flag = as_i32(sys_flag, "sys_flag")
+        self.born_timestamp_ms = as_i64(born_timestamp_ms, "born_timestamp_ms")
         self.born_host = born_host
         self.store_host = store_host
-        self.reconsume_times = (
-            0 if reconsume_times is ZERO else as_i32(reconsume_times, "reconsume_times")
+        self.reconsume_times = as_i32(reconsume_times, "reconsume_times")
+        self.prepared_transaction_offset = as_i64(
+            prepared_transaction_offset, "prepared_transaction_offset"
         )
-        self.prepared_transaction_offset = 0
-        if prepared_transaction_offset is not ZERO:
-            self.prepared_transaction_offset = as_i64(
-                prepared_transaction_offset, "prepared_transaction_offset"
-            )
-        self.delay_level = 0 if delay_level is ZERO else as_i32(delay_level, "delay_level")
+        self.delay_level = as_i32(delay_level, "delay_level")
         self.wait_store_msg_ok = wait_store_msg_ok
 
     def to_dict(self) -> dict:
