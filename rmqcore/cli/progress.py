@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
-from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from rmqcore.recovery.report import RecoveryProgress
 
-Item = TypeVar("Item")
-_EVERY = 512
 _PHASES = {"queues": "open queues", "log": "check log", "index": "index"}
 
 
@@ -50,12 +46,7 @@ class Bars:
             self._progress.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._progress is not None:
             self._progress.stop()
 
@@ -81,13 +72,3 @@ class Bars:
     def recovery(self, progress: RecoveryProgress) -> None:
         """Show how far the opening of a store is; pass it as ``open_store(progress=...)``."""
         self.show(_PHASES.get(progress.phase, progress.phase), progress.done, progress.total)
-
-    def track(self, name: str, items: Iterable[Item], total: int | None = None) -> Iterator[Item]:
-        """Hand items through and count them."""
-        self.show(name, 0, total)
-        done = 0
-        for done, item in enumerate(items, 1):
-            yield item
-            if done % _EVERY == 0:
-                self.show(name, done, total)
-        self.show(name, done, total)

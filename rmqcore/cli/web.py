@@ -6,7 +6,7 @@ import json
 import signal
 import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -61,13 +61,6 @@ def web(
         typer.echo(facts if as_json else f"{place} on {store}: Ctrl-C ends it")
         ended.wait()
         server.stop()
-
-
-class Stoppable(Protocol):
-    """What was started and can be stopped."""
-
-    async def stop(self) -> None:
-        """End it."""
 
 
 class BrokerPages:

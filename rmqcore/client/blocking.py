@@ -22,7 +22,6 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from rmqcore.client import admin, consumer, producer
@@ -160,12 +159,7 @@ class _Blocking(Generic[_Client]):
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def start(self) -> None:

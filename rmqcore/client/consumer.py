@@ -8,7 +8,6 @@ import logging
 import ssl
 from collections import deque
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
 from rmqcore.arguments import text, whole_number
@@ -138,12 +137,7 @@ class Consumer:
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def start(self) -> None:

@@ -7,7 +7,6 @@ import itertools
 import logging
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeAlias
 
 from rmqcore._codec import decode_message_id
@@ -127,12 +126,7 @@ class Producer:
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def start(self) -> None:

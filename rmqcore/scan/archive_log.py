@@ -32,7 +32,6 @@ from rmqcore.scan.unit_files import QueueKey
 
 #: An archive keeps these tables of a store.
 TABLES = ("topics.json", DELETED_TOPICS_NAME, "subscriptionGroup.json")
-_PAGES_KEPT = 64
 
 
 class ArchiveLog:

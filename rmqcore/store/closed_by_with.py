@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Protocol, TypeVar
 
 from rmqcore.services.event_loop import running_loop
@@ -21,21 +20,11 @@ class ClosedByWith:
     def __enter__(self: _Store) -> _Store:
         return self
 
-    def __exit__(
-        self: _Closes,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self: _Closes, *_: object) -> None:
         self.close()
 
     async def __aenter__(self: _Store) -> _Store:
         return self
 
-    async def __aexit__(
-        self: _Closes,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self: _Closes, *_: object) -> None:
         await running_loop().run_in_executor(None, self.close)

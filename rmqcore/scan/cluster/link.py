@@ -6,7 +6,6 @@ import itertools
 import socket
 import ssl
 from collections.abc import Iterable, Iterator
-from types import TracebackType
 from typing import Final, Self
 
 from rmqcore.remoting import (
@@ -54,12 +53,7 @@ class Link:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol
 
 from rmqcore.errors import ConfigWarning
 
@@ -60,7 +60,3 @@ class NoSlaves:
     def begin_async(self, end: int) -> None:
         """As `begin`."""
         self.begin(end)
-
-
-#: whether a put waits for the disk, and the slaves that it waits for
-Waits: TypeAlias = tuple[bool, SlaveWaits | None]

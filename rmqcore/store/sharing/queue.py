@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from rmqcore.errors import ArgumentError, StoreClosedError, StoreError
@@ -139,12 +138,7 @@ class Queue:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
