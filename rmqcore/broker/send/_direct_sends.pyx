@@ -19,7 +19,7 @@ from rmqcore.remoting._json_header cimport Out, add, add_number
 from rmqcore.errors import MessageIllegalError, StoreError
 from rmqcore.native.format._numbers import SysFlag
 from rmqcore.remoting import LaterAnswers, RequestCode
-from rmqcore.remoting.send_header import SEND_LETTERS
+from rmqcore.remoting.send_header import SEND_LETTERS as _SEND_LETTERS
 
 cdef extern from "Python.h":
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
@@ -48,7 +48,7 @@ cdef int64_t NOT_PLAIN = SysFlag.HOSTS_V6 | SysFlag.TRANSACTION_MASK
 
 
 cdef int slot_named(str name) except -1:
-    return ord(SEND_LETTERS[name]) - ord("a")
+    return ord(_SEND_LETTERS[name]) - ord("a")
 
 
 cdef int letter_slot(const Part* name) noexcept nogil:

@@ -8,7 +8,7 @@ from posix.strings cimport strncasecmp
 
 from rmqcore.message import RETRY_PREFIX as _RETRY_PREFIX
 from rmqcore.remoting import RequestCode
-from rmqcore.remoting.send_header import SEND_LETTERS
+from rmqcore.remoting.send_header import SEND_LETTERS as _SEND_LETTERS
 
 cdef extern from "Python.h":
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
@@ -22,7 +22,7 @@ cdef enum:
 
 cdef tuple both_names(str name):
     """A header field's name in request 10 (SEND_MESSAGE), and in request 310 (SEND_MESSAGE_V2)."""
-    return name, SEND_LETTERS[name]
+    return name, _SEND_LETTERS[name]
 
 
 cdef tuple GROUP = both_names("producerGroup")
@@ -37,7 +37,7 @@ cdef tuple PROPERTIES = both_names("properties")
 cdef tuple RECONSUMED = both_names("reconsumeTimes")
 cdef tuple RECONSUME_MAX = both_names("maxReconsumeTimes")
 cdef tuple BATCH = both_names("batch")
-cdef dict LONG_NAMES = {letter: name for name, letter in SEND_LETTERS.items()}
+cdef dict LONG_NAMES = {letter: name for name, letter in _SEND_LETTERS.items()}
 cdef int SEND_BATCH = int(RequestCode.SEND_BATCH_MESSAGE)
 
 
