@@ -13,6 +13,8 @@ import struct
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from rmqcore.ha.errors import HAError
 
 REPORT: Final = struct.Struct(">q")
@@ -73,7 +75,8 @@ class FrameReader:
 
     def __init__(self, file_size: int = OFFSET_MAX) -> None:
         self._file_size = file_size
-        self._buffer = memoryview(bytearray(FRAME_SIZE_MAX))
+        # not zeroed: most connections fill the beginning of it only
+        self._buffer = memoryview(np.empty(FRAME_SIZE_MAX, np.uint8))
         self._start = self._filled = 0
 
     @property

@@ -65,6 +65,8 @@ class ReputMessageService(Service):
 
     #: as often as RocketMQ does
     tries = 30
+    #: by puts
+    is_woken_unheard = True
 
     def __init__(
         self,
@@ -91,6 +93,8 @@ class ReputMessageService(Service):
         #: is never rung
         self._pause = Bell()
         self._refused = False
+        #: whether the last round found no room, which no put changes
+        self._is_full = False
         self._lock = ReentrantLock()
         self._failure: CorruptStoreError | None = None
 
@@ -208,14 +212,15 @@ class ReputMessageService(Service):
     def woken(self) -> bool:
         """As `Service.woken`."""
         put = self._tail is not None and self._tail.max_offset > self.offset
-        return put or super().woken
+        return (put and not self._is_full) or super().woken
 
     def run(self, now: float) -> float:
         """Dispatch what there is, and look again soon when there was any."""
-        before = self.offset
+        before, self._is_full = self.offset, False
         try:
             self.catch_up()
         except DiskFullError:
+            self._is_full = True
             return _FULL_INTERVAL_S
         if self.offset == before:
             return _IDLE_INTERVAL_S

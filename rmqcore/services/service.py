@@ -17,11 +17,15 @@ class Bell:
     def __init__(self) -> None:
         # not an Event: its lock would deadlock a signal handler that interrupts a use of it
         self._rings: queue.SimpleQueue[None] = queue.SimpleQueue()
+        #: called when it is rung the first time since the last wait
+        self.on_ring: Callable[[], object] | None = None
 
     def ring(self) -> None:
         """Begin the next round at once."""
         if self._rings.empty():
             self._rings.put(None)
+            if self.on_ring is not None:
+                self.on_ring()
 
     @property
     def rung(self) -> bool:
@@ -55,6 +59,8 @@ class Service:
 
     #: rounds in a row that the system may refuse
     tries = 1
+    #: whether it is `woken` by something else, too, than `wakeup`
+    is_woken_unheard = False
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -103,6 +109,10 @@ class Service:
     def woken(self) -> bool:
         """Whether the next round may begin at once."""
         return self._bell.rung
+
+    def hear(self, on_woken: Callable[[], object] | None) -> None:
+        """Have a function called, by whoever wakes it, when it is woken; None: none."""
+        self._bell.on_ring = on_woken
 
     def rest(self, seconds: float) -> Callable[[], object]:
         """What waits for the next round, so long or until woken; it must not keep the service."""

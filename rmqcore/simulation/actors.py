@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from contextvars import Context, copy_context
+from functools import partial
 from typing import Final
 
 from rmqcore.services.runner import OnError, Rounds
@@ -34,22 +35,30 @@ class LoopRunner:
         self._slack = slack
         self._context = copy_context()
         self._running: dict[Service, _Actor] = {}
+        #: those that it has to look at, as they are not heard when they are woken
+        self._unheard: dict[Service, _Actor] = {}
+        #: those that were woken since it looked
+        self._woken: list[_Actor] = []
         current_node(loop).after_event = self.look
 
     def start(self, service: Service, on_error: OnError) -> None:
         """As `Runner.start`; the first round comes in a moment."""
         if service not in self._running:
             service.begin()
-            self._running[service] = _Actor(
-                self._loop, self._context, service, on_error, self._slack
-            )
-            self._plan(self._running[service])
+            actor = _Actor(self._loop, self._context, service, on_error, self._slack)
+            self._running[service] = actor
+            if service.is_woken_unheard:
+                self._unheard[service] = actor
+            service.hear(partial(self._woken.append, actor))
+            self._plan(actor)
 
     def stop(self, service: Service, timeout_s: float = 30.0) -> bool:
         """As `Runner.stop`; no round is running unless it is this one that calls."""
         del timeout_s
         service.end()
+        service.hear(None)
         self._running.pop(service, None)
+        self._unheard.pop(service, None)
         service.last(ended=True)
         return True
 
@@ -59,8 +68,12 @@ class LoopRunner:
 
     def look(self) -> None:
         """Bring forward the rounds of services that were woken."""
-        for service, actor in self._running.items():
+        for service, actor in self._unheard.items():
             if not actor.soon and service.woken:
+                self._plan(actor)
+        while self._woken:
+            actor = self._woken.pop()
+            if not actor.soon and actor.service.woken and actor.service in self._running:
                 self._plan(actor)
 
     def _plan(self, actor: _Actor) -> None:
@@ -72,7 +85,7 @@ class LoopRunner:
 class _Actor:
     """One service: when its next round is."""
 
-    __slots__ = ("_context", "_loop", "_number", "_rounds", "_slack", "soon")
+    __slots__ = ("_context", "_loop", "_number", "_rounds", "_slack", "service", "soon")
 
     def __init__(
         self,
@@ -85,6 +98,7 @@ class _Actor:
         self._slack = slack
         self._loop = loop
         self._context = context
+        self.service = service
         self._rounds = Rounds(service, on_error)
         #: of the plan that counts: a later one replaces it
         self._number = 0
@@ -97,7 +111,7 @@ class _Actor:
         self._loop.call_at_ns(when_ns, self._round, self._number, context=self._context)
 
     def _round(self, number: int) -> None:
-        service = self._rounds.service
+        service = self.service
         if number != self._number or not service.active:
             return
         service.awake()

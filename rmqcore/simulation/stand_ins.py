@@ -35,15 +35,18 @@ class _Beside:
 @contextmanager
 def let_go() -> Iterator[None]:
     """Collect what is left of a run behind it, whose tasks are in the middle of something."""
-    gc.collect()
     # what was there before needs not to be looked at again
+    kept = gc.get_freeze_count() > 0
+    if not kept:
+        gc.collect()
     gc.freeze()
     try:
         yield
     finally:
         with mock.patch.object(sys, "unraisablehook", _ignore):
             gc.collect()
-        gc.unfreeze()
+        if not kept:
+            gc.unfreeze()
 
 
 def _ignore(_: object) -> None:

@@ -140,3 +140,24 @@ def with_broker(tmp_path):
         asyncio.run(main())
 
     return run
+
+
+@pytest.fixture
+def lives(tmp_path):
+    """Run coroutine functions one after the other, each with a broker on the same store."""
+
+    def run(*scenarios, **settings):
+        async def main():
+            for scenario in scenarios:
+                broker = Broker(tmp_path / "store", {"listenPort": 0, **SMALL, **settings})
+                await broker.start()
+                peer = Peer(broker)
+                try:
+                    await scenario(broker, peer)
+                finally:
+                    await peer.client.close()
+                    await broker.stop()
+
+        asyncio.run(main())
+
+    return run

@@ -6,16 +6,13 @@ import re
 import threading
 
 import pytest
-from broker.conftest import LONG_MS, SMALL, Peer, held, records
+from broker.conftest import LONG_MS, held, records
 from broker.serving import serving
 from broker.test_pop import acknowledge, comes_again, handed_out, naming, pop, send_many
 from broker.test_transactions import COMMIT, GIVEN_UP, decision, send_half
 from patience import TIMEOUT_S, rounds, until_async
 
-from rmqcore.broker import Broker
-from rmqcore.broker.pop.receipts import REVIVE_QUEUES
 from rmqcore.broker.pop.request import INVISIBLE_MS_MAX
-from rmqcore.broker.state.groups import REVIVE_GROUP
 from rmqcore.broker.state.table_file import TableFile
 from rmqcore.broker.state.topics import HALF_TOPIC
 from rmqcore.files.timer_check import TIMER_TOPIC
@@ -24,30 +21,8 @@ from rmqcore.world import wall_clock_ms
 
 pytestmark = pytest.mark.engine
 
-SLAVE = {"brokerRole": "SLAVE", "brokerId": 1}
 #: commits an offset, and brings its own subscription
 COMMITS = 5
-
-
-@pytest.fixture
-def lives(tmp_path):
-    """Run coroutine functions one after the other, each with a broker on the same store."""
-
-    def run(*scenarios, **settings):
-        async def main():
-            for scenario in scenarios:
-                broker = Broker(tmp_path / "store", {"listenPort": 0, **SMALL, **settings})
-                await broker.start()
-                peer = Peer(broker)
-                try:
-                    await scenario(broker, peer)
-                finally:
-                    await peer.client.close()
-                    await broker.stop()
-
-        asyncio.run(main())
-
-    return run
 
 
 async def delete(peer, topic="T"):
@@ -364,74 +339,6 @@ def test_who_has_read_a_deleted_topic_passes_over_nothing_of_the_new_one(lives, 
             await second(broker, peer)
 
         lives(both)
-
-
-def test_who_has_read_what_only_the_old_master_had_passes_over_nothing_of_the_new_one(
-    lives, tmp_path
-):
-    async def as_a_slave(broker, peer):
-        await send_many(peer, 3, queues=1)
-        await commit(peer, 3)
-        broker.store.topics.follow()
-
-    async def as_the_master(broker, peer):
-        await send_many(peer, 6, queues=1)
-        for _ in range(2):
-            answer = await peer.pull("T", offset=5, sysFlag=COMMITS, commitOffset=5)
-            assert answer.code == ResponseCode.PULL_OFFSET_MOVED
-            assert answer.ext_fields["nextBeginOffset"] == "3"
-        assert (await commit(peer, 5)).code == ResponseCode.SUCCESS
-        assert broker.store.consumer_offsets.get("T", "CG", 0) == 3
-        for offset in (2, 7):
-            answer = await peer.pull("T", offset=offset, sysFlag=COMMITS, commitOffset=offset)
-            assert answer.code == ResponseCode.SUCCESS
-        assert broker.store.consumer_offsets.get("T", "CG", 0) == 7
-
-    async def again(broker, peer):
-        assert broker.managers.offsets.resets.ends["CG", "T", 0] == (9 if pulled else 3)
-
-    async def before_it_is_pulled_from(broker, peer):
-        await send_many(peer, 6, queues=1)
-
-    pulled = True
-    lives(as_a_slave, as_the_master, again)
-    (tmp_path / "store").rename(tmp_path / "before")
-    pulled = False
-    lives(as_a_slave, before_it_is_pulled_from, again)
-
-
-def test_an_offset_ends_where_its_queue_did_before_delayed_messages_came(lives):
-    async def scene(broker, peer):
-        await send_many(peer, 2, queues=1)
-        opened_at = broker.store.max_phy_offset
-        await send_many(peer, 2, queues=1)
-        await commit(peer, 4)
-        broker.managers.offsets.bring_back(opened_at, may_be_shorter=False)
-        assert broker.store.consumer_offsets.get("T", "CG", 0) == 2
-
-    lives(scene)
-
-
-def test_a_slave_does_not_say_that_what_its_master_has_handed_out_is_done_with(lives, tmp_path):
-    async def handed_out_by_the_master(broker, peer):
-        await send_many(peer, 1, queues=1)
-        assert len(bodies(await pop(peer, queue_id=0))) == 1
-        log = bytes(broker.store.followed_log.bytes_at(0, broker.store.max_phy_offset))
-        slave = Broker(tmp_path / "slave", {"listenPort": 0, **SMALL, **SLAVE})
-        await slave.start()
-        try:
-            checkpoints, store = slave.managers.checkpoints, slave.store
-            await asyncio.to_thread(store.followed_log.append_data, log, 0)
-            queues = [(checkpoints.topic, queue_id) for queue_id in range(REVIVE_QUEUES)]
-            await until_async(
-                lambda: sum(store.max_queue_offset(*queue) for queue in queues) == 1, "it has it"
-            )
-            checkpoints.commit()
-            assert not store.consumer_offsets.queues(checkpoints.topic, REVIVE_GROUP)
-        finally:
-            await slave.stop()
-
-    lives(handed_out_by_the_master)
 
 
 # ---- transactions

@@ -99,16 +99,11 @@ MUTANTS = {
 }
 
 
-@pytest.mark.parametrize("name", MUTANTS)
-def test_a_break_is_found_by_a_plan_that_holds_without_it(name, tmp_path):
-    mutant = MUTANTS[name]
-    told = {"file": mutant.file, "old": mutant.old, "new": mutant.new}
+def found_by(mutant, **seeds):
+    """Run a plan, or drawn seeds, with a break; what has found it, and what was found."""
+    told = {"file": mutant.file, "old": mutant.old, "new": mutant.new, **seeds}
     done = subprocess.run(
-        [
-            sys.executable,
-            str(Path(__file__).with_name("mutated.py")),
-            json.dumps({**told, "plan": mutant.plan.to_json()}),
-        ],
+        [sys.executable, str(Path(__file__).with_name("mutated.py")), json.dumps(told)],
         env=os.environ
         | _system_calls.preload()
         | {"PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
@@ -118,7 +113,13 @@ def test_a_break_is_found_by_a_plan_that_holds_without_it(name, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout, "nothing was found"
-    assert mutant.found in json.loads(done.stdout)["broken"]
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_break_is_found_by_a_plan_that_holds_without_it(name, tmp_path):
+    mutant = MUTANTS[name]
+    assert mutant.found in found_by(mutant, plan=mutant.plan.to_json())["broken"]
     path = tmp_path / "plan.json"
     path.write_text(mutant.plan.to_json(), "utf-8")
     report = simulate(plan=path)

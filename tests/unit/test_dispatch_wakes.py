@@ -9,6 +9,7 @@ import pytest
 from patience import TIMEOUT_S, rounds, until
 
 from rmqcore import Message, open_store
+from rmqcore.errors import DiskFullError
 from rmqcore.native.log._tail import LogTail
 from rmqcore.services import reput
 
@@ -44,6 +45,25 @@ def test_a_put_into_an_idle_store_wakes_the_dispatcher(tmp_path, monkeypatch, ho
             assert arrived.wait(TIMEOUT_S)
         # a stop just before the thread sleeps does not wake it
         until(lambda: store.parts.upkeep.runner.stop(dispatcher, 0), "the dispatcher ends")
+
+
+def test_no_put_wakes_a_dispatcher_that_finds_the_disk_full(tmp_path, monkeypatch):
+    def refuse():
+        raise DiskFullError(tmp_path)
+
+    with open_store(tmp_path / "s", **SIZES) as store:
+        dispatcher = store.parts.log_services.reput
+        assert store.parts.upkeep.runner.stop(dispatcher)
+        dispatcher.awake()
+        store.put("T", b"x")
+        assert dispatcher.woken
+        with monkeypatch.context() as patched:
+            patched.setattr(dispatcher, "catch_up", refuse)
+            assert dispatcher.run(0.0) == reput._FULL_INTERVAL_S
+        assert not dispatcher.woken
+        dispatcher.run(0.0)
+        store.put("T", b"y")
+        assert dispatcher.woken
 
 
 @pytest.mark.measure

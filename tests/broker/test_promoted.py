@@ -1,0 +1,86 @@
+"""A slave becomes the master: nothing is passed over of what takes the place of what is lost."""
+
+import asyncio
+
+import pytest
+from broker.conftest import SMALL
+from broker.test_pop import handed_out, pop, send_many
+from broker.test_state import COMMITS, commit
+from patience import until_async
+
+from rmqcore.broker import Broker
+from rmqcore.broker.pop.receipts import REVIVE_QUEUES
+from rmqcore.broker.state.groups import REVIVE_GROUP
+from rmqcore.remoting import ResponseCode
+
+pytestmark = pytest.mark.engine
+
+SLAVE = {"brokerRole": "SLAVE", "brokerId": 1}
+
+
+def test_who_has_read_what_only_the_old_master_had_passes_over_nothing_of_the_new_one(
+    lives, tmp_path
+):
+    async def as_a_slave(broker, peer):
+        await send_many(peer, 3, queues=1)
+        await commit(peer, 3)
+        broker.store.topics.follow()
+
+    async def as_the_master(broker, peer):
+        await send_many(peer, 6, queues=1)
+        for _ in range(2):
+            answer = await peer.pull("T", offset=5, sysFlag=COMMITS, commitOffset=5)
+            assert answer.code == ResponseCode.PULL_OFFSET_MOVED
+            assert answer.ext_fields["nextBeginOffset"] == "3"
+        assert (await commit(peer, 5)).code == ResponseCode.SUCCESS
+        assert broker.store.consumer_offsets.get("T", "CG", 0) == 3
+        for offset in (2, 7):
+            answer = await peer.pull("T", offset=offset, sysFlag=COMMITS, commitOffset=offset)
+            assert answer.code == ResponseCode.SUCCESS
+        assert broker.store.consumer_offsets.get("T", "CG", 0) == 7
+
+    async def again(broker, peer):
+        assert broker.managers.offsets.resets.ends["CG", "T", 0] == (9 if pulled else 3)
+
+    async def before_it_is_pulled_from(broker, peer):
+        await send_many(peer, 6, queues=1)
+
+    pulled = True
+    lives(as_a_slave, as_the_master, again)
+    (tmp_path / "store").rename(tmp_path / "before")
+    pulled = False
+    lives(as_a_slave, before_it_is_pulled_from, again)
+
+
+def test_an_offset_ends_where_its_queue_did_before_delayed_messages_came(lives):
+    async def scene(broker, peer):
+        await send_many(peer, 2, queues=1)
+        opened_at = broker.store.max_phy_offset
+        await send_many(peer, 2, queues=1)
+        await commit(peer, 4)
+        broker.managers.offsets.bring_back(opened_at, may_be_shorter=False)
+        assert broker.store.consumer_offsets.get("T", "CG", 0) == 2
+
+    lives(scene)
+
+
+def test_a_slave_does_not_say_that_what_its_master_has_handed_out_is_done_with(lives, tmp_path):
+    async def handed_out_by_the_master(broker, peer):
+        await send_many(peer, 1, queues=1)
+        assert len(handed_out(await pop(peer, queue_id=0))) == 1
+        log = bytes(broker.store.followed_log.bytes_at(0, broker.store.max_phy_offset))
+        slave = Broker(tmp_path / "slave", {"listenPort": 0, **SMALL, **SLAVE})
+        await slave.start()
+        try:
+            checkpoints, store = slave.managers.checkpoints, slave.store
+            await asyncio.to_thread(store.followed_log.append_data, log, 0)
+            queues = [(checkpoints.topic, queue_id) for queue_id in range(REVIVE_QUEUES)]
+            await until_async(
+                lambda: sum(store.max_queue_offset(*queue) for queue in queues) == 1, "it has it"
+            )
+            checkpoints.commit()
+            assert not store.consumer_offsets.queues(checkpoints.topic, REVIVE_GROUP)
+        finally:
+            await slave.stop()
+
+    lives(handed_out_by_the_master)
