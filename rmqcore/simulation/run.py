@@ -114,6 +114,8 @@ class _Run:
         self._masters = Masters(self._cluster, plan)
         self._workload.on_ok = self._confirmed
         self._begin_s = 0.0
+        #: whether faults have ended, and whether nobody starts anything any more
+        self._is_healed = self._is_over = False
 
     def run(self) -> Report:
         report, loop, took_s = self._report, self._loop, _processor_s()
@@ -178,6 +180,7 @@ class _Run:
         await loop.pause(plan.for_s)
         await self._get_on()
         await self._drain()
+        self._is_over = True
         for process in cluster.clients.values():
             process.end()
         for server in self._servers():
@@ -191,6 +194,7 @@ class _Run:
     async def _get_on(self) -> None:
         """Everything is in order again: every message has to be taken."""
         loop, network = self._loop, self._loop.network
+        self._is_healed = True
         network.heal()
         await self._mend()
         masters = self._masters.names()
@@ -347,6 +351,8 @@ class _Run:
                 self._note("topic deleted")
 
     async def _start(self, server: Server) -> None:
+        if self._is_over:
+            return
         try:
             await self._masters.rejoin(server)
             await server.start()
@@ -366,7 +372,7 @@ class _Run:
             return
         if befalls.size:
             await self._in_the_middle(server, befalls)
-        if not server.is_down():
+        if not server.is_down() and not self._is_healed:
             self._end(server, befalls.what)
         await self._loop.pause(befalls.for_s)
         self._loop.network.power_on(server.address)
@@ -388,7 +394,7 @@ class _Run:
         def comes() -> None:
             nonlocal left
             left -= 1
-            if not left:
+            if not left and not self._is_healed:
                 self._note("died at a sync" if befalls.size > 0 else "died at a write")
                 self._end(server, befalls.what)
 
