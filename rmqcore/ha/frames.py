@@ -76,7 +76,7 @@ class FrameReader:
     def __init__(self, file_size: int = OFFSET_MAX) -> None:
         self._file_size = file_size
         # not zeroed: most connections fill the beginning of it only
-        self._buffer = memoryview(np.empty(FRAME_SIZE_MAX, np.uint8))
+        self._buffer = np.empty(FRAME_SIZE_MAX, np.uint8).data
         self._start = self._filled = 0
 
     @property
