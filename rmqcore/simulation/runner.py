@@ -48,6 +48,8 @@ MUST_COME_ABOUT: Final = (
     "topic deleted",
     "fault full disk",
     "fault failing disk",
+    "fault promotion",
+    "promoted",
     "refused by a full disk",
     "refused by a failing disk",
     "started anew behind a failed disk",
