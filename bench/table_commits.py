@@ -1,13 +1,15 @@
-"""What many commits cost a table that follows a topic, and who reads it.
+"""What a table that follows a topic costs after many commits, and who reads it.
 
-    python bench/table_commits.py DIRECTORY delta|iceberg [COMMITS]
+    python bench/table_commits.py DIRECTORY delta|iceberg
 
-Commits of one row, each as `TableFollower` makes it: compaction where sixteen files are small,
-states forgotten every hour of a clock that each commit puts on by a minute. Prints a line now and
-then: processor time of the last commits, what a reader who begins afresh needs to plan, and what
-its description weighs.
+Delta: a commit of one row a minute, of which only the log is written, by hand, with the compaction
+of every sixteen files; now and then a checkpoint, 31 commits behind it, and some real commits.
+Iceberg: real commits of one row a day apart, then an hour, then a minute: after the last phase the
+table has the states that a week of a commit a minute leaves. Prints processor times of a commit and
+of planning by a reader who begins afresh, and what that reader reads.
 """
 
+import json
 import sys
 import time
 from datetime import UTC, datetime, timedelta
@@ -16,47 +18,33 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 
+from rmqcore.lake import table_pair
 from rmqcore.lake.sources import Place
 from rmqcore.lake.table_pair import KEEP_S, TablePair, plain_schema
+from rmqcore.lake.target import offsets_text
 from rmqcore.scan.mark import Mark
 from rmqcore.scan.tables import iceberg_properties
 
-#: Seconds between two commits of a follower, which the simulation does not wait.
-EVERY_S = 60
 QUEUES = 8
+DAY = "2026-01-01"
 
 
 class Clock(datetime):
     """The time of the simulation, where PyIceberg asks for it."""
 
+    passed_s = 0
     begun_s = time.time()
-    commits = 0
 
     @classmethod
     def now(cls, tz=None):
         """Like that of `datetime`."""
-        moment = datetime.fromtimestamp(cls.begun_s, UTC) + timedelta(seconds=EVERY_S * cls.commits)
+        moment = datetime.fromtimestamp(cls.begun_s, UTC) + timedelta(seconds=cls.passed_s)
         return moment.astimezone(tz)
 
     @classmethod
     def seconds(cls):
         """Like `time.time`."""
         return cls.now(UTC).timestamp()
-
-
-def set_clocks(table_format):
-    """Let the table's own times be those of the simulation."""
-    from rmqcore.lake import table_pair
-
-    table_pair.wall_clock_ms = lambda: int(Clock.seconds() * 1000)
-    if table_format == "iceberg":
-        from pyiceberg.table import snapshots, update
-
-        from rmqcore.lake import iceberg_target
-
-        iceberg_target.wall_clock_ms = table_pair.wall_clock_ms
-        snapshots.time = SimpleNamespace(time=Clock.seconds)
-        update.datetime = Clock
 
 
 def row(number):
@@ -68,56 +56,137 @@ def row(number):
     return pa.Table.from_pylist([known | {"born_timestamp": moment, "body": b"x" * 100}], schema)
 
 
-def planned(place, table_format):
-    """Files that a reader finds who has never seen the table; bytes of what it reads for that."""
-    if table_format == "delta":
-        from deltalake import DeltaTable
+def put(pair, number):
+    """A commit as a follower makes it; processor time in ms."""
+    begun_s = time.process_time()
+    known = pair.good.offsets()
+    queue = f"broker-a/{number % QUEUES}"
+    reached = known | {queue: Place(number // QUEUES + 1, Mark(number, number))}
+    pair.put(row(number), known, reached)
+    pair.compact(beside=False)
+    return 1000 * (time.process_time() - begun_s)
 
-        table = DeltaTable(place)
-        log = Path(place, "_delta_log")
-        last = max((int(one.name[:20]) for one in log.glob("*.checkpoint*.parquet")), default=-1)
-        read = [one for one in log.iterdir() if one.name[:20].isdigit()]
-        read = [one for one in read if int(one.name[:20]) >= last]
-        return len(table.file_uris()), sum(one.stat().st_size for one in read)
+
+def tell(what, commits_ms, place, planned):
+    """Print a line."""
+    begun_s = time.process_time()
+    files, size = planned(place)
+    plan_ms = 1000 * (time.process_time() - begun_s)
+    middle = sorted(commits_ms)[len(commits_ms) // 2]
+    print(f"{what:28} {middle:10.0f} {plan_ms:10.0f} {files:6} {size:12,}", flush=True)
+
+
+# ---- Delta
+
+
+def delta_planned(place):
+    """Files of a table, and bytes of its log that this needed."""
+    from deltalake import DeltaTable
+
+    files = len(DeltaTable(place).file_uris())
+    log = Path(place, "_delta_log")
+    last = json.loads((log / "_last_checkpoint").read_text())["version"]
+    read = [one for one in log.iterdir() if one.name[:20].isdigit() and int(one.name[:20]) >= last]
+    return files, sum(one.stat().st_size for one in read)
+
+
+def delta_commit(log, version, number, gone, added):
+    """Write the commit of a version by hand."""
+    now_ms = int(time.time() * 1000)
+    offsets = offsets_text({"broker-a/0": Place(number + 1, Mark(number, number))})
+    actions = [
+        {"commitInfo": {"timestamp": now_ms, "operation": "WRITE", "rmqcore.offsets": offsets}},
+        {"txn": {"appId": "rmqcore", "version": number + 1, "lastUpdated": now_ms}},
+    ]
+    day = {"day": DAY}
+    known = {"partitionValues": day, "size": 9000, "dataChange": True}
+    actions += [
+        {
+            "remove": {
+                "path": one,
+                "deletionTimestamp": now_ms,
+                "extendedFileMetadata": True,
+                **known,
+            }
+        }
+        for one in gone
+    ]
+    stats = json.dumps({"numRecords": 1})
+    actions.append({"add": {"path": added, "modificationTime": now_ms, "stats": stats, **known}})
+    (log / f"{version:020}.json").write_text("".join(json.dumps(one) + "\n" for one in actions))
+
+
+def delta(place, commits):
+    """Print a line at each thousand commits."""
+    from deltalake import DeltaTable
+
+    pair = TablePair(place, topic="T", table_format="delta", **NOTHING)
+    pair.good.append(row(0), {}, {"broker-a/0": Place(1, Mark(0, 0))})
+    version, few, log = DeltaTable(place).version(), [], Path(place, "_delta_log")
+    for number in range(1, commits + 1):
+        version += 1
+        few.append(f"day={DAY}/{number}.parquet")
+        delta_commit(log, version, number, [], few[-1])
+        if len(few) == 16:
+            version += 1
+            merged = f"day={DAY}/{number}-merged.parquet"
+            delta_commit(log, version, number, few, merged)
+            few = [merged]
+        if number in (100, 1000, *range(0, commits + 1, 2500)):
+            DeltaTable(place).create_checkpoint()
+            for _ in range(31):
+                version += 1
+                delta_commit(log, version, number, [], f"day={DAY}/{number}-{version}.parquet")
+            tell(f"{number:,} commits", [delta_load_ms(pair)], place, delta_planned)
+
+
+def delta_load_ms(pair):
+    """What a follower needs to see how far the table is."""
+    begun_s = time.process_time()
+    pair.good.offsets()
+    return 1000 * (time.process_time() - begun_s)
+
+
+# ---- Iceberg
+
+
+def iceberg_planned(place):
+    """Files of a table, and bytes of its description."""
     from pyiceberg.catalog.sql import SqlCatalog
 
-    table = SqlCatalog("rmqcore", **iceberg_properties(place)).load_table("rmq.T")
+    catalog = SqlCatalog("rmqcore", **iceberg_properties(place))
+    table = catalog.load_table("rmq.T")
     size = Path(table.metadata_location.removeprefix("file://")).stat().st_size
-    return len(list(table.scan().plan_files())), size
+    files = len(list(table.scan().plan_files()))
+    catalog.close()
+    return files, size
 
 
-def main(place, table_format, commits):
-    """Commit, and print what it costs."""
-    settings = {"bodies": None, "storage_options": None, "catalog": None}
-    pair = TablePair(place, topic="T", table_format=table_format, **settings)
-    set_clocks(table_format)
-    progress, lines = {}, {10, 100, 1000, *range(0, commits + 1, 500)}
-    print("commits  ms a commit  ms to plan  files  description  files on disk")
-    since_s = time.process_time()
-    count = 0
-    for number in range(commits):
-        queue = f"broker-a/{number % QUEUES}"
-        reached = progress | {queue: Place(number // QUEUES + 1, Mark(number, number))}
-        pair.put(row(number), progress, reached)
-        pair.compact(beside=False)
-        progress = reached
-        count += 1
-        Clock.commits = number + 1
-        if number % 60 == 59:
-            pair.expire(KEEP_S)
-        if number + 1 in lines:
-            used_s = time.process_time() - since_s
-            begun_s = time.process_time()
-            files, size = planned(place, table_format)
-            plan_s = time.process_time() - begun_s
-            on_disk = sum(1 for one in Path(place).rglob("*") if one.is_file())
-            print(
-                f"{number + 1:7} {1000 * used_s / count:12.1f} {1000 * plan_s:11.1f} {files:6}"
-                f" {size:12,} {on_disk:14,}",
-                flush=True,
-            )
-            since_s, count = time.process_time(), 0
+def iceberg(place, _):
+    """Print a line at the end of each phase."""
+    from pyiceberg.table import snapshots, update
 
+    from rmqcore.lake import iceberg_target
+
+    table_pair.wall_clock_ms = lambda: int(Clock.seconds() * 1000)
+    iceberg_target.wall_clock_ms = table_pair.wall_clock_ms
+    snapshots.time = SimpleNamespace(time=Clock.seconds)
+    update.datetime = Clock
+    pair = TablePair(place, topic="T", table_format="iceberg", **NOTHING)
+    number = 0
+    for what, count, step_s in (("a day", 7, 86_400), ("an hour", 24, 3600), ("a minute", 120, 60)):
+        times = []
+        for _ in range(count):
+            times.append(put(pair, number))
+            number += 1
+            Clock.passed_s += step_s
+            if step_s > 60 or number % 60 == 0:
+                pair.expire(KEEP_S)
+        tell(f"{count} commits {what} apart", times[-10:], place, iceberg_planned)
+
+
+NOTHING = {"bodies": None, "storage_options": None, "catalog": None}
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]) if len(sys.argv) > 3 else 10_000)
+    print(f"{'':28} {'ms/commit':>10} {'ms to plan':>10} {'files':>6} {'bytes read':>12}")
+    {"delta": delta, "iceberg": iceberg}[sys.argv[2]](sys.argv[1], 10_000)

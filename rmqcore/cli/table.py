@@ -36,20 +36,30 @@ class Body(StrEnum):
     AVRO = "avro"
 
 
+Source = Annotated[
+    str,
+    typer.Argument(metavar="SOURCE", help="the store's directory, or namesrv://host:port/topic"),
+]
+Table = Annotated[
+    str,
+    typer.Argument(
+        metavar="TABLE",
+        help="the table's directory, for delta also its URL; of a catalog namespace.table",
+    ),
+]
+CatalogName = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="that has an Iceberg table: one PyIceberg is told of"),
+]
+CatalogOptions = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="a property of the catalog; repeatable"),
+]
+
+
 def table(
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="SOURCE", help="the store's directory, or namesrv://host:port/topic"
-        ),
-    ],
-    directory: Annotated[
-        str,
-        typer.Argument(
-            metavar="TABLE",
-            help="the table's directory, for delta also its URL; of a catalog namespace.table",
-        ),
-    ],
+    source: Source,
+    directory: Table,
     topic: Annotated[
         str | None, typer.Option(metavar="TOPIC", help="which; not with a URL, which names it")
     ] = None,
@@ -69,14 +79,8 @@ def table(
             metavar="FILE", help='{"name": "type", ...} of JSON bodies, or an Avro record'
         ),
     ] = None,
-    catalog: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="that has an Iceberg table: one PyIceberg is told of"),
-    ] = None,
-    catalog_option: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="a property of the catalog; repeatable"),
-    ] = None,
+    catalog: CatalogName = None,
+    catalog_option: CatalogOptions = None,
     allow_loss: Annotated[
         bool, typer.Option("--allow-loss", help="go on behind what retention has deleted")
     ] = False,

@@ -32,6 +32,12 @@ from rmqcore.lake.target import (
 #: By this name, of whose versions one only gets in, two followers exclude each other; the version
 #: is the sum of how far queues were read, which each commit with rows makes larger.
 _APP: Final = "rmqcore"
+#: Readers read a checkpoint and the commits behind it: 32 at most, in place of 100. Commits older
+#: than states are kept go, in place of those older than a month.
+CONFIGURATION: Final = {
+    "delta.checkpointInterval": "32",
+    "delta.logRetentionDuration": "interval 7 days",
+}
 #: Commits of others that are looked through for the newest of a follower.
 _LOOKED_THROUGH: Final = 1000
 
@@ -139,6 +145,7 @@ class DeltaTarget:
                 self._schema,
                 partition_by=[DAY],
                 mode="ignore",
+                configuration=CONFIGURATION,
                 storage_options=self._options,
             )
 

@@ -1,4 +1,4 @@
-"""The part of docs/lake.md about archives shows what is printed in it."""
+"""The parts of docs/lake.md about archives and tables show what is printed in them."""
 
 import re
 from pathlib import Path
@@ -9,12 +9,18 @@ from s3_server import s3_server
 pytestmark = pytest.mark.peers
 
 PAGE = (Path(__file__).parents[2] / "docs" / "lake.md").read_text("utf-8")
-PART = PAGE.partition("## Archive and object stores")[2].partition("Spark takes the same URL")[0]
+PARTS = {
+    "an archive": PAGE.partition("## Archive and object stores")[2].partition("Spark takes the")[0],
+    "tables": PAGE.partition("## Tables that follow a topic")[2],
+}
 
 
-def test_the_walk_through_an_archive(rmqcore, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("part", PARTS)
+def test_the_walk_through(rmqcore, tmp_path, monkeypatch, capsys, part):
     boto3 = pytest.importorskip("boto3")
-    pytest.importorskip("duckdb")
+    Config = pytest.importorskip("pyiceberg.utils.config").Config
+    for package in ("duckdb", "deltalake", "pyiceberg"):
+        pytest.importorskip(package)
     monkeypatch.chdir(tmp_path)
     printed = ""
     with s3_server() as port:
@@ -25,12 +31,18 @@ def test_the_walk_through_an_archive(rmqcore, tmp_path, monkeypatch, capsys):
         client = boto3.client("s3")
         client.create_bucket(Bucket="lake")
         client.close()
-        for kind, text in re.findall(r"```(python|text|console)\n(.*?)```", PART, re.DOTALL):
+        for kind, text in re.findall(r"```(\w*)\n(.*?)```", PARTS[part], re.DOTALL):
             if kind == "python":
                 exec(compile(text, "lake.md", "exec"), {})
                 printed = capsys.readouterr().out
             elif kind == "text":
                 assert printed.rstrip() == text.rstrip()
-            else:
+            elif kind == "console":
                 for command, said in re.findall(r"\$ rmqcore (.*)\n((?:(?!\$ ).*\n)*)", text):
-                    assert rmqcore(*command.split()).stdout == said
+                    done = rmqcore(*command.split())
+                    assert done.stdout == said, (command, done)
+            elif part == "tables":
+                for name, value in re.findall(r"^export (\w+)=(.*)$", text, re.MULTILINE):
+                    monkeypatch.setenv(name, value)
+                # which PyIceberg reads when it is imported
+                monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())

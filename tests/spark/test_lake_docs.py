@@ -52,4 +52,4 @@ def test_the_blocks_of_a_running_cluster_print_what_is_below_them(
             done = CliRunner().invoke(app, command)
             assert SIZE.sub("", done.output).split() == SIZE.sub("", said).split()
             count += 1
-    assert count == 6
+    assert count == 7
