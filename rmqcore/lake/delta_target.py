@@ -32,11 +32,12 @@ from rmqcore.lake.target import (
 #: By this name, of whose versions one only gets in, two followers exclude each other; the version
 #: is the sum of how far queues were read, which each commit with rows makes larger.
 _APP: Final = "rmqcore"
-#: Readers read a checkpoint and the commits behind it: 32 at most, in place of 100. Commits older
-#: than states are kept go, in place of those older than a month.
+#: Readers read a checkpoint and the commits behind it, 32 at most; it names files that were taken
+#: out for a day, and not for a week. They are deleted after `KEEP_S`, as files that nobody names.
 CONFIGURATION: Final = {
     "delta.checkpointInterval": "32",
     "delta.logRetentionDuration": "interval 7 days",
+    "delta.deletedFileRetentionDuration": "interval 1 days",
 }
 #: Commits of others that are looked through for the newest of a follower.
 _LOOKED_THROUGH: Final = 1000
@@ -128,7 +129,11 @@ class DeltaTarget:
         kept = CommitProperties(custom_metadata={OFFSETS: offsets_text(self.offsets())})
         with self._errors():
             table.vacuum(
-                hours, dry_run=False, enforce_retention_duration=False, commit_properties=kept
+                hours,
+                dry_run=False,
+                enforce_retention_duration=False,
+                commit_properties=kept,
+                full=True,
             )
             table.cleanup_metadata()
 

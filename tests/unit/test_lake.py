@@ -241,6 +241,22 @@ def test_what_does_not_fit_is_made_one_file_too(following, monkeypatch, tmp_path
     assert len(following.refused()) == 3
 
 
+def test_a_file_that_a_killed_delta_commit_has_left_goes_when_it_is_old(tmp_path):
+    put(tmp_path / "store", b"a")
+    one = TableFollower(tmp_path / "store", tmp_path / "table", topic="T")
+    one.run_once()
+    stray = next((tmp_path / "table").rglob("*.parquet")).with_name("of-a-kill.parquet")
+    stray.write_bytes(b"")
+    one.expire(3600)
+    assert stray.exists()
+    for path in (tmp_path / "table").rglob("*.parquet"):
+        os.utime(path, (path.stat().st_atime, path.stat().st_mtime - 7200))
+    one.expire(3600)
+    assert not stray.exists()
+    assert len(rows_of(tmp_path / "table", "delta")) == 1
+    assert one.run_once() == Round(0, 0, 0, 0)
+
+
 def test_files_of_forgotten_iceberg_states_go_when_nobody_can_be_about_to_name_them(
     tmp_path, monkeypatch
 ):

@@ -28,8 +28,11 @@ Marks = dict[MessageQueue, Mark]
 #: the group of RocketMQ's own tools, which every broker has
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 _NOBODY: Final = frozenset({ResponseCode.TOPIC_NOT_EXIST})
+#: With these a broker gives no message now; what it does not tell is not compared this time.
 _NOTHING_PULLED: Final = frozenset(
     {
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.FLOW_CONTROL,
         ResponseCode.PULL_NOT_FOUND,
         ResponseCode.PULL_RETRY_IMMEDIATELY,
         ResponseCode.PULL_OFFSET_MOVED,
