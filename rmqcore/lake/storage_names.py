@@ -10,7 +10,13 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
-from rmqcore.files.objects.storage_options import S3_NAMES, s3_options, scrubbed
+from rmqcore.files.objects.storage_options import (
+    S3_NAMES,
+    is_url,
+    s3_options,
+    scheme_of,
+    scrubbed,
+)
 
 _OF_ICEBERG: Final = {
     "access_key_id": "s3.access-key-id",
@@ -38,10 +44,10 @@ def delta_options(place: str, given: Mapping[str, str]) -> dict[str, str]:
         given: our names of S3's options, see `s3_options`; others are deltalake's own.
 
     Raises:
-        ConfigError: half a pair of keys.
+        ConfigError: half a pair of keys, or credentials in the URL.
     """
     ours, others = _divided(given)
-    if not place.startswith(("s3://", "s3a://")):
+    if not is_url(place) or scheme_of(place) not in ("s3", "s3a"):
         return dict(given)
     found = {_OF_DELTA.get(name, f"aws_{name}"): value for name, value in s3_options(ours).items()}
     for name in ("timeout", "connect_timeout"):

@@ -112,6 +112,7 @@ def test_storage_that_is_not_there_is_told_without_a_secret(tmp_path, s3, table_
         ("s3://bucket/t", {}, "needs a catalog"),
         ("orders", {"catalog": {"type": "sql", "uri": "sqlite://"}}, r"namespace\.table"),
         ("a.b", {"catalog": {"name": "nobody-has-told-of-it"}}, "nobody-has-told-of-it"),
+        ("s3://key:secret@bucket/t", {"table_format": "delta"}, "no credentials in a URL"),
         ("a.b", {"catalog": {"type": "sql"}, "table_format": "delta"}, "where its path says"),
     ],
 )
