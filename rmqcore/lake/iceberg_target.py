@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
+from uuid import uuid4
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
@@ -23,9 +24,10 @@ from pyiceberg.exceptions import (
     TableAlreadyExistsError,
 )
 from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
-from pyiceberg.manifest import ManifestContent, ManifestEntry
-from pyiceberg.table import Table, TableProperties
+from pyiceberg.io.pyarrow import ArrowScan, write_file
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry
+from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
+from pyiceberg.table import Table, TableProperties, WriteTask
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import IdentityTransform
 from sqlalchemy.exc import SQLAlchemyError
@@ -182,7 +184,8 @@ class IcebergTarget:
         """See `Target`."""
         with self._errors():
             table = self._table()
-            if table is None:
+            # how else somebody has partitioned it since, files are not put together here
+            if table is None or [field.name for field in table.spec().fields] != [DAY]:
                 return 0
             made = 0
             for day, small in self._crowded(table, now_s).items():
@@ -203,8 +206,17 @@ class IcebergTarget:
         ):
             for task in tasks:
                 files.delete_data_file(task.file)
-            for file in _dataframe_to_data_files(commit.table_metadata, rows, table.io):
+            for file in self._written(table, day, rows):
                 files.append_data_file(file)
+
+    @staticmethod
+    def _written(table: Table, day: str, rows: pa.Table) -> Iterator[DataFile]:
+        """A file of rows of a day, which no commit has yet."""
+        spec, schema = table.spec(), table.schema()
+        values = [PartitionFieldValue(field, day) for field in spec.fields]
+        key = PartitionKey(values, spec, schema)
+        task = WriteTask(uuid4(), 0, schema, rows.to_batches(), partition_key=key)
+        return iter(write_file(table.io, table.metadata, iter([task])))
 
     def expire(self, keep_s: float) -> None:
         """See `Target`; files that no state has go when they are so old, whoever has left them."""
