@@ -212,7 +212,11 @@ class ConsumerCalls:
             if wanted.renews:
                 self._renewals.add(caller, wanted.group, wanted.topic, handle, each.handle)
             message = outgoing(
-                each.message, topic, handle=handle, invisible_ms=each.handle.invisible_ms
+                each.message,
+                topic,
+                handle=handle,
+                invisible_ms=each.handle.invisible_ms,
+                tries=each.tries,
             )
             answers.append(_ReceiveResponse(message=message).SerializeToString())
         now = timestamp(wall_clock_ms())
@@ -365,7 +369,7 @@ class ConsumerCalls:
     ) -> None:
         """Be done with a message that is not handed out: a dead letter, or of no use here."""
         name, topic, handle, message = wanted.group, wanted.topic, popped.handle, popped.message
-        if message.reconsume_times >= group.attempt_max:
+        if popped.tries >= group.attempt_max:
             await self._bury(caller, name, topic, handle, message, group.attempt_max)
         else:
             await self._acknowledge(caller, name, topic, handle)
@@ -376,7 +380,7 @@ class ConsumerCalls:
 
         Brokers of RocketMQ compare the hash of tags alone.
         """
-        if popped.message.reconsume_times >= group.attempt_max:
+        if popped.tries >= group.attempt_max:
             return True
         return wanted.tags is not None and popped.message.tags not in wanted.tags
 

@@ -38,6 +38,7 @@ def outgoing(
     *,
     handle: str | None = None,
     invisible_ms: int = 0,
+    tries: int | None = None,
 ) -> V2Message:
     """What a client gets of a message.
 
@@ -46,6 +47,7 @@ def outgoing(
         topic: the topic as the client has named it.
         handle: by which it is acknowledged; None for one that was pulled.
         invisible_ms: for how long nobody else gets it.
+        tries: how often it came before; None: as its record says.
     """
     properties = stored.properties
     body, encoding = _body(stored)
@@ -61,7 +63,7 @@ def outgoing(
         "store_host": stored.store_host,
         "queue_id": stored.queue_id,
         "queue_offset": stored.queue_offset,
-        "delivery_attempt": stored.reconsume_times + 1,
+        "delivery_attempt": (stored.reconsume_times if tries is None else tries) + 1,
     }
     if handle is not None:
         system["receipt_handle"] = handle

@@ -20,10 +20,17 @@ _RECEIPT: Final = "POP_CK"
 
 
 class Popped(NamedTuple):
-    """One message that was handed out."""
+    """One message that was handed out.
+
+    Attributes:
+        message: as it is stored.
+        handle: by which it is acknowledged.
+        tries: how often it was handed out before.
+    """
 
     message: MessageExt
     handle: ReceiptHandle
+    tries: int
 
 
 def popped_of(answer: RemotingCommand, broker_name: str) -> list[Popped]:
@@ -39,6 +46,7 @@ def popped_of(answer: RemotingCommand, broker_name: str) -> list[Popped]:
             starts[kind, queue_id] = start
         order = list(_order(answer.text("msgOffsetInfo", "")))
         messages = messages_of([answer.body, *answer.parts])
+        told = _tries_of(answer.text("orderCountInfo", ""))
         pop_time_ms, invisible_ms = answer.number("popTime"), answer.number("invisibleTime")
         revive_queue = answer.number("reviveQid")
         return [
@@ -58,6 +66,7 @@ def popped_of(answer: RemotingCommand, broker_name: str) -> list[Popped]:
                         message.phy_offset,
                     ),
                 ),
+                _tries(message, told, (kind, queue_id, offset)),
             )
             for message, (kind, queue_id, offset) in zip(messages, order, strict=True)
         ]
@@ -72,6 +81,38 @@ def _order(text: str) -> Iterator[tuple[int, int, int]]:
         kind, queue_id, offsets = part.split(" ")
         for offset in offsets.split(","):
             yield int(kind), int(queue_id), int(offset)
+
+
+def _tries_of(text: str) -> dict[tuple[int, str], int]:
+    """How often the messages of an ordered POP came before: their records do not say it.
+
+    Args:
+        text: for messages ``kind qoQUEUE%OFFSET count``, for the others of a queue ``kind QUEUE
+            count``, separated by ``;``; empty for a POP in no order.
+    """
+    found = {}
+    for part in filter(None, text.split(";")):
+        kind, where, count = part.split(" ")
+        found[int(kind), where] = int(count)
+    return found
+
+
+def _tries(
+    message: MessageExt, told: dict[tuple[int, str], int], place: tuple[int, int, int]
+) -> int:
+    """How often a message came before.
+
+    Args:
+        message: as it is stored.
+        told: see `_tries_of`.
+        place: kind of topic, queue and offset.
+    """
+    if not told:
+        return message.reconsume_times
+    kind, queue_id, offset = place
+    of_queue = told.get((kind, str(queue_id)), 0)
+    tries = told.get((kind, f"qo{queue_id}%{offset}"), of_queue)
+    return tries if tries > 0 else message.reconsume_times
 
 
 def messages_of(buffers: Sequence[Buffer]) -> list[MessageExt]:

@@ -197,6 +197,27 @@ def test_messages_of_a_group_keep_their_order_one_batch_after_the_other(with_grp
     with_grpc(scenario)
 
 
+def test_a_message_in_order_says_how_often_it_came_and_is_a_dead_letter_in_the_end(
+    with_grpc, clock
+):
+    async def scenario(served, wire):
+        more = {"consumeMessageOrderly": True, "retryMaxTimes": 1}
+        served.broker.managers.groups.put("G", more)
+        for number in range(2):
+            await wire.send("T", b"%d" % number, message_group="same", message_type=FIFO)
+        for attempt in (1, 2):
+            _, found = await wire.receive("T", count=1, invisible_s=10)
+            told = [(each.body, each.system_properties.delivery_attempt) for each in found]
+            assert told == [(b"0", attempt)]
+            clock.go_on(11_000, served.broker)
+        await wire.receive("T", count=1)
+        assert served.broker.store.get_message("%DLQ%G", 0, 0).messages[0].body == b"0"
+        _, (message,) = await wire.receive("T", count=1)
+        assert (message.body, message.system_properties.delivery_attempt) == (b"1", 1)
+
+    with_grpc(scenario)
+
+
 def test_a_message_comes_at_its_time_and_can_be_taken_back(with_grpc):
     async def scenario(served, wire):
         due_s = wall_clock_ms() // 1000 + 3600
