@@ -196,7 +196,7 @@ class Workload:
             loop, self._cluster.namesrv_addr, group, consuming.topics
         ) as consumer:
             async for topic, address, popped in consumer.messages():
-                message, handle = popped
+                message, handle, tries = popped
                 place = Place(
                     handle.broker_name,
                     handle.topic_of(group, topic),
@@ -204,7 +204,7 @@ class Workload:
                     handle.queue_offset,
                 )
                 body = message.decompressed_body()
-                self._noted(group, topic, place, body, again=message.reconsume_times > 0)
+                self._noted(group, topic, place, body, again=tries > 0)
                 if consuming.work_s and not self.draining:
                     await loop.pause(self._rng.random() ** 4 * consuming.work_s)
                 # what it refuses comes again when it is not acknowledged in time

@@ -136,6 +136,7 @@ def test_any_answer_to_a_pop_is_read_or_refused(rng):
         "reviveQid": b"1",
         "startOffsetInfo": b"0 0 0;0 1 0",
         "msgOffsetInfo": b"0 0 0,1;0 1 0",
+        "orderCountInfo": b"0 qo0%1 1;0 0 0",
     }
     for _ in range(5 * ROUNDS):
         fields = {
