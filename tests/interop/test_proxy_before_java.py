@@ -12,12 +12,13 @@ from patience import TIMEOUT_S as SOON_S
 from patience import until
 from proxy.wire import Wire
 
-from interop.cluster import java_broker, name_server
+from interop.cluster import asker, java_broker, name_server
 from interop.peer import missing
 from interop.test_grpc_clients import HERE, check_python, python_client, toured  # noqa: F401
 from interop.test_name_server import route_of
 from rmqcore.proxy.codes import Code
 from rmqcore.proxy.messages import MessageType
+from rmqcore.remoting import RequestCode, ResponseCode
 
 pytestmark = [
     pytest.mark.peers,
@@ -91,3 +92,37 @@ def test_a_broker_of_4_is_sent_to_and_pulled_from(tmp_path):
     ):
         until(lambda: route_of(ask, "TBW102"), "the broker registers")
         asyncio.run(scenario(address))
+
+
+def test_an_ordered_group_at_a_broker_of_5_counts_tries_and_has_dead_letters(tmp_path):
+    async def scenario(address):
+        wire = await Wire.connect(int(address.rpartition(":")[2]))
+
+        async def one():
+            until_s = time.monotonic() + SOON_S
+            while time.monotonic() < until_s:
+                _, found = await wire.receive("Fifo", "O", wait_s=5, count=1, invisible_s=10)
+                if found:
+                    return found[0].body, found[0].system_properties.delivery_attempt
+            return None
+
+        for number in range(2):
+            system = {"message_group": "g", "message_type": MessageType.FIFO}
+            assert (await wire.send("Fifo", b"%d" % number, **system)).status.code == Code.OK
+        assert [await one(), await one(), await one()] == [(b"0", 1), (b"0", 2), (b"1", 1)]
+        await wire.close()
+
+    with (
+        name_server() as (namesrv, ask),
+        java_broker("5.5.0", tmp_path / "java", namesrv, "broker-a") as (_, broker),
+        proxy(namesrv) as address,
+    ):
+        until(lambda: route_of(ask, "TBW102"), "the broker registers")
+        group = {"groupName": "O", "consumeMessageOrderly": True, "retryMaxTimes": 1}
+        group |= {"consumeEnable": True, "retryQueueNums": 1}
+        of_broker = asker(broker)
+        code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+        assert of_broker(code, {}, json.dumps(group).encode()).code == ResponseCode.SUCCESS
+        asyncio.run(scenario(address))
+        dead = of_broker(RequestCode.GET_MAX_OFFSET, {"topic": "%DLQ%O", "queueId": "0"})
+        assert dead.ext_fields["offset"] == "1"
