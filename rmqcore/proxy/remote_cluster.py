@@ -224,23 +224,45 @@ class RemoteCluster:
         )
 
     async def _message_type(self, name: str, brokers: Sequence[BrokerQueues]) -> str:
-        """What a topic takes, as its first broker says; empty of one that does not know."""
-        command = RemotingCommand(RequestCode.GET_TOPIC_CONFIG, {"topic": name})
-        answer = await self.ask(brokers[0].broker_name, command, None)
+        """What a topic takes, as one of its brokers says; empty of one that does not know."""
+        names = [each.broker_name for each in brokers]
+        answer = await self._ask_any(names, RequestCode.GET_TOPIC_CONFIG, {"topic": name})
         if answer.code != ResponseCode.SUCCESS:
             return ""
         return message_type_of(json_object(answer.body))
+
+    async def _ask_any(
+        self, broker_names: Sequence[str], code: int, fields: dict[str, str]
+    ) -> RemotingCommand:
+        """Ask brokers one after the other, until one answers.
+
+        Args:
+            broker_names: at least one.
+            code: of the request.
+            fields: its header.
+
+        Raises:
+            RefusedError: none does.
+        """
+        for name in broker_names:
+            try:
+                return await self.ask(name, RemotingCommand(code, fields), None)
+            except RefusedError as error:
+                last = error
+                if name in self._addresses:
+                    # it is asked last from now on
+                    self._addresses[name] = self._addresses.pop(name)
+        raise last
 
     async def group(self, name: str) -> GroupView:
         """See `Cluster`. A group that no broker knows yet is as brokers make it."""
         known = self.known_group(name)
         if known is not None:
             return known
-        view = GroupView()
-        for broker_name in list(self._addresses)[:1]:
-            fields = {"group": name}
-            command = RemotingCommand(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, fields)
-            answer = await self.ask(broker_name, command, None)
+        view, brokers = GroupView(), list(self._addresses)
+        if brokers:
+            code = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
+            answer = await self._ask_any(brokers, code, {"group": name})
             if answer.code == ResponseCode.SUCCESS and answer.body:
                 view = group_view(json_object(answer.body))
         return self._groups.put(name, view)

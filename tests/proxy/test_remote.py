@@ -160,6 +160,24 @@ def test_a_broker_that_is_gone_is_said_and_found_again_at_another_port(tmp_path)
     run(tmp_path, scenario)
 
 
+def test_a_broker_that_is_gone_for_good_keeps_nobody_from_the_others(tmp_path):
+    async def scenario(served):
+        wire = await served.connect()
+        for _ in range(8):
+            assert (await wire.send("T", b"x")).status.code == Code.OK
+        await served.broker.stop()
+        while (await wire.send("T", b"y")).status.code != Code.OK:
+            continue  # who called it last has to find that it is gone
+        where = {"topic": {"name": "T"}, "id": -1, "broker": {"name": "b1"}}
+        for group in ("G", "H"):
+            status, messages = await wire.receive("T", group, message_queue=where)
+            assert status.code == Code.OK
+            assert len(messages) == 5
+        assert (await wire.send("U", b"z")).status.code == Code.OK
+
+    run(tmp_path, scenario, 2)
+
+
 @pytest.mark.parametrize("version", [407, 413])
 def test_a_broker_without_a_timer_is_given_no_message_that_is_due_later(
     tmp_path, monkeypatch, version
