@@ -159,6 +159,13 @@ ROWS = (
     Row("CRC of every record", "CRC", "header walk", 0.5, 0.9),
     Row("audit, consume queues compared, too", "audit", "header walk", 0.5, 0.9),
     Row('`write.format("rmq")`, text, distinct born times', "append", "write Parquet", 0.5, 1.0),
+    Row(
+        "the same of a stream, one batch",
+        "stream append",
+        "stream write Parquet",
+        0.5,
+        1.0,
+    ),
     Row("records of Arrow batches", "encode", "memcpy and CRC", 0.2, 0.6),
     Row("stream catch-up", "stream", "rmq", 0.35, 0.7),
 )
@@ -182,6 +189,8 @@ DID = {
     "header walk": "from record to record in tasks of Spark, by the heads alone",
     "append": 'the same rows from Parquet files, `write.format("rmq")` into a new store',
     "write Parquet": "text bodies, tag, key, unique key, a born time each, `write.parquet` of them",
+    "stream append": 'a stream of those files, `AvailableNow`, to `format("rmq")`, a new store',
+    "stream write Parquet": 'the same stream to `format("parquet")`',
     "encode": "the same batches made into records by one thread, without Spark",
     "memcpy and CRC": "as many bytes copied in pieces of 512 KiB, and the CRC-32 of the bodies",
     "stream": "`AvailableNow` from the earliest message on, 1 GiB a batch, into the `noop` sink",
@@ -222,6 +231,16 @@ class Bench:
     def append(self) -> None:
         frame = self.rows().write.format("rmq").mode("append")
         frame.option("jobId", "bench").save(str(self.fresh("appended")))
+
+    def stream(self, sink: str, target: Path) -> None:
+        frame = self.spark.readStream.schema(self.rows().schema).parquet(str(self.texts))
+        query = (
+            frame.writeStream.format(sink)
+            .option("checkpointLocation", str(self.fresh("checkpoint")))
+            .trigger(availableNow=True)
+            .start(str(target))
+        )
+        query.awaitTermination()
 
     def encode(self) -> int:
         size = 0
@@ -298,6 +317,8 @@ class Bench:
             ),
             "append": self.append,
             "write Parquet": lambda: self.rows().write.parquet(str(self.fresh("written"))),
+            "stream append": lambda: self.stream("rmq", self.fresh("streamed")),
+            "stream write Parquet": lambda: self.stream("parquet", self.fresh("streamed-parquet")),
             "encode": lambda: [self.encode() for _ in range(5)],
             "memcpy and CRC": lambda: [self.copy_and_sum() for _ in range(5)],
             "shuffle and sort": lambda: shuffled(spark, store, self.fresh("units")),
