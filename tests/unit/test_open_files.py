@@ -128,6 +128,17 @@ def test_what_only_reads_a_store_leaves_no_descriptor(no_collector, tmp_path):
     assert descriptors(path / "commitlog") == descriptors(path) == []
 
 
+@pytest.mark.engine
+def test_a_store_that_is_closed_holds_nothing_however_long_it_is_kept(no_collector, tmp_path):
+    with open_store(tmp_path) as before:
+        before.put("T", b"x", keys="k")
+    store = open_store(tmp_path)
+    assert store.query_message("T", "k").messages
+    assert store.get_message("T", 0, 0).messages
+    store.close()
+    assert (descriptors(tmp_path), mappings(tmp_path)) == ([], [])
+
+
 MANY_QUEUES = """
     import resource, sys
     resource.setrlimit(resource.RLIMIT_NOFILE, (128, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))

@@ -121,9 +121,16 @@ class GeneralReads:
             self.fast_of_level.dispatched = _Everything
 
     def end_fast(self) -> None:
-        """Let every later read take the general path, which says why there is none."""
-        if self.fast is not None and self.fast_of_level is not None:
-            self.fast.dispatched = self.fast_of_level.dispatched = None
+        """Let every later read take the general path, which says why there is none.
+
+        The fast one holds mappings of the index, whoever still has a store that is closed.
+        """
+        ended = [each for each in (self.fast, self.fast_of_level) if each is not None]
+        self.fast = self.fast_of_level = None
+        for each in ended:
+            each.dispatched = None
+            self._found_count += each.found_count
+            self._transferred_count += each.transferred_count
 
     @property
     def counts(self) -> tuple[int, int, int]:
