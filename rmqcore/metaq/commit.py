@@ -40,6 +40,10 @@ class _Ticket:
             raise self._error
 
 
+def _nothing() -> None:
+    """Flush nothing: everybody who asked has been answered."""
+
+
 class CommitThread:
     """Runs one flush for everything that waits for one; sleeps while nothing does.
 
@@ -87,6 +91,8 @@ class CommitThread:
             self._stopped = True
             self._asked.put(None)
         self._thread.join()
+        # as a rule a method of who has this object: its files would wait for the garbage collector
+        self._flush = _nothing
 
     def _put(self, waiter: Any, answer: object) -> None:
         with self._lock:

@@ -1,5 +1,6 @@
 """One partition: thresholds, group commit, roll, offsets, holes, retention, failures."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -199,6 +200,19 @@ def test_a_refused_flush_fails_every_waiting_future(open_store):
     futures = [store.append_async(i, b"x") for i in range(1, 10)]
     go_on.set()
     assert all(isinstance(f.exception(TIMEOUT_S), StoreNotWritableError) for f in futures)
+
+
+def test_a_store_that_is_closed_and_dropped_leaves_no_descriptor(config, tmp_path):
+    gc.collect()
+    gc.disable()
+    try:
+        with MessageStore("t", 0, config()) as store:
+            fill(store)
+        del store
+        links = [link.readlink() for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+        assert not [link for link in links if tmp_path in link.parents]
+    finally:
+        gc.enable()
 
 
 def test_closing_completes_what_waits_on_disk(open_store):
