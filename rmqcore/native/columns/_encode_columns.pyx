@@ -18,7 +18,9 @@ cimport cython
 from rmqcore.native.columns._row_in cimport *
 from rmqcore.native.columns._source cimport VALUE, Source, text_at
 from rmqcore.native.columns._table_rows cimport TableRows
-from rmqcore.native.format._bytes cimport RMQ_ASSERT, store_i16, store_i32, store_i64
+from rmqcore.native.format._bytes cimport (
+    RMQ_ASSERT, copy_text, expect_read, store_i16, store_i32, store_i64,
+)
 from rmqcore.native.format._layout cimport *
 from rmqcore.native.format._properties cimport Layout, Properties, read_properties
 from rmqcore.native.format._record cimport (
@@ -31,6 +33,10 @@ from rmqcore.native.format._host import encode_host
 from rmqcore.native.format._message import status_text
 
 rmq_crc32_init()
+
+# A body is asked for so many records before it is copied; with fewer, the copy waits for memory.
+cdef enum:
+    BODIES_AHEAD = 8
 
 cdef const char* DIGITS = "0123456789ABCDEF"
 
@@ -105,10 +111,11 @@ cdef class ColumnEncoder(TableRows):
             self.measured, self.room = grown, self.count
         with nogil:
             while row < self.count:
-                problem = self.measure(row)
+                problem = self.measure(row, <int32_t>min(STRIP_SIZE, self.count - row))
                 if problem != GOOD:
+                    problem = self.first_refused(&row)
                     break
-                row += 1
+                row += STRIP_SIZE
         if problem != GOOD:
             raise self.refusal(problem, row)
         return self.count
@@ -125,28 +132,36 @@ cdef class ColumnEncoder(TableRows):
         column = "" if problem == CHANGED else _WRITTEN[self.column]
         return RowIllegalError(self.row_count + row, column, rule)
 
-    cdef int measure(self, int64_t row) noexcept nogil:
-        cdef RowIn found
-        cdef Measured* measured = &self.measured[row]
+    cdef int measure(self, int64_t first, int32_t count) noexcept nogil:
+        cdef Measured* measured = &self.measured[first]
         cdef int64_t size
-        cdef int problem = self.gather(row, &found, True)
+        cdef int32_t row
+        cdef int problem = self.look_at(first, count, True)
         if problem != GOOD:
             return problem
-        measured.slot = rmq_slot_of(&self.slots, found.topic, found.queue_id)
-        if measured.slot < 0:
-            return OUT_OF_MEMORY
-        size = self.size_of(&found)
-        if size > self.record_max:
-            return self.wrong(IN_BODY, RECORD_TOO_LONG)
-        measured.size = <int32_t>size
+        for row in range(count):
+            size = self.size_of(row, self.strip.slot[row])
+            if size > self.record_max:
+                return self.wrong(IN_BODY, RECORD_TOO_LONG)
+            measured[row].size = <int32_t>size
+            measured[row].slot = self.strip.slot[row]
         return GOOD
 
-    cdef int64_t size_of(self, const RowIn* row) noexcept nogil:
-        cdef int32_t topic_size = self.slots.topics[row.topic].size
+    cdef int first_refused(self, int64_t* row) noexcept nogil:
+        """Which of the rows from `row` on is the first to be refused, and why."""
+        cdef int problem = GOOD
+        while problem == GOOD and row[0] < self.count:
+            problem = self.measure(row[0], 1)
+            row[0] += problem == GOOD
+        # a table that was changed meanwhile may have none
+        return CHANGED if problem == GOOD else problem
+
+    cdef int64_t size_of(self, int32_t row, int32_t slot) noexcept nogil:
+        cdef int32_t topic_size = self.slots.topics[self.slots.slots[slot].topic].size
         return (
-            <int64_t>FIXED_SIZE + row.born_host_size + self.store_host_size
-            + row.body.size + (1 if topic_size <= TOPIC_SIZE_V1_MAX else 2) + topic_size
-            + 2 + row.properties_size
+            <int64_t>FIXED_SIZE + self.strip.born_host_size[row] + self.store_host_size
+            + self.strip.body[row].size + (1 if topic_size <= TOPIC_SIZE_V1_MAX else 2)
+            + topic_size + 2 + self.strip.properties_size[row]
         )
 
     # ---- writing
@@ -162,7 +177,6 @@ cdef class ColumnEncoder(TableRows):
         """
         cdef int64_t size = 0, stop = self.at, row = self.at
         cdef uint8_t* to
-        cdef bint good = True
         while stop < self.count and (
             stop == row or size + self.measured[stop].size <= size_max
         ):
@@ -174,91 +188,125 @@ cdef class ColumnEncoder(TableRows):
         piece = PyBytes_FromStringAndSize(NULL, size)
         to = <uint8_t*>PyBytes_AS_STRING(piece)
         with nogil:
-            while good and row < stop:
-                good = self.write_row(row, to)
+            while row < stop:
+                size = self.write_rows(row, <int32_t>min(STRIP_SIZE, stop - row), to)
+                if size < 0:
+                    break
+                to += size
+                row += STRIP_SIZE
+            # one of the rows from here on has changed: which
+            while row < stop and self.write_rows(row, 1, to) >= 0:
                 to += self.measured[row].size
                 row += 1
-        if not good:
-            raise self.refusal(CHANGED, row - 1)
+        if row < stop:
+            raise self.refusal(CHANGED, row)
         self.piece_row_count = stop - self.at
         self.at = stop
         return piece
 
-    cdef bint write_row(self, int64_t row, uint8_t* record) noexcept nogil:
-        """Write one record where it has as many bytes as it was measured to have."""
-        cdef const Measured* measured = &self.measured[row]
+    cdef int64_t write_rows(self, int64_t first, int32_t count, uint8_t* to) noexcept nogil:
+        """Write some records where each has as many bytes as it was measured to have.
+
+        Returns:
+            the bytes of all; -1: one has changed.
+        """
+        cdef const Measured* measured = &self.measured[first]
+        cdef const Slice* ahead
+        cdef uint8_t* record = to
+        cdef int32_t row
+        if self.look_at(first, count, False) != GOOD:
+            return -1
+        for row in range(count):
+            if row + BODIES_AHEAD < count:
+                ahead = &self.strip.body[row + BODIES_AHEAD]
+                expect_read(ahead.at, ahead.size)
+            if self.size_of(row, measured[row].slot) != measured[row].size:
+                return -1
+            if not self.write_row(first, row, &measured[row], record):
+                return -1
+            record += measured[row].size
+        return record - to
+
+    cdef bint write_row(
+        self, int64_t first, int32_t row, const Measured* measured, uint8_t* record
+    ) noexcept nogil:
         cdef const rmq_slot* slot = &self.slots.slots[measured.slot]
-        cdef RowIn found
         cdef RecordFields fields
         cdef uint8_t* at
-        if self.gather(row, &found, False) != GOOD:
-            return False
-        if found.topic != slot.topic or self.size_of(&found) != measured.size:
-            return False
         fields.topic, fields.topic_size = (
             self.slots.topics[slot.topic].name, self.slots.topics[slot.topic].size
         )
-        fields.body, fields.body_size = found.body.at, found.body.size
-        fields.born_host, fields.born_host_size = self.host, found.born_host_size
+        fields.body, fields.body_size = self.strip.body[row].at, self.strip.body[row].size
+        fields.born_host = self.strip.born_host[row]
+        fields.born_host_size = self.strip.born_host_size[row]
         fields.store_host, fields.store_host_size = self.store_host, self.store_host_size
-        fields.properties_size = found.properties_size
+        fields.properties_size = self.strip.properties_size[row]
         fields.queue_id = slot.queue_id
-        fields.flag, fields.sys_flag = found.flag, found.sys_flag
-        fields.reconsume_times = found.reconsume_times
+        fields.flag, fields.sys_flag = self.strip.flag[row], self.strip.sys_flag[row]
+        fields.reconsume_times = self.strip.reconsume_times[row]
         fields.queue_offset = measured.slot
         fields.phy_offset = fields.store_timestamp = fields.prepared_transaction_offset = 0
-        fields.born_timestamp = found.born_timestamp
+        fields.born_timestamp = self.strip.born_timestamp[row]
         RMQ_ASSERT(record_size(&fields) == measured.size)
         at = write_fields(record, &fields)
         store_i32(record, measured.size)
-        return self.write_properties(row, &found, at, record + measured.size)
+        return self.write_properties(first, row, at, record + measured.size)
 
     cdef bint write_properties(
-        self, int64_t row, const RowIn* found, uint8_t* at, uint8_t* end
+        self, int64_t first, int32_t row, uint8_t* at, uint8_t* end
     ) noexcept nogil:
-        """Write what `properties_of` has measured, up to `end`; False where that has changed."""
-        cdef const Source* source = &self.sources[IN_PROPERTIES]
-        cdef Slice name, value
-        cdef int64_t item
+        """Write what `find_properties` has measured, up to `end`; False where that has changed."""
         if self.append_crc:
             end -= CRC_PROPERTY_SIZE
             memcpy(end, b"__CRC32#\x010000000000\x02", CRC_PROPERTY_SIZE)
-        if found.keys.at != NULL:
-            at = put_pair(at, b"KEYS", 4, &found.keys)
-        elif found.first_key < found.stop_key:
-            at = self.put_keys(found, at, end)
+        if self.strip.keys[row].at != NULL:
+            at = put_pair(at, b"KEYS", 4, &self.strip.keys[row])
+        elif self.strip.first_key[row] < self.strip.stop_key[row]:
+            at = self.put_keys(row, at)
             if at == NULL:
                 return False
-        if found.tags.at != NULL:
-            at = put_pair(at, b"TAGS", 4, &found.tags)
-        if found.unique_key.at != NULL:
-            at = put_pair(at, b"UNIQ_KEY", 8, &found.unique_key)
-        elif found.own_unique_key:
-            at = self.put_unique_key(self.row_count + row, at)
-        for item in range(found.first_pair, found.stop_pair):
+        if self.strip.tags[row].at != NULL:
+            at = put_pair(at, b"TAGS", 4, &self.strip.tags[row])
+        if self.strip.unique_key[row].at != NULL:
+            at = put_pair(at, b"UNIQ_KEY", 8, &self.strip.unique_key[row])
+        elif self.strip.own_unique_key[row]:
+            at = self.put_unique_key(self.row_count + first + row, at)
+        if self.strip.first_pair[row] < self.strip.stop_pair[row]:
+            at = self.put_pairs(row, at, end)
+        return at == end
+
+    cdef uint8_t* put_pairs(self, int32_t row, uint8_t* at, uint8_t* end) noexcept nogil:
+        """Write the map of a row; NULL where that has changed."""
+        cdef const Source* source = &self.sources[IN_PROPERTIES]
+        cdef Slice name, value
+        cdef int64_t item
+        for item in range(self.strip.first_pair[row], self.strip.stop_pair[row]):
             if text_at(source.first, item, &name) != VALUE or text_at(
                 source.second, item, &value
             ) != VALUE or <int64_t>name.size + value.size + 2 > end - at:
                 # less room than was measured, or one that is not written
-                if self.is_given(found, &name):
+                if self.is_given(row, &name):
                     continue
-                return False
-            if not self.is_given(found, &name):
+                return NULL
+            if not self.is_given(row, &name):
                 at = put_pair(at, <const char*>name.at, name.size, &value)
-        return at == end
+        return at
 
-    cdef uint8_t* put_keys(self, const RowIn* found, uint8_t* at, uint8_t* end) noexcept nogil:
+    cdef uint8_t* put_keys(self, int32_t row, uint8_t* at) noexcept nogil:
+        """Write a list of keys; NULL where that has changed."""
         cdef const Source* items = self.sources[IN_KEYS].first
+        cdef int64_t item, stop = self.strip.stop_key[row]
+        cdef uint8_t* end = at + self.strip.keys_size[row]
         cdef Slice key
-        cdef int64_t item
         at = put_bytes(at, b"KEYS\x01", 5)
-        for item in range(found.first_key, found.stop_key):
+        for item in range(self.strip.first_key[row], stop):
             if text_at(items, item, &key) != VALUE or <int64_t>key.size + 1 > end - at:
                 return NULL
-            at = put_bytes(at, key.at, key.size)
-            at[0] = 32 if item < found.stop_key - 1 else 2
+            copy_text(at, key.at, key.size)
+            at += key.size
+            at[0] = 32 if item < stop - 1 else 2
             at += 1
-        return at
+        return at if at == end else NULL
 
     cdef uint8_t* put_unique_key(self, int64_t number, uint8_t* at) noexcept nogil:
         cdef int digit

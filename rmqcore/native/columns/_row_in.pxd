@@ -3,7 +3,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcmp, memcpy
 
-from rmqcore.native.format._bytes cimport store_i32
+from rmqcore.native.format._bytes cimport copy_text, store_i32
 from rmqcore.native.format._layout cimport HOST_V4_SIZE, HOST_V6_SIZE
 from rmqcore.native.format._record cimport Slice, bytes_t, named
 
@@ -66,7 +66,7 @@ cdef enum:
 
 # Why a row is no message.
 cdef enum RowProblem:
-    GOOD
+    GOOD = 0
     NO_VALUE
     EMPTY_VALUE
     DAMAGED_VALUE
@@ -88,24 +88,30 @@ cdef enum RowProblem:
     CHANGED
     OUT_OF_MEMORY
 
-cdef struct RowIn:
-    int32_t topic                # its number
-    int32_t queue_id
-    int32_t flag
-    int32_t sys_flag
-    int32_t reconsume_times
-    int32_t properties_size
-    int32_t born_host_size
-    bint own_unique_key          # made here, as the row has none
-    int64_t born_timestamp
-    Slice body
-    Slice tags                   # at is NULL where there are none, as of those below
-    Slice keys
-    Slice unique_key
-    int64_t first_key            # of a list of keys
-    int64_t stop_key
-    int64_t first_pair
-    int64_t stop_pair
+# Rows that are looked at together, column by column, so that what a column is like is asked once.
+cdef enum:
+    STRIP_SIZE = 64
+
+# The parts of some rows. Where a text's `at` is NULL, there is none.
+cdef struct Strip:
+    int32_t slot[STRIP_SIZE]                # the number of topic and queue id; of the first look
+    int32_t flag[STRIP_SIZE]
+    int32_t sys_flag[STRIP_SIZE]
+    int32_t reconsume_times[STRIP_SIZE]
+    int32_t born_host_size[STRIP_SIZE]
+    int32_t properties_size[STRIP_SIZE]     # more than a record can hold counts as that
+    bint own_unique_key[STRIP_SIZE]         # made here, as the row has none
+    int64_t born_timestamp[STRIP_SIZE]
+    uint8_t born_host[STRIP_SIZE][20]
+    Slice body[STRIP_SIZE]
+    Slice tags[STRIP_SIZE]
+    Slice keys[STRIP_SIZE]
+    Slice unique_key[STRIP_SIZE]
+    int64_t first_key[STRIP_SIZE]           # of a list of keys
+    int64_t stop_key[STRIP_SIZE]
+    int64_t keys_size[STRIP_SIZE]
+    int64_t first_pair[STRIP_SIZE]
+    int64_t stop_pair[STRIP_SIZE]
 
 cdef inline RowProblem text_problem(const Slice* text, bint is_key) noexcept nogil:
     cdef int problem
@@ -165,6 +171,7 @@ cdef inline int32_t parse_host(const Slice* text, uint8_t* into) noexcept nogil:
     return size + 4
 
 cdef inline uint8_t* put_bytes(uint8_t* to, const void* at, int32_t size) noexcept nogil:
+    """Copy a name or a separator, whose size the compiler knows."""
     memcpy(to, at, size)
     return to + size
 
@@ -174,7 +181,8 @@ cdef inline uint8_t* put_pair(
     """Write a property."""
     to = put_bytes(to, name, name_size)
     to[0] = 1
-    to = put_bytes(to + 1, value.at, value.size)
+    copy_text(to + 1, value.at, value.size)
+    to += 1 + value.size
     to[0] = 2
     return to + 1
 

@@ -144,6 +144,35 @@ cdef inline Found text_at(const Source* source, int64_t row, Slice* text) noexce
     text.at, text.size = source.data + start, <int32_t>min(stop - start, INT32_MAX)
     return VALUE
 
+cdef inline bint texts_at(
+    const Source* source, int64_t first, int32_t count, Slice* texts
+) noexcept nogil:
+    """The texts of some rows; `at` is NULL where there is no value. False: one is damaged."""
+    cdef bytes_t offsets
+    cdef int64_t start, stop
+    cdef int32_t row
+    cdef Found found
+    if source.kind == TEXT and source.dictionary == NULL and source.validity == NULL:
+        # what most columns are: each offset is read once
+        offsets = source.values + 4 * (source.offset + first)
+        start = word_at(offsets, 0, 4)
+        if start < 0:
+            return False
+        for row in range(count):
+            stop = word_at(offsets, row + 1, 4)
+            if stop < start:
+                return False
+            texts[row].at, texts[row].size = source.data + start, <int32_t>(stop - start)
+            start = stop
+        return True
+    for row in range(count):
+        found = text_at(source, first + row, &texts[row])
+        if found == DAMAGED:
+            return False
+        if found == NULL_VALUE:
+            texts[row].at, texts[row].size = NULL, 0
+    return True
+
 cdef inline bint has_pair(const Source* source, int64_t item) noexcept nogil:
     cdef int64_t at = source.pair_offset + item
     return source.pair_validity == NULL or (source.pair_validity[at >> 3] >> (at & 7)) & 1

@@ -233,7 +233,10 @@ cdef class TableIn:
             raise self.refused(schema, shape)
         source.values = <bytes_t>array.buffers[1]
         if source.kind == TEXT or source.kind == LARGE_TEXT:
+            # texts without a byte need no buffer; NULL means here that there is no text
             source.data = <bytes_t>array.buffers[2]
+            if source.data == NULL:
+                source.data = <bytes_t><const char*>b""
             # Arrow lets a column without rows have no offsets
             if source.values == NULL:
                 source.kind = MISSING

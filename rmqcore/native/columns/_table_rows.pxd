@@ -1,7 +1,7 @@
 # The rows of a table as parts of messages, for `_encode_columns`.
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from rmqcore.native.columns._row_in cimport HOST_TEXT_MAX, IN_COUNT, RowIn, rmq_slots
+from rmqcore.native.columns._row_in cimport HOST_TEXT_MAX, IN_COUNT, Strip, rmq_slots
 from rmqcore.native.columns._source cimport Source
 from rmqcore.native.columns._table_in cimport BatchIn, TableIn, Unit
 from rmqcore.native.format._record cimport Slice
@@ -26,7 +26,8 @@ cdef class TableRows:
     cdef Slice unique_prefix
     cdef int32_t queue_count
     cdef int64_t body_max
-    cdef uint8_t host[20]        # of the row that was gathered last
+    cdef Strip strip             # what was looked at last
+    cdef uint8_t host[20]        # of the text that was parsed last
     cdef uint8_t default_host[8]
     cdef char host_text[HOST_TEXT_MAX]
     cdef int32_t host_text_size
@@ -36,17 +37,28 @@ cdef class TableRows:
     cdef int place_columns(self) except -1
     cdef int bind(self) except -1
     cdef int wrong(self, int column, int problem) noexcept nogil
-    cdef int gather(self, int64_t row, RowIn* found, bint checks) noexcept nogil
-    cdef int number_of(
-        self, int64_t row, int column, int64_t least, int64_t default, int64_t* number
+    cdef int look_at(self, int64_t first, int32_t count, bint checks) noexcept nogil
+    cdef int find_numbers(
+        self, int64_t first, int32_t count, int column, int32_t* numbers
     ) noexcept nogil
-    cdef int topic_of(self, int64_t row, RowIn* found) noexcept nogil
-    cdef int born_of(self, int64_t row, RowIn* found) noexcept nogil
-    cdef int properties_of(self, int64_t row, RowIn* found, bint checks) noexcept nogil
-    cdef int single(
-        self, int64_t row, int column, Slice* text, bint checks, int32_t more, int64_t* size
+    cdef int find_flags(self, int64_t first, int32_t count) noexcept nogil
+    cdef int find_slots(self, int64_t first, int32_t count) noexcept nogil
+    cdef int find_topic(self, int64_t row, int32_t* topic) noexcept nogil
+    cdef int find_bodies(self, int64_t first, int32_t count) noexcept nogil
+    cdef int find_births(self, int64_t first, int32_t count) noexcept nogil
+    cdef bint find_host(self, int32_t row, const Slice* text) noexcept nogil
+    cdef int find_properties(self, int64_t first, int32_t count, bint checks) noexcept nogil
+    cdef int find_texts(
+        self, int64_t first, int32_t count, int column, bint checks, int64_t* sizes
     ) noexcept nogil
-    cdef int keys_of(self, int64_t row, RowIn* found, bint checks, int64_t* size) noexcept nogil
-    cdef bint is_given(self, const RowIn* found, const Slice* name) noexcept nogil
-    cdef int pairs_of(self, int64_t row, RowIn* found, bint checks, int64_t* size) noexcept nogil
-    cdef bint is_timers(self, int32_t topic) noexcept nogil
+    cdef int find_keys(
+        self, int64_t first, int32_t count, bint checks, int64_t* sizes
+    ) noexcept nogil
+    cdef int find_listed_keys(
+        self, int64_t first, int32_t row, bint checks, int64_t* size
+    ) noexcept nogil
+    cdef bint is_given(self, int32_t row, const Slice* name) noexcept nogil
+    cdef int find_pairs(
+        self, int64_t first, int32_t row, bint checks, int64_t* size
+    ) noexcept nogil
+    cdef bint is_timers(self, int32_t slot) noexcept nogil

@@ -1,7 +1,7 @@
 """The rows of a table as parts of messages: each looked at once, without the GIL.
 
-`TableRows` finds the columns of a message in a table, checks the values of a row and remembers
-where they lie; `_encode_columns` measures and writes the records.
+`TableRows` finds the columns of a message in a table, checks the values of some rows, column by
+column, and remembers where they lie; `_encode_columns` measures and writes the records.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -11,12 +11,13 @@ from libc.string cimport memcmp, memcpy, memset
 from rmqcore.native.columns._row_in cimport *
 from rmqcore.native.columns._source cimport (
     DAMAGED, MISSING, NULL_VALUE, VALUE, Found, Source, has_pair, has_value, items_at, number_at,
-    text_at,
+    text_at, texts_at,
 )
 from rmqcore.native.columns._table_in cimport (
     AS_BYTES, AS_KEYS, AS_NUMBER, AS_PAIRS, AS_TEXT, AS_TIME, MILLISECONDS, SECONDS, Shape,
     TableIn, to_ms,
 )
+from rmqcore.native.format._bytes cimport same_text
 from rmqcore.native.format._layout cimport *
 from rmqcore.native.format._properties cimport TIMER_ASKED, TIMER_DONE, TimerWord, timer_word
 from rmqcore.native.format._record cimport Slice, bytes_t, named
@@ -154,6 +155,11 @@ cdef class TableRows:
         memset(self.sources, 0, sizeof(self.sources))
         memset(&self.rows, 0, sizeof(Source))
         self.unit = MILLISECONDS
+        memset(&self.strip, 0, sizeof(Strip))
+        for index in range(STRIP_SIZE):
+            # what rows have whose columns are missing; no look changes it then
+            self.strip.born_host_size[index] = HOST_V4_SIZE
+            memcpy(self.strip.born_host[index], self.default_host, HOST_V4_SIZE)
         for index in range(IN_COUNT):
             if self.place[index] >= 0:
                 self.table.bind_column(
@@ -169,204 +175,291 @@ cdef class TableRows:
         self.column = column
         return problem
 
-    cdef int gather(self, int64_t row, RowIn* found, bint checks) noexcept nogil:
-        """Find the parts of a row; `checks`: look at each, the first time."""
-        cdef int64_t number = 0
-        cdef int problem
-        if self.rows.validity != NULL and not has_value(&self.rows, row):
-            return self.wrong(IN_BODY, NO_VALUE)
-        problem = self.topic_of(row, found)
-        if problem == GOOD:
-            problem = self.number_of(row, IN_QUEUE_ID, 0, -1, &number)
-            if number < 0:
-                # a division takes as long as the rest of the row's numbers
-                number = 0 if self.queue_count == 1 else (self.row_count + row) % self.queue_count
-            found.queue_id = <int32_t>number
-        if problem == GOOD:
-            problem = self.number_of(row, IN_FLAG, INT32_MIN, 0, &number)
-            found.flag = <int32_t>number
-        if problem == GOOD:
-            problem = self.number_of(row, IN_RECONSUME_TIMES, INT32_MIN, 0, &number)
-            found.reconsume_times = <int32_t>number
-        if problem == GOOD:
-            problem = self.number_of(row, IN_SYS_FLAG, INT32_MIN, 0, &number)
-            found.sys_flag = <int32_t>number & BODY_FLAGS
-        if problem != GOOD:
-            return problem
-        if number & INNER_FLAGS:
-            return self.wrong(IN_SYS_FLAG, IS_INNER_BATCH)
-        if number & TRANSACTION_MASK and number & TRANSACTION_MASK != TRANSACTION_COMMIT:
-            return self.wrong(IN_SYS_FLAG, NOT_COMMITTED)
-        found.body.size = 0
-        if text_at(&self.sources[IN_BODY], row, &found.body) == DAMAGED:
-            return self.wrong(IN_BODY, DAMAGED_VALUE)
-        if found.body.size > self.body_max:
-            return self.wrong(IN_BODY, BODY_TOO_LONG)
-        problem = self.born_of(row, found)
-        return self.properties_of(row, found, checks) if problem == GOOD else problem
+    cdef int look_at(self, int64_t first, int32_t count, bint checks) noexcept nogil:
+        """Find the parts of some rows, for `strip`; `checks`: look at each value, the first time.
 
-    cdef int number_of(
-        self, int64_t row, int column, int64_t least, int64_t default, int64_t* number
+        GOOD, or what is wrong with one of the rows, and in `column` where.
+        """
+        cdef int32_t row
+        if self.rows.validity != NULL:
+            for row in range(count):
+                if not has_value(&self.rows, first + row):
+                    return self.wrong(IN_BODY, NO_VALUE)
+        # GOOD is 0: the first problem ends the looking
+        return (
+            (self.find_slots(first, count) if checks else GOOD)
+            or self.find_numbers(first, count, IN_FLAG, self.strip.flag)
+            or self.find_numbers(first, count, IN_RECONSUME_TIMES, self.strip.reconsume_times)
+            or self.find_flags(first, count)
+            or self.find_bodies(first, count)
+            or self.find_births(first, count)
+            or self.find_properties(first, count, checks)
+        )
+
+    cdef int find_numbers(
+        self, int64_t first, int32_t count, int column, int32_t* numbers
     ) noexcept nogil:
-        cdef Found found = number_at(&self.sources[column], row, number)
-        if found == NULL_VALUE:
-            number[0] = default
-        elif found == DAMAGED:
-            return self.wrong(column, DAMAGED_VALUE)
-        elif not least <= number[0] <= INT32_MAX:
-            return self.wrong(column, OUT_OF_RANGE)
+        cdef const Source* source = &self.sources[column]
+        cdef int64_t number
+        cdef int32_t row
+        cdef Found found
+        for row in range(count if source.kind != MISSING else 0):
+            number = 0
+            found = number_at(source, first + row, &number)
+            if found == DAMAGED:
+                return self.wrong(column, DAMAGED_VALUE)
+            if not INT32_MIN <= number <= INT32_MAX:
+                return self.wrong(column, OUT_OF_RANGE)
+            numbers[row] = <int32_t>number
         return GOOD
 
-    cdef int topic_of(self, int64_t row, RowIn* found) noexcept nogil:
+    cdef int find_flags(self, int64_t first, int32_t count) noexcept nogil:
+        cdef int32_t* flags = self.strip.sys_flag
+        cdef int32_t row
+        cdef int problem = self.find_numbers(first, count, IN_SYS_FLAG, flags)
+        if problem != GOOD or self.sources[IN_SYS_FLAG].kind == MISSING:
+            return problem
+        for row in range(count):
+            if flags[row] & INNER_FLAGS:
+                return self.wrong(IN_SYS_FLAG, IS_INNER_BATCH)
+            if flags[row] & TRANSACTION_MASK not in (0, TRANSACTION_COMMIT):
+                return self.wrong(IN_SYS_FLAG, NOT_COMMITTED)
+            flags[row] &= BODY_FLAGS
+        return GOOD
+
+    cdef int find_slots(self, int64_t first, int32_t count) noexcept nogil:
+        """Topics and queue ids, as the numbers of both together."""
+        cdef const Source* source = &self.sources[IN_QUEUE_ID]
+        cdef int64_t queue_id
+        cdef int32_t row, topic = 0
+        cdef Found found
+        cdef int problem
+        for row in range(count):
+            problem = self.find_topic(first + row, &topic)
+            if problem != GOOD:
+                return problem
+            found = number_at(source, first + row, &queue_id)
+            if found == DAMAGED:
+                return self.wrong(IN_QUEUE_ID, DAMAGED_VALUE)
+            if found == NULL_VALUE:
+                # a division takes as long as the rest of the row's numbers
+                queue_id = self.row_count + first + row
+                queue_id = 0 if self.queue_count == 1 else queue_id % self.queue_count
+            elif not 0 <= queue_id <= INT32_MAX:
+                return self.wrong(IN_QUEUE_ID, OUT_OF_RANGE)
+            self.strip.slot[row] = rmq_slot_of(&self.slots, topic, <int32_t>queue_id)
+            if self.strip.slot[row] < 0:
+                return OUT_OF_MEMORY
+        return GOOD
+
+    cdef int find_topic(self, int64_t row, int32_t* topic) noexcept nogil:
         cdef rmq_topic* last
         cdef Slice name
-        cdef Found is_there = text_at(&self.sources[IN_TOPIC], row, &name)
-        if is_there == DAMAGED:
+        cdef Found found = text_at(&self.sources[IN_TOPIC], row, &name)
+        if found == DAMAGED:
             return self.wrong(IN_TOPIC, DAMAGED_VALUE)
-        if is_there == NULL_VALUE:
+        if found == NULL_VALUE:
             if self.topic.at == NULL:
                 return self.wrong(IN_TOPIC, NO_VALUE)
             name = self.topic
         if self.slots.last_topic >= 0:
             last = &self.slots.topics[self.slots.last_topic]
-            if last.size == name.size and memcmp(last.name, name.at, name.size) == 0:
-                found.topic = self.slots.last_topic
+            if last.size == name.size and same_text(last.name, name.at, name.size):
+                topic[0] = self.slots.last_topic
                 return GOOD
-        found.topic = rmq_topic_find(&self.slots, name.at, name.size)
-        if found.topic < 0:
+        topic[0] = rmq_topic_find(&self.slots, name.at, name.size)
+        if topic[0] < 0:
             if not is_topic(&name):
                 return self.wrong(IN_TOPIC, NO_TOPIC_NAME)
-            found.topic = rmq_topic_add(&self.slots, name.at, name.size)
-            if found.topic < 0:
+            topic[0] = rmq_topic_add(&self.slots, name.at, name.size)
+            if topic[0] < 0:
                 return OUT_OF_MEMORY
-        self.slots.last_topic = found.topic
+        self.slots.last_topic = topic[0]
         return GOOD
 
-    cdef int born_of(self, int64_t row, RowIn* found) noexcept nogil:
-        """Time and host of birth; of the host the bytes are in `self.host`."""
+    cdef int find_bodies(self, int64_t first, int32_t count) noexcept nogil:
+        cdef Slice* bodies = self.strip.body
+        cdef int32_t row
+        if not texts_at(&self.sources[IN_BODY], first, count, bodies):
+            return self.wrong(IN_BODY, DAMAGED_VALUE)
+        for row in range(count):
+            if bodies[row].at == NULL:
+                bodies[row].at = <bytes_t><const char*>b""
+            if bodies[row].size > self.body_max:
+                return self.wrong(IN_BODY, BODY_TOO_LONG)
+        return GOOD
+
+    cdef int find_births(self, int64_t first, int32_t count) noexcept nogil:
+        """Times and hosts of birth."""
+        cdef const Source* source = &self.sources[IN_BORN_TIMESTAMP]
+        cdef const Source* hosts = &self.sources[IN_BORN_HOST]
+        cdef int64_t time
+        cdef int32_t row
         cdef Slice text
-        cdef int64_t time = 0
-        cdef Found is_there = number_at(&self.sources[IN_BORN_TIMESTAMP], row, &time)
-        if is_there == DAMAGED:
-            return self.wrong(IN_BORN_TIMESTAMP, DAMAGED_VALUE)
-        if self.unit == SECONDS and (time > SECONDS_MAX or time < -SECONDS_MAX):
-            return self.wrong(IN_BORN_TIMESTAMP, NO_TIME)
-        found.born_timestamp = to_ms(time, self.unit)
-        is_there = text_at(&self.sources[IN_BORN_HOST], row, &text)
-        if is_there == DAMAGED:
-            return self.wrong(IN_BORN_HOST, DAMAGED_VALUE)
-        if is_there == NULL_VALUE:
-            found.born_host_size = HOST_V4_SIZE
-            self.host_text_size = 0
-            memcpy(self.host, self.default_host, HOST_V4_SIZE)
-            return GOOD
+        cdef Found found
+        for row in range(count if source.kind != MISSING else 0):
+            time = 0
+            if number_at(source, first + row, &time) == DAMAGED:
+                return self.wrong(IN_BORN_TIMESTAMP, DAMAGED_VALUE)
+            if self.unit == SECONDS and (time > SECONDS_MAX or time < -SECONDS_MAX):
+                return self.wrong(IN_BORN_TIMESTAMP, NO_TIME)
+            self.strip.born_timestamp[row] = to_ms(time, self.unit)
+        for row in range(count if hosts.kind != MISSING else 0):
+            found = text_at(hosts, first + row, &text)
+            if found == DAMAGED:
+                return self.wrong(IN_BORN_HOST, DAMAGED_VALUE)
+            if found == NULL_VALUE:
+                self.strip.born_host_size[row] = HOST_V4_SIZE
+                memcpy(self.strip.born_host[row], self.default_host, HOST_V4_SIZE)
+            elif not self.find_host(row, &text):
+                return self.wrong(IN_BORN_HOST, NO_HOST)
+        return GOOD
+
+    cdef bint find_host(self, int32_t row, const Slice* text) noexcept nogil:
         # producers are few: mostly it is the host of the row before
         if text.size != self.host_text_size or text.size == 0 or memcmp(
             text.at, self.host_text, text.size
         ) != 0:
-            self.host_size, self.host_text_size = parse_host(&text, self.host), 0
+            self.host_size, self.host_text_size = parse_host(text, self.host), 0
             if self.host_size == 0:
-                return self.wrong(IN_BORN_HOST, NO_HOST)
+                return False
             if text.size <= HOST_TEXT_MAX:
                 memcpy(self.host_text, text.at, text.size)
                 self.host_text_size = text.size
-        found.born_host_size = self.host_size
-        return GOOD
+        self.strip.born_host_size[row] = self.host_size
+        memcpy(self.strip.born_host[row], self.host, HOST_V6_SIZE)
+        return True
 
     # ---- properties
 
-    cdef int properties_of(self, int64_t row, RowIn* found, bint checks) noexcept nogil:
-        """Measure the properties of a row."""
-        cdef int64_t size = CRC_PROPERTY_SIZE if self.append_crc else 0
-        cdef int problem = self.keys_of(row, found, checks, &size)
-        if problem == GOOD:
-            problem = self.single(row, IN_TAGS, &found.tags, checks, 6, &size)
-        if problem == GOOD:
-            problem = self.single(row, IN_UNIQUE_KEY, &found.unique_key, checks, 10, &size)
-        found.own_unique_key = (
-            found.unique_key.at == NULL and self.unique_prefix.size > 0
+    cdef int find_properties(self, int64_t first, int32_t count, bint checks) noexcept nogil:
+        """Find the properties of rows, and measure them."""
+        cdef int64_t sizes[STRIP_SIZE]
+        cdef int32_t row
+        cdef int problem
+        for row in range(count):
+            sizes[row] = CRC_PROPERTY_SIZE if self.append_crc else 0
+        problem = (
+            self.find_keys(first, count, checks, sizes)
+            or self.find_texts(first, count, IN_TAGS, checks, sizes)
+            or self.find_texts(first, count, IN_UNIQUE_KEY, checks, sizes)
         )
-        if problem == GOOD:
-            problem = self.pairs_of(row, found, checks, &size)
-        if found.own_unique_key:
-            size += 10 + 2 * UNIQUE_PREFIX_SIZE
-        if problem == GOOD and size > PROPERTIES_SIZE_MAX:
-            return self.wrong(IN_PROPERTIES, PROPERTIES_TOO_LONG)
-        found.properties_size = <int32_t>size
-        return problem
+        if problem != GOOD:
+            return problem
+        for row in range(count if self.unique_prefix.size > 0 else 0):
+            self.strip.own_unique_key[row] = self.strip.unique_key[row].at == NULL
+        if self.sources[IN_PROPERTIES].kind != MISSING:
+            for row in range(count):
+                problem = self.find_pairs(first, row, checks, &sizes[row])
+                if problem != GOOD:
+                    return problem
+        for row in range(count):
+            if self.strip.own_unique_key[row]:
+                sizes[row] += 10 + 2 * UNIQUE_PREFIX_SIZE
+            if sizes[row] > PROPERTIES_SIZE_MAX:
+                return self.wrong(IN_PROPERTIES, PROPERTIES_TOO_LONG)
+            self.strip.properties_size[row] = <int32_t>sizes[row]
+        return GOOD
 
-    cdef int single(
-        self, int64_t row, int column, Slice* text, bint checks, int32_t more, int64_t* size
+    cdef int find_texts(
+        self, int64_t first, int32_t count, int column, bint checks, int64_t* sizes
     ) noexcept nogil:
-        """One text, whose name and separators take `more` bytes."""
-        cdef Found is_there = text_at(&self.sources[column], row, text)
+        """A column of texts that are properties; `sizes` grow by what they take."""
+        cdef Slice* texts = self.strip.keys
+        # its name and two separators
+        cdef int32_t row, more = 6
         cdef RowProblem problem
-        if is_there == NULL_VALUE:
-            text.at = NULL
-            return GOOD
-        if is_there == DAMAGED:
+        if column == IN_TAGS:
+            texts = self.strip.tags
+        elif column == IN_UNIQUE_KEY:
+            texts, more = self.strip.unique_key, 10
+        if not texts_at(&self.sources[column], first, count, texts):
             return self.wrong(column, DAMAGED_VALUE)
-        size[0] += more + <int64_t>text.size
-        problem = text_problem(text, False) if checks else GOOD
-        return GOOD if problem == GOOD else self.wrong(column, problem)
+        for row in range(count):
+            if texts[row].at == NULL:
+                continue
+            sizes[row] += more + texts[row].size
+            problem = text_problem(&texts[row], False) if checks else GOOD
+            if problem != GOOD:
+                return self.wrong(column, problem)
+        return GOOD
 
-    cdef int keys_of(
-        self, int64_t row, RowIn* found, bint checks, int64_t* size
+    cdef int find_keys(
+        self, int64_t first, int32_t count, bint checks, int64_t* sizes
     ) noexcept nogil:
         cdef const Source* source = &self.sources[IN_KEYS]
+        cdef int32_t row
+        cdef int problem
+        if source.first == NULL:
+            return self.find_texts(first, count, IN_KEYS, checks, sizes)
+        for row in range(count):
+            self.strip.keys[row].at = NULL
+            problem = self.find_listed_keys(first, row, checks, &sizes[row])
+            if problem != GOOD:
+                return problem
+        return GOOD
+
+    cdef int find_listed_keys(
+        self, int64_t first, int32_t row, bint checks, int64_t* size
+    ) noexcept nogil:
+        cdef const Source* source = &self.sources[IN_KEYS]
+        cdef int64_t* start = &self.strip.first_key[row]
+        cdef int64_t* stop = &self.strip.stop_key[row]
         cdef Slice key
         cdef RowProblem problem
-        cdef int64_t item
-        found.first_key = found.stop_key = 0
-        found.keys.at = NULL
-        if source.first == NULL:
-            return self.single(row, IN_KEYS, &found.keys, checks, 6, size)
-        if items_at(source, row, &found.first_key, &found.stop_key) == DAMAGED:
+        cdef int64_t item, without = size[0]
+        start[0] = stop[0] = 0
+        if items_at(source, first + row, start, stop) == DAMAGED:
             return self.wrong(IN_KEYS, DAMAGED_VALUE)
-        if found.first_key < found.stop_key:
+        if start[0] < stop[0]:
             size[0] += 5
-        for item in range(found.first_key, found.stop_key):
+        for item in range(start[0], stop[0]):
             if text_at(source.first, item, &key) != VALUE:
                 return self.wrong(IN_KEYS, NO_VALUE)
             problem = text_problem(&key, True) if checks else GOOD
             if problem != GOOD:
                 return self.wrong(IN_KEYS, problem)
             size[0] += <int64_t>key.size + 1
+        self.strip.keys_size[row] = size[0] - without
         return GOOD
 
-    cdef bint is_given(self, const RowIn* found, const Slice* name) noexcept nogil:
+    cdef bint is_given(self, int32_t row, const Slice* name) noexcept nogil:
         """True for a property that a column of its own says, or that the owner writes."""
         if named(name, b"KEYS", 4):
-            return found.keys.at != NULL or found.first_key < found.stop_key
+            return (
+                self.strip.keys[row].at != NULL
+                or self.strip.first_key[row] < self.strip.stop_key[row]
+            )
         if named(name, b"TAGS", 4):
-            return found.tags.at != NULL
+            return self.strip.tags[row].at != NULL
         if named(name, b"UNIQ_KEY", 8):
-            return found.unique_key.at != NULL
+            return self.strip.unique_key[row].at != NULL
         return is_dropped(name)
 
-    cdef int pairs_of(
-        self, int64_t row, RowIn* found, bint checks, int64_t* size
+    cdef int find_pairs(
+        self, int64_t first, int32_t row, bint checks, int64_t* size
     ) noexcept nogil:
+        """The map of a row."""
         cdef const Source* source = &self.sources[IN_PROPERTIES]
+        cdef int64_t* start = &self.strip.first_pair[row]
+        cdef int64_t* stop = &self.strip.stop_pair[row]
         cdef Slice name, value
         cdef RowProblem problem
         cdef int64_t item
         cdef TimerWord word
         cdef bint timed = False, had_timer = False
-        found.first_pair = found.stop_pair = 0
-        if source.kind == MISSING:
-            return GOOD
-        if items_at(source, row, &found.first_pair, &found.stop_pair) == DAMAGED:
+        start[0] = stop[0] = 0
+        if items_at(source, first + row, start, stop) == DAMAGED:
             return self.wrong(IN_PROPERTIES, DAMAGED_VALUE)
-        for item in range(found.first_pair, found.stop_pair):
+        for item in range(start[0], stop[0]):
             if not has_pair(source, item) or text_at(source.first, item, &name) != VALUE or text_at(
                 source.second, item, &value
             ) != VALUE:
                 return self.wrong(IN_PROPERTIES, NO_VALUE)
-            if self.is_given(found, &name):
+            if self.is_given(row, &name):
                 continue
             if named(&name, b"UNIQ_KEY", 8):
-                found.own_unique_key = False
+                self.strip.own_unique_key[row] = False
             size[0] += <int64_t>name.size + value.size + 2
             if not checks:
                 continue
@@ -384,14 +477,15 @@ cdef class TableRows:
             word = timer_word(&name)
             had_timer |= word == TIMER_DONE
             timed |= word == TIMER_ASKED
-        if timed and not had_timer and not self.is_timers(found.topic):
+        if timed and not had_timer and not self.is_timers(self.strip.slot[row]):
             return self.wrong(IN_PROPERTIES, ASKS_TIMER)
         return GOOD
 
-    cdef bint is_timers(self, int32_t topic) noexcept nogil:
-        """True for the topic of the timer wheel itself, in a copy."""
+    cdef bint is_timers(self, int32_t slot) noexcept nogil:
+        """True for a queue of the timer wheel itself, in a copy."""
+        cdef const rmq_topic* topic = &self.slots.topics[self.slots.slots[slot].topic]
         cdef Slice name
-        name.at, name.size = self.slots.topics[topic].name, self.slots.topics[topic].size
+        name.at, name.size = topic.name, topic.size
         return named(&name, b"rmq_sys_wheel_timer", 19)
 
 

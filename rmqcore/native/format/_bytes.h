@@ -93,6 +93,60 @@ static inline void expect_read(const uint8_t *at, int64_t size) {
     for (int64_t line = 0; line < size; line += 64) __builtin_prefetch(at + line);
 }
 
+/* Copy a text, of a size that only the data knows: mostly a few words, for which a call of memcpy
+ * would cost more than the copy. The last bytes are copied by a word that ends with them. */
+static inline void copy_text(uint8_t *to, const uint8_t *from, int64_t size) {
+    uint64_t word, last, two[2];
+    uint32_t half, last_half;
+    if (size > 64) {
+        memcpy(to, from, (size_t)size);
+    } else if (size >= 16) {
+        for (int64_t i = 0; i < size - 16; i += 16) {
+            memcpy(two, from + i, 16);
+            memcpy(to + i, two, 16);
+        }
+        memcpy(two, from + size - 16, 16);
+        memcpy(to + size - 16, two, 16);
+    } else if (size >= 8) {
+        memcpy(&word, from, 8);
+        memcpy(&last, from + size - 8, 8);
+        memcpy(to, &word, 8);
+        memcpy(to + size - 8, &last, 8);
+    } else if (size >= 4) {
+        memcpy(&half, from, 4);
+        memcpy(&last_half, from + size - 4, 4);
+        memcpy(to, &half, 4);
+        memcpy(to + size - 4, &last_half, 4);
+    } else {
+        for (int64_t i = 0; i < size; i++) to[i] = from[i];
+    }
+}
+
+/* Whether two texts of the same size are the same, without a call as above. */
+static inline int same_text(const uint8_t *one, const uint8_t *other, int64_t size) {
+    uint64_t a, b, differs = 0;
+    uint32_t c, d;
+    if (size < 4) {
+        for (int64_t i = 0; i < size; i++) differs |= one[i] ^ other[i];
+        return differs == 0;
+    }
+    if (size < 8) {
+        memcpy(&c, one, 4);
+        memcpy(&d, other, 4);
+        differs = c ^ d;
+        memcpy(&c, one + size - 4, 4);
+        memcpy(&d, other + size - 4, 4);
+        return (differs | (c ^ d)) == 0;
+    }
+    for (int64_t i = 0; i < size; i += 8) {
+        int64_t at = i + 8 <= size ? i : size - 8;
+        memcpy(&a, one + at, 8);
+        memcpy(&b, other + at, 8);
+        differs |= a ^ b;
+    }
+    return differs == 0;
+}
+
 typedef uint8_t rmq_16 __attribute__((vector_size(16)));
 
 static inline uint64_t separators_of_16(const uint8_t *at) {

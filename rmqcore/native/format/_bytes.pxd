@@ -12,6 +12,8 @@ cdef extern from "_bytes.h" nogil:
     void store_i64(uint8_t* at, int64_t value) noexcept
     void publish_i32(uint8_t* at, int32_t value) noexcept
     int32_t observe_i32(const uint8_t* at) noexcept
+    void copy_text(uint8_t* to, const uint8_t* from_, int64_t size) noexcept
+    bint same_text(const uint8_t* one, const uint8_t* other, int64_t size) noexcept
     void expect_write(const uint8_t* at) noexcept
     void expect_read(const uint8_t* at, int64_t size) noexcept
     uint64_t separators(const uint8_t* at, int64_t size) noexcept

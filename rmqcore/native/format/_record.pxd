@@ -27,8 +27,8 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
 from rmqcore.native.format._bytes cimport (
-    RMQ_ASSERT, load_i16, load_i32, load_i64, lowest_bit, separators, store_i16, store_i32,
-    store_i64,
+    RMQ_ASSERT, copy_text, load_i16, load_i32, load_i64, lowest_bit, separators, store_i16,
+    store_i32, store_i64,
 )
 from rmqcore.native.format._layout cimport *
 
@@ -416,7 +416,7 @@ cdef inline uint8_t* write_fields(uint8_t* p, const RecordFields* fields) noexce
     else:
         store_i16(at, <int16_t>fields.topic_size)
         at += 2
-    memcpy(at, fields.topic, fields.topic_size)
+    copy_text(at, fields.topic, fields.topic_size)
     at += fields.topic_size
     store_i16(at, <int16_t>fields.properties_size)
     RMQ_ASSERT(at + 2 + fields.properties_size == p + record_size(fields))
