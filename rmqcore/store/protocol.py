@@ -215,6 +215,21 @@ class MessageStore(Protocol):
         """
         ...
 
+    def query_many(
+        self,
+        topic: str,
+        keys: Iterable[str],
+        *,
+        max_messages: int = 64,
+        begin_ms: int = 0,
+        end_ms: int | None = None,
+    ) -> list[QueryMessageResult]:
+        """As `query_message` of each key: a result for each, in their order.
+
+        See `Reading.query_many` for arguments and errors.
+        """
+        ...
+
     def queue_offset_by_time(
         self,
         topic: str,

@@ -94,6 +94,7 @@ CALLS: Final[dict[str, CallKind]] = {
     "confirmed": CallKind(Runs.WAITS),
     "get_message": _NOW,
     "query_message": _THREAD,
+    "query_many": _THREAD,
     "queue_offset_by_time": _THREAD,
     "message_at": _NOW,
     "message_by_id": _NOW,
