@@ -252,7 +252,8 @@ def test_a_read_whose_files_retention_removes_looks_again(store_path, monkeypatc
         assert read(reader) == read(store)
 
 
-#: Writes as fast as it can, keeps only the last files, and stops when it is told to.
+#: Writes as fast as it can, keeps only the last files, and stops when it is told to. It waits for
+#: retention, which syncs each file that it removes: on a busy disk readers would list thousands.
 DELETER = """
 import select, sys, time, rmqcore
 settings = dict(mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000,
@@ -266,6 +267,8 @@ while not select.select([sys.stdin], [], [], 0)[0]:
     number += 1
     if number % 100 == 0:
         time.sleep(0.002)
+        while store.max_phy_offset - store.min_phy_offset > 4_000_000:
+            time.sleep(0.002)
 store.close()
 """
 
