@@ -42,9 +42,9 @@ def pieces(table, *, size=1 << 20, **settings):
     return found, encoder.queues
 
 
-def stored(table, *, size=1 << 20, log_size=FILE_SIZE, append_crc=False, host=HOST, **settings):
+def stored(table, *, size=1 << 20, append_crc=False, host=HOST, **settings):
     """The bytes of a log into which a table was put."""
-    tail, file = log_tail(size=log_size, append_crc=append_crc, host=host)
+    tail, file = log_tail(append_crc=append_crc, host=host)
     found, queues = pieces(table, size=size, append_crc=append_crc, store_host=host, **settings)
     appender = RecordAppender(tail, queues)
     for piece in found:
@@ -52,9 +52,9 @@ def stored(table, *, size=1 << 20, log_size=FILE_SIZE, append_crc=False, host=HO
     return bytes(file[: tail.wrote_position])
 
 
-def put(messages, *, size=FILE_SIZE, append_crc=False, host=HOST):
+def put(messages, *, append_crc=False, host=HOST):
     """The bytes of a log into which messages were put, each by itself."""
-    tail, file = log_tail(size=size, append_crc=append_crc, host=host)
+    tail, file = log_tail(append_crc=append_crc, host=host)
     for one in messages:
         tail.put_message(Message(**({"topic": "T"} | one)))
     return bytes(file[: tail.wrote_position])
@@ -459,25 +459,6 @@ def test_text_that_is_no_utf8_is_refused():
         broken = of_buffers(pa.string(), 1, np.array([0, len(value)], "i4"), value)
         with pytest.raises(RowIllegalError, match="no UTF-8"):
             pieces(pa.table({"body": ["a"], "tags": broken}), topic="T")
-
-
-def test_the_first_bad_row_of_many_is_named_whatever_its_column():
-    rows = 300
-    delays = [[] if row != 145 else [("DELAY", "1")] for row in range(rows)]
-    columns = {
-        "topic": ["T" if row != 150 else "no topic" for row in range(rows)],
-        "body": ["x" * row for row in range(rows)],
-        "tags": ["TagA" if row != 140 else "" for row in range(rows)],
-        "properties": pa.array(delays, MAP),
-    }
-    good = {"topic": ["T"] * rows, "tags": ["TagA"] * rows, "properties": [[]] * rows}
-    for column, row in (("tags", 140), ("properties", 145), ("topic", 150)):
-        with pytest.raises(RowIllegalError) as told:
-            pieces(pa.table(columns))
-        assert (told.value.row, told.value.column) == (row, column)
-        columns[column] = pa.array(good[column], MAP if column == "properties" else pa.string())
-    whole = put([{"body": b"x" * row, "tags": "TagA"} for row in range(rows)], size=1 << 20)
-    assert stored(pa.table(columns), size=500, log_size=1 << 20) == whole
 
 
 @pytest.mark.parametrize("column", ["body", "tags", "keys"])

@@ -206,3 +206,24 @@ def test_a_scan_goes_into_another_store_as_it_is(store_path, tmp_path):
             for before, after in zip(store.messages(), copy.messages(), strict=True):
                 for name in ("topic", "queue_id", "body", "properties", "flag", "born_host"):
                     assert getattr(before, name) == getattr(after, name)
+
+
+def test_the_first_bad_row_of_many_is_named_whatever_its_column(store_path):
+    rows = 300
+    delays = [[] if row != 145 else [("DELAY", "1")] for row in range(rows)]
+    text_map = pa.map_(pa.string(), pa.string())
+    columns = {
+        "topic": pa.array(["T" if row != 150 else "no topic" for row in range(rows)]),
+        "body": pa.array(["x" * row for row in range(rows)]),
+        "tags": pa.array(["TagA" if row != 140 else "" for row in range(rows)]),
+        "properties": pa.array(delays, text_map),
+    }
+    good = {"topic": ["T"] * rows, "tags": ["TagA"] * rows, "properties": [[]] * rows}
+    with rmqcore.open_store(store_path) as store:
+        for column, row in (("tags", 140), ("properties", 145), ("topic", 150)):
+            with pytest.raises(RowIllegalError) as told:
+                store.put_columns(pa.table(columns))
+            assert (told.value.row, told.value.column) == (row, column)
+            columns[column] = pa.array(good[column], columns[column].type)
+        assert store.put_columns(pa.table(columns)).row_count == rows
+        assert [one.body for one in store.messages()] == [b"x" * row for row in range(rows)]

@@ -38,9 +38,6 @@ if TYPE_CHECKING:
     from rmqcore.status import BoundaryName, DurabilityName
     from rmqcore.store.parts.put_columns_result import PutColumnsResult
 
-#: So many keys a client asks for in one request; with more, one answer grows, and others wait.
-_KEYS_AT_ONCE = 256
-
 
 class SharedStore(MessageStore, Protocol):
     """What `open_shared` gives: a `MessageStore`, and who owns it."""
@@ -190,20 +187,15 @@ class SharedMessageStore(SharedStoreHandle):
         begin_ms: int = 0,
         end_ms: int | None = None,
     ) -> list[QueryMessageResult]:
-        """See `MessageStore.query_many`; `_KEYS_AT_ONCE` keys go in one request."""
-        wanted = [text("key", key) for key in keys]
-        found: list[QueryMessageResult] = []
-        for first in range(0, len(wanted), _KEYS_AT_ONCE):
-            group = wanted[first : first + _KEYS_AT_ONCE]
-            found += self._forward(
-                MessageStore.query_many,
-                topic,
-                group,
-                max_messages=max_messages,
-                begin_ms=begin_ms,
-                end_ms=end_ms,
-            )
-        return found
+        """See `MessageStore.query_many`."""
+        return self._forward(
+            MessageStore.query_many,
+            topic,
+            [text("key", key) for key in keys],
+            max_messages=max_messages,
+            begin_ms=begin_ms,
+            end_ms=end_ms,
+        )
 
     def queue_offset_by_time(
         self,
