@@ -37,7 +37,7 @@ def power_cut(with_broker, tmp_path):
         copy = tmp_path / "cut"
         flushed = broker.store.parts.log_services.flusher.flushed_offset if log else 0
         # what is being written beside it is no file yet
-        shutil.copytree(tmp_path / "store", copy, ignore=shutil.ignore_patterns("*.tmp", "*.sock"))
+        shutil.copytree(tmp_path / "store", copy, ignore=shutil.ignore_patterns("*.tmp"))
         for file in (copy / "commitlog").iterdir():
             data, kept = file.read_bytes(), max(0, flushed - int(file.name))
             file.write_bytes(data[:kept].ljust(len(data), b"\0"))
@@ -199,7 +199,7 @@ def test_a_checkpoint_where_a_cut_took_others_is_read_back(power_cut, clock, tmp
         store = broker.store
         store.consumer_offsets.persist()
         killed = tmp_path / "killed"
-        shutil.copytree(store.path, killed, ignore=shutil.ignore_patterns("*.tmp", "*.sock"))
+        shutil.copytree(store.path, killed, ignore=shutil.ignore_patterns("*.tmp"))
         again = Broker(killed, {"listenPort": 0, **SMALL})
         await again.start()
         try:

@@ -20,7 +20,7 @@ KEY = ("T", "CG", 0)
 async def killed(broker, scratch, between=None):
     """A broker on what a kill leaves now of the store of another, and a peer."""
     path = scratch / "killed"
-    shutil.copytree(broker.store.path, path, ignore=shutil.ignore_patterns("*.tmp", "*.sock"))
+    shutil.copytree(broker.store.path, path, ignore=shutil.ignore_patterns("*.tmp"))
     if between is not None:
         between(path)
     again = Broker(path, {"listenPort": 0, **SMALL})

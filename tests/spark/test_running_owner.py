@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -23,7 +24,8 @@ from rmqcore.spark.log_owner import (
 )
 from rmqcore.store.append_ledger import anonymous_name, appending, staging_root
 from rmqcore.store.message_store import DefaultMessageStore
-from rmqcore.store.sharing.place import APPENDS_SOCKET_NAME
+from rmqcore.store.sharing import place
+from rmqcore.store.sharing.staged_calls import call_owner
 from rmqcore.store.sharing.staged_files_in import listed
 from rmqcore.store.staged_appends import is_under_way
 from rmqcore.store.staged_files import StagedFile
@@ -277,7 +279,8 @@ def with_broker(path, work, **properties):
 
 def test_a_running_broker_appends_what_was_staged_and_has_the_topic(store_path, staged):
     def work(broker):
-        assert not (store_path / "rmqcore.sock").exists()
+        # a copy of the directory, as of a backup, finds no socket that it cannot read
+        shutil.copytree(store_path, store_path.with_name("copy"))
         check_free(str(store_path), repeatable=False)
         assert append_staged(str(store_path), None, "job", 0, staged) == ROWS
         assert append_staged(str(store_path), None, "job", 0, staged) == 0
@@ -288,7 +291,6 @@ def test_a_running_broker_appends_what_was_staged_and_has_the_topic(store_path, 
         assert '"T"' in (store_path / "config" / "topics.json").read_text()
 
     with_broker(store_path, work)
-    assert not (store_path / APPENDS_SOCKET_NAME).exists()
 
 
 def test_rows_for_a_running_broker_are_made_with_its_settings(store_path):
@@ -304,12 +306,25 @@ def test_rows_for_a_running_broker_are_made_with_its_settings(store_path):
 
 
 def test_a_broker_takes_no_other_calls_over_that_socket(store_path):
-    from rmqcore.store.sharing.staged_calls import call_owner
-
     def work(broker):
         with pytest.raises(StoreError, match="delete_topic is no call that its owner takes"):
             call_owner(store_path, None, "delete_topic", "T")
         with pytest.raises(StoreLockedError):
             open_shared(store_path)
+
+    with_broker(store_path, work)
+
+
+def test_a_broker_and_who_appends_are_of_the_directorys_owner_or_root(store_path, monkeypatch):
+    pid, other = os.getpid(), store_path.parent.stat().st_uid + 1
+
+    def work(broker):
+        monkeypatch.setattr(place, "_credentials_of", lambda _: (pid, other))
+        # who listens there could be anybody: it is nobody's store, then, or a locked one
+        with pytest.raises(StoreLockedError):
+            call_owner(store_path, None, "finish_staged", "job")
+        monkeypatch.setattr(place.AppendsPlace, "connect", place.MeetingPlace.connect)
+        with pytest.raises(StoreError, match="from processes of its directory's owner"):
+            call_owner(store_path, None, "finish_staged", "job")
 
     with_broker(store_path, work)

@@ -1,13 +1,14 @@
 """`AppendServer`: takes staged records for a store whose owner shares nothing else of it.
 
-A broker has one: programs on its machine that may write into the store's directory, such as a job
-of Spark, leave files of records there, and the broker appends them between its clients' messages.
+A broker has one: programs on its machine that its own user, or root, runs, such as a job of Spark,
+leave files of records there, and the broker appends them between its clients' messages.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
@@ -23,7 +24,7 @@ from rmqcore.remoting import (
 )
 from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.store.sharing.calls import HELLO, STORE_CALL, VERSION, answer_of, method_of
-from rmqcore.store.sharing.place import APPENDS_SOCKET_NAME, MeetingPlace
+from rmqcore.store.sharing.place import AppendsPlace
 from rmqcore.store.sharing.staged_files_in import queues_of
 from rmqcore.store.sharing.values import unpack
 
@@ -45,12 +46,12 @@ class AppendServer:
     def __init__(self, store: DefaultMessageStore, prepare: Prepare) -> None:
         self._store = store
         self._prepare = prepare
-        self._place = MeetingPlace(store.path.absolute(), APPENDS_SOCKET_NAME)
+        self._place = AppendsPlace(store.path.absolute())
         self._one_by_one = asyncio.Lock()
         self._server: RemotingServer | None = None
 
     async def start(self) -> None:
-        """Listen in the store's directory.
+        """Listen for programs on this machine.
 
         Raises:
             OSError: the system refused.
@@ -66,10 +67,13 @@ class AppendServer:
         """Take nothing more; what is being appended goes on until the store is closed."""
         server, self._server = self._server, None
         if server is not None:
-            self._place.remove_socket()
             await server.stop()
 
-    def _hello(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+    def _hello(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        try:
+            self._check_peer(connection)
+        except (StoreError, OSError) as error:
+            return answer_of(error)
         if request.number("version") == VERSION:
             return answer_of(None)
         return answer_of(
@@ -79,8 +83,18 @@ class AppendServer:
             )
         )
 
-    async def _answer(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+    def _check_peer(self, connection: Connection) -> None:
+        """Raise where whoever asks could not write the store's files."""
+        with socket.socket(fileno=os.dup(connection.fileno())) as connected:
+            if not self._place.may_append(connected):
+                raise StoreError(
+                    f"{self._store.path}: its owner, process {os.getpid()}, takes staged records "
+                    "from processes of its directory's owner, and of root, alone"
+                )
+
+    async def _answer(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         try:
+            self._check_peer(connection)
             return answer_of(await self._call(request.text("method"), request.body))
         except Exception as error:  # noqa: BLE001 - it is the caller's to see
             return answer_of(error)

@@ -1,5 +1,8 @@
 """Where the processes of a shared store meet: a lock on its directory, and a socket in it.
 
+A broker's store is not shared: who appends staged records to it meets the broker at a name of the
+system's, so that a copy of its directory finds no socket there.
+
 The lock says who may own the store. It is taken before the store is opened and released after it
 has been closed: whoever has it and finds the store locked knows of an owner that does not share.
 """
@@ -23,8 +26,6 @@ from rmqcore.native.base._descriptor import Descriptor
 from rmqcore.world import monotonic_s
 
 SOCKET_NAME: Final = "rmqcore.sock"
-#: Here an owner that shares nothing else, such as a broker, takes staged records.
-APPENDS_SOCKET_NAME: Final = "rmqcore-appends.sock"
 #: A longer path, in bytes without its closing zero, cannot be a socket's.
 _SOCKET_PATH_MAX: Final = 107
 _BACKLOG: Final = 1024
@@ -38,12 +39,10 @@ class MeetingPlace:
 
     Args:
         path: the store's directory.
-        socket_name: of the socket in it.
     """
 
-    def __init__(self, path: Path, socket_name: str = SOCKET_NAME) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self.socket_name = socket_name
         self._lock: Descriptor | None = None
         #: the socket that `listen` has made
         self._made: os.stat_result | None = None
@@ -77,7 +76,7 @@ class MeetingPlace:
         """
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            unfinished = self.path / f"{self.socket_name}.new"
+            unfinished = self.path / f"{SOCKET_NAME}.new"
             unfinished.unlink(missing_ok=True)
             with self._address(unfinished.name) as address:
                 listening.bind(address)
@@ -87,7 +86,7 @@ class MeetingPlace:
             unfinished.chmod(directory.st_mode & _READ_AND_WRITE)
             listening.listen(_BACKLOG)
             self._made = unfinished.stat()
-            unfinished.rename(self.path / self.socket_name)
+            unfinished.rename(self.path / SOCKET_NAME)
         except BaseException:
             listening.close()
             raise
@@ -125,19 +124,18 @@ class MeetingPlace:
         with suppress(FileNotFoundError):
             lock = self._lock
             if lock is not None and os.path.samestat(self.path.stat(), os.fstat(lock.fileno())):
-                (self.path / self.socket_name).unlink()
+                (self.path / SOCKET_NAME).unlink()
 
     def remove_socket(self) -> None:
         """Remove the socket that `listen` has made, unless there is another in its place."""
-        path = self.path / self.socket_name
+        path = self.path / SOCKET_NAME
         with suppress(FileNotFoundError):
             if self._made is not None and os.path.samestat(self._made, path.stat()):
                 path.unlink()
 
     @contextmanager
-    def _address(self, name: str = "") -> Iterator[str]:
+    def _address(self, name: str = SOCKET_NAME) -> Iterator[str]:
         """A path of the socket that is short enough for the system; errors name the whole one."""
-        name = name or self.socket_name
         whole = str(self.path / name)
         try:
             if len(os.fsencode(whole)) <= _SOCKET_PATH_MAX:
@@ -166,10 +164,58 @@ class MeetingPlace:
         return OwnerTimeoutError(self.path, timeout_s * 1000, owner, command)
 
 
+class AppendsPlace(MeetingPlace):
+    """Where a broker takes staged records: a name of the system's for the store's directory.
+
+    It is of the directory's device and inode, as others may know it by another path, and of the
+    broker's network namespace. It has no permissions: each side looks at whose process the other
+    is (`may_append`).
+    """
+
+    def listen(self) -> socket.socket:
+        """Listen at the name.
+
+        Raises:
+            OSError: the system refused, or somebody listens there.
+        """
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            with self._address() as address:
+                listening.bind(address)
+            listening.listen(_BACKLOG)
+        except BaseException:
+            listening.close()
+            raise
+        return listening
+
+    def connect(self, timeout_s: float) -> socket.socket | None:
+        """As of any place; somebody who is not the directory's owner is nobody."""
+        connected = super().connect(timeout_s)
+        if connected is not None and not self.may_append(connected):
+            connected.close()
+            return None
+        return connected
+
+    def may_append(self, connected: socket.socket) -> bool:
+        """Tell whether the other side's process is root's, or of the directory's owner."""
+        return _credentials_of(connected)[1] in (0, self.path.stat().st_uid)
+
+    @contextmanager
+    def _address(self, name: str = "rmqcore-appends") -> Iterator[str]:
+        status = self.path.stat()
+        yield f"\0{name}-{status.st_dev:x}-{status.st_ino:x}"
+
+
 def peer_of(connected: socket.socket) -> int:
     """Process id of the owner that a socket is connected with."""
+    return _credentials_of(connected)[0]
+
+
+def _credentials_of(connected: socket.socket) -> tuple[int, int]:
+    """Process id and user id of the process at the other end."""
     told = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(told)[0])
+    pid, uid, _ = _CREDENTIALS.unpack(told)
+    return int(pid), int(uid)
 
 
 def readable(connected: socket.socket, deadline: float) -> bool:

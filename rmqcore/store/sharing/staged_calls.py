@@ -17,7 +17,7 @@ from rmqcore.store.opening import open_store
 from rmqcore.store.sharing.calls import method_of, request_of, result_of
 from rmqcore.store.sharing.channel import ChannelLostError, OwnerChannel
 from rmqcore.store.sharing.opening import open_handle
-from rmqcore.store.sharing.place import APPENDS_SOCKET_NAME, SOCKET_NAME, MeetingPlace
+from rmqcore.store.sharing.place import SOCKET_NAME, AppendsPlace, MeetingPlace
 
 if TYPE_CHECKING:
     from rmqcore.store.opening import ConfigSource
@@ -45,7 +45,7 @@ def call_owner(
         StoreError: the store refuses.
     """
     path = Path(store_path).absolute()
-    channel = _connected(path, APPENDS_SOCKET_NAME)
+    channel = _connected(AppendsPlace(path))
     if channel is not None:
         try:
             return result_of(channel.call(request_of(method, args, {})))
@@ -76,9 +76,9 @@ def owner_config(store_path: str | os.PathLike[str]) -> StoreConfig | None:
         OwnerTimeoutError: it is stopped, or hangs.
     """
     path = Path(store_path).absolute()
-    for name in (APPENDS_SOCKET_NAME, SOCKET_NAME):
+    for place in (AppendsPlace(path), MeetingPlace(path)):
         try:
-            channel = _connected(path, name)
+            channel = _connected(place)
             if channel is not None:
                 try:
                     asked = request_of("config", (), {})
@@ -102,9 +102,8 @@ def _for_one_append(config: ConfigSource) -> StoreConfig:
     return load_config(loaded, warm_mapped_file_enable=False)
 
 
-def _connected(path: Path, socket_name: str) -> OwnerChannel | None:
+def _connected(place: MeetingPlace) -> OwnerChannel | None:
     """A connection with the owner, or None when nobody listens."""
-    place = MeetingPlace(path, socket_name)
     connected = place.connect(_TIMEOUT_S)
     if connected is None:
         return None
