@@ -1,6 +1,8 @@
 """Import of exported messages: put again, in their order, with their topics, queues, properties.
 
-Offsets and store times are the new store's.
+Offsets, store times and hosts are the new store's. Of Parquet files whole batches are put as
+columns; a batch that has what only a put of a single message can do, or that is refused, goes row
+by row.
 """
 
 from __future__ import annotations
@@ -9,15 +11,31 @@ import base64
 import binascii
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from rmqcore.errors import MessageIllegalError, PutMessageError, RmqCoreError
+from rmqcore.config import StoreConfig
+from rmqcore.errors import (
+    ArgumentError,
+    MessageIllegalError,
+    PutMessageError,
+    RmqCoreError,
+    RowIllegalError,
+)
 from rmqcore.message import Message, PutMessageResult
+from rmqcore.native.columns._table_rows import WRITTEN
 from rmqcore.native.format._message import PUT_NAMES, STORED_NAMES
+from rmqcore.native.format._numbers import SysFlag
+from rmqcore.store.parts.column_puts import encoder_for
 from rmqcore.transfer.export import FORMATS, MANIFEST
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from rmqcore.store.parts.put_columns_result import PutColumnsResult
 
 #: The property that the store writes itself, so that it is not put.
 _NOT_PUT = "__CRC32#"
@@ -32,7 +50,16 @@ _AS_EXPORTED = frozenset(PUT_NAMES) & frozenset(STORED_NAMES) - {
     "tags",
     "keys",
     "properties",
+    "store_host",
 }
+#: Columns of a Parquet file that are read.
+_READ = _AS_EXPORTED | {"body_base64", *WRITTEN}
+#: A time in each unit is so many milliseconds: by what it is multiplied, and then divided.
+_MS = {"s": (1000, 1), "ms": (1, 1), "us": (1, 1000), "ns": (1, 1_000_000)}
+#: So many rows of a Parquet file are put together, or one by one.
+_BATCH_ROWS = 4096
+#: Bits of a system flag that speak of the body or of hosts; others are not put as columns.
+_PLAIN_FLAGS = SysFlag.COMPRESSED | SysFlag.MULTI_TAGS | SysFlag.COMPRESSION_MASK | SysFlag.HOSTS_V6
 
 
 class Putter(Protocol):
@@ -40,6 +67,10 @@ class Putter(Protocol):
 
     def put_message(self, message: Message, /) -> PutMessageResult:
         """Store one message."""
+        ...
+
+    def put_columns(self, table: object, /) -> PutColumnsResult:
+        """Store the rows of a table."""
         ...
 
 
@@ -102,18 +133,33 @@ def put_file(store: Putter, path: Path, report: ImportReport, *, first: int = 0)
     Raises:
         MessageIllegalError, PutMessageError: as `import_files`.
     """
-    for row, message in enumerate(messages_in(path)):
-        if row < first:
-            continue
-        try:
-            receipt = store.put_message(message)
-        except (MessageIllegalError, TypeError, OverflowError) as error:
-            raise MessageIllegalError(f"{path}, row {row + 1}: {error}") from error
-        if not receipt.ok:
-            raise PutMessageError(receipt.status, f"{path}, row {row + 1}: {receipt.reason}")
-        report.messages += 1
-        report.body_bytes += len(message.body)
+    if path.suffix == ".parquet":
+        _put_parquet(store, path, report, first)
+    else:
+        _put_messages(store, path, first, islice(messages_in(path), first, None), report)
     report.files += 1
+
+
+def check_file(path: Path, config: StoreConfig) -> None:
+    """Look at every row of a file, and put none.
+
+    Args:
+        path: of the file.
+        config: of the store that they are for.
+
+    Raises:
+        MessageIllegalError, RmqCoreError: as `messages_in`.
+    """
+    if path.suffix != ".parquet":
+        for _ in messages_in(path):
+            pass
+        return
+    first = 0
+    for batch in _batches(path):
+        if not _is_accepted(batch, config):
+            for _ in _messages_of(path, first, _rows_of(path, batch)):
+                pass
+        first += batch.num_rows
 
 
 def messages_in(path: Path) -> Iterator[Message]:
@@ -123,11 +169,146 @@ def messages_in(path: Path) -> Iterator[Message]:
         MessageIllegalError: a row is no message; names file and row.
         RmqCoreError: it is no file of an export, or pyarrow is for Parquet.
     """
-    for row, fields in enumerate(_rows(path)):
+    return _messages_of(path, 0, _rows(path))
+
+
+def _messages_of(path: Path, first: int, rows: Iterable[dict[str, Any]]) -> Iterator[Message]:
+    """The messages of some rows; the file has ``first`` rows before them."""
+    for row, fields in enumerate(rows, first + 1):
         try:
             yield message_of(fields)
         except (MessageIllegalError, TypeError, ValueError, OverflowError) as error:
-            raise MessageIllegalError(f"{path}, row {row + 1}: {error}") from error
+            raise MessageIllegalError(f"{path}, row {row}: {error}") from error
+
+
+def _put_messages(
+    store: Putter, path: Path, first: int, messages: Iterable[Message], report: ImportReport
+) -> None:
+    """Put messages one by one; the file has ``first`` rows before them."""
+    for row, message in enumerate(messages, first + 1):
+        try:
+            receipt = store.put_message(message)
+        except (MessageIllegalError, TypeError, OverflowError) as error:
+            raise MessageIllegalError(f"{path}, row {row}: {error}") from error
+        if not receipt.ok:
+            raise PutMessageError(receipt.status, f"{path}, row {row}: {receipt.reason}")
+        report.messages += 1
+        report.body_bytes += len(message.body)
+
+
+def _put_parquet(store: Putter, path: Path, report: ImportReport, first: int) -> None:
+    """Put the rows of a Parquet file from row ``first`` on, batch by batch."""
+    place = 0
+    for batch in _batches(path):
+        at = min(max(place, first), place + batch.num_rows)
+        rest = batch.slice(at - place)
+        if rest.num_rows > 0 and not _put_batch(store, path, at, rest, report):
+            _put_messages(store, path, at, _messages_of(path, at, _rows_of(path, rest)), report)
+        place += batch.num_rows
+
+
+def _put_batch(
+    store: Putter, path: Path, first: int, batch: pa.RecordBatch, report: ImportReport
+) -> bool:
+    """Put the rows of a batch together; False, and nothing is stored, where that cannot be done."""
+    if not _is_plain(batch):
+        return False
+    try:
+        result = store.put_columns(_written(batch))
+    except (RowIllegalError, ArgumentError):
+        # a delayed message, say, which put by itself is delayed; or an error that it tells better
+        return False
+    report.messages += result.row_count
+    report.body_bytes += _body_bytes(batch.slice(0, result.row_count))
+    if not result.ok:
+        # when all are stored, but not as durably as was asked for, it is the last one
+        row = first + min(result.row_count + 1, batch.num_rows)
+        raise PutMessageError(result.status, f"{path}, row {row}: {result.reason}")
+    return True
+
+
+def _is_accepted(batch: pa.RecordBatch, config: StoreConfig) -> bool:
+    """True where the rows of a batch can be put together, and each is a message."""
+    if not _is_plain(batch):
+        return False
+    try:
+        encoder_for(config, _written(batch)).next_batch()
+    except (RowIllegalError, ArgumentError):
+        return False
+    return True
+
+
+def _is_plain(batch: pa.RecordBatch) -> bool:
+    """True where columns say all of what its rows are, as `message_of` reads them."""
+    from pyarrow import types  # noqa: PLC0415 - an extra
+
+    kinds = dict(zip(batch.schema.names, batch.schema.types, strict=True))
+    if len(kinds) < batch.num_columns or not kinds.keys() >= {"topic", "body"}:
+        return False
+    if "born_timestamp_ms" in kinds or not _are_bodies(batch.column("body")):
+        return False
+    bits = {"sys_flag": ~_PLAIN_FLAGS, "prepared_transaction_offset": ~0}
+    return _are_plain_topics(batch.column("topic")) and all(
+        types.is_integer(kinds[name])
+        and not any((number or 0) & kept for number in batch.column(name).unique().to_pylist())
+        for name, kept in bits.items()
+        if name in kinds
+    )
+
+
+def _are_plain_topics(topics: pa.Array) -> bool:
+    from pyarrow import types  # noqa: PLC0415 - an extra
+
+    if types.is_dictionary(topics.type):
+        topics = topics.unique().dictionary_decode()
+    if not _is_text(topics.type):
+        return False
+    # as bytes: what is no UTF-8 is told later, with its file
+    return _PARKED_TOPIC.encode() not in topics.unique().cast("binary").to_pylist()
+
+
+def _are_bodies(bodies: pa.Array) -> bool:
+    """True where each is there, and of bytes or UTF-8."""
+    from pyarrow import types  # noqa: PLC0415 - an extra
+
+    if bodies.null_count > 0:
+        return False
+    if not _is_text(bodies.type):
+        return bool(types.is_binary(bodies.type) or types.is_large_binary(bodies.type))
+    try:
+        bodies.validate(full=True)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    from pyarrow import types  # noqa: PLC0415 - an extra
+
+    return bool(types.is_string(kind) or types.is_large_string(kind))
+
+
+def _written(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The columns that are put, as `message_of` chooses them."""
+    import pyarrow as pa  # noqa: PLC0415 - an extra
+
+    left_out = {"keys", "tags", "unique_key"} if "properties" in batch.schema.names else set()
+    kept = batch.select(
+        [name for name in batch.schema.names if name in WRITTEN and name not in left_out]
+    )
+    place = kept.schema.get_field_index("born_timestamp")
+    if place >= 0 and pa.types.is_timestamp(kept.schema.field(place).type):
+        # files of Spark have no time zone: it is UTC
+        unit = kept.schema.field(place).type.unit
+        born = kept.column(place).cast(pa.timestamp(unit, "UTC"))
+        kept = kept.set_column(place, "born_timestamp", born)
+    return kept
+
+
+def _body_bytes(batch: pa.RecordBatch) -> int:
+    import pyarrow.compute as pc  # noqa: PLC0415 - an extra
+
+    return pc.sum(pc.binary_length(batch.column("body"))).as_py() or 0
 
 
 def message_of(fields: dict[str, Any]) -> Message:
@@ -242,7 +423,8 @@ def is_empty(path: Path) -> bool:
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
     if path.suffix == ".parquet":
-        yield from _parquet_rows(path)
+        for batch in _batches(path):
+            yield from _rows_of(path, batch)
         return
     with path.open("rb") as stream:
         for number, line in enumerate(stream):
@@ -255,16 +437,25 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
             yield fields
 
 
-def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
+def _batches(path: Path) -> Iterator[pa.RecordBatch]:
     file = _parquet(path)
     try:
-        for batch in file.iter_batches(batch_size=4096):
-            number = batch.schema.get_field_index("born_timestamp")
-            plain = batch
-            if number >= 0:
-                column = batch.column(number).cast("int64")
-                plain = batch.set_column(number, "born_timestamp", column)
-            yield from (_plain(row) for row in plain.to_pylist())
+        yield from file.iter_batches(batch_size=_BATCH_ROWS)
+    except (OSError, ValueError, TypeError) as error:
+        raise RmqCoreError(f"{path}: it cannot be read to its end: {error}") from error
+
+
+def _rows_of(path: Path, batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    read = [number for number, name in enumerate(batch.schema.names) if name in _READ]
+    ms = _MS["us"]
+    try:
+        batch = batch.select(read)
+        number = batch.schema.get_field_index("born_timestamp")
+        if number >= 0:
+            ms = _MS[getattr(batch.schema.field(number).type, "unit", "us")]
+            column = batch.column(number).cast("int64")
+            batch = batch.set_column(number, "born_timestamp", column)
+        return [_plain(row, ms) for row in batch.to_pylist()]
     except (OSError, ValueError, TypeError) as error:
         raise RmqCoreError(f"{path}: it cannot be read to its end: {error}") from error
 
@@ -280,10 +471,10 @@ def _parquet(path: Path) -> Any:
         raise RmqCoreError(f"{path}: no Parquet file: {error}") from error
 
 
-def _plain(row: dict[str, Any]) -> dict[str, Any]:
+def _plain(row: dict[str, Any], ms: tuple[int, int]) -> dict[str, Any]:
     """A Parquet row under the names of JSON lines."""
     if row.get("born_timestamp") is not None:
-        row["born_timestamp_ms"] = row["born_timestamp"] // 1000
+        row["born_timestamp_ms"] = row["born_timestamp"] * ms[0] // ms[1]
     if "properties" in row:
         row["properties"] = dict(row["properties"] or ())
     return row

@@ -19,6 +19,7 @@ from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.transfer.export import messages
 from rmqcore.transfer.import_files import (
     ImportReport,
+    check_file,
     exported_files,
     is_empty,
     message_of,
@@ -67,8 +68,8 @@ def import_once(
         if not again:
             files = _not_imported(store, record, files)
         for path, _ in files:
-            for _ in messages_in(path):
-                pass  # a row that is no message is found before anything is put
+            # a row that is no message is found before anything is put
+            check_file(path, store.config)
         record.note({digest: _state(record, digest, again) for _, digest in files})
         for number, (path, digest) in enumerate(files):
             if progress is not None:
@@ -173,5 +174,4 @@ def _compared(message: Message) -> dict[str, Any]:
         if name not in _GIVEN_ANEW
     }
     found["sys_flag"] &= ~SysFlag.HOSTS_V6
-    del found["store_host"]
     return found

@@ -3,13 +3,13 @@
 import json
 
 import pytest
-from children import die, run_child
+from children import die, die_at, run_child
 from unit.test_scan_export import FORMATS, STORES, all_messages
 
 import rmqcore
 from rmqcore.errors import MessageIllegalError, RmqCoreError
 from rmqcore.transfer import export_store, import_once
-from rmqcore.transfer.import_files import exported_files
+from rmqcore.transfer.import_files import exported_files, messages_in
 from rmqcore.transfer.import_record import AlreadyImportedError, ImportRecord, digests_of
 
 pytestmark = pytest.mark.engine
@@ -64,6 +64,38 @@ def test_an_import_that_was_killed_goes_on_where_it_ended(exported, tmp_path, le
         assert [message.body for message in store.messages()] == old
 
 
+@pytest.mark.process
+@pytest.mark.parametrize("pieces", [1, 3, 4, 6])
+def test_an_import_of_columns_goes_on_between_and_within_batches(tmp_path, pieces):
+    """A batch of 4096 rows is three pieces; the last batch goes row by row."""
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    count, source = 9000, tmp_path / "in.parquet"
+    bodies = [b"%d" % (number // 3) + b"." * 200 for number in range(count)]
+    columns = {"topic": ["T"] * count, "body": bodies, "sys_flag": [0] * (count - 1) + [8]}
+    pq.write_table(pa.table(columns), source)
+
+    def work(_):
+        die_at("store.parts.column_puts.ColumnPuts._append_records", "after", pieces)
+        with rmqcore.open_store(tmp_path / "new") as store:
+            import_once(store, source)
+
+    stored = []
+    for _ in range(2):  # the second one goes on, and is killed, or comes to its end
+        run_child(work)
+        with rmqcore.open_store(tmp_path / "new") as store:
+            stored.append(sum(1 for _ in store.messages()))
+    assert 0 < stored[0] < stored[1]
+    assert (stored[0] % 4096 == 0) == (pieces % 3 == 0)
+    with rmqcore.open_store(tmp_path / "new") as store:
+        if stored[1] < count:
+            report = import_once(store, source)
+            assert (report.already, report.messages) == (stored[1], count - stored[1])
+        with pytest.raises(AlreadyImportedError):
+            import_once(store, source)
+        assert [message.body for message in store.messages()] == bodies
+
+
 @pytest.mark.parametrize("file_format", FORMATS)
 @pytest.mark.parametrize("golden", GOLDEN, ids="-".join)
 def test_what_an_import_has_put_is_known_again(golden_store, tmp_path, golden, file_format):
@@ -116,6 +148,36 @@ def test_nothing_is_put_of_what_has_a_row_that_is_no_message(exported, tmp_path)
         assert list(store.messages()) == []
         last.write_bytes(content)
         assert import_once(store, exported).messages == 40
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_rows_and_columns_say_the_same_of_a_time(tmp_path, unit):
+    """So that what was put as columns is known again, row by row."""
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    source, ns = tmp_path / "in.parquet", 1_700_000_000_000_000_000
+    born = pa.array([ns, -ns // 9], pa.timestamp("ns")).cast(pa.timestamp(unit), safe=False)
+    pq.write_table(
+        pa.table({"topic": ["T"] * 2, "body": ["a", "b"], "born_timestamp": born}), source
+    )
+    with rmqcore.open_store(tmp_path / "new") as store:
+        import_once(store, source)
+        found = [message.born_timestamp_ms for message in store.messages()]
+    assert found == [message.born_timestamp_ms for message in messages_in(source)]
+    assert found[0] == ns // 10**6
+
+
+def test_nothing_is_put_of_columns_with_a_row_that_is_no_message(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    source = tmp_path / "in.parquet"
+    bodies = ["b"] * 5000
+    bodies[4500] = None
+    pq.write_table(pa.table({"topic": ["T"] * 5000, "body": bodies}), source)
+    with rmqcore.open_store(tmp_path / "new") as store:
+        with pytest.raises(MessageIllegalError, match=r"row 4501: the body"):
+            import_once(store, source)
+        assert list(store.messages()) == []
 
 
 def test_a_part_that_was_cut_short_between_two_rows_is_not_imported(exported, tmp_path):

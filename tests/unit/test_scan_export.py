@@ -14,6 +14,7 @@ pytestmark = pytest.mark.engine
 
 STORES = [store for store in packed_stores() if store[1] not in ("crashed", "delayed")]
 FORMATS = ("jsonl", "parquet")
+STORE_HOST_V6 = 0x20
 
 
 def content(message):
@@ -27,10 +28,9 @@ def content(message):
         message.body,
         list(properties.items()),
         message.flag,
-        message.sys_flag,
+        message.sys_flag & ~STORE_HOST_V6,
         message.born_timestamp_ms,
         message.born_host,
-        message.store_host,
         message.reconsume_times,
         message.prepared_transaction_offset,
     )
@@ -54,9 +54,70 @@ def test_there_and_back(golden_store, tmp_path, store, file_format):
         report = transfer.import_files(opened, target)
         assert report.messages == sum(part.rows for part in parts)
         assert report.files == len(parts)
+        host = opened.config.store_host
     before, after = all_messages(golden.path), all_messages(tmp_path / "new")
+    assert {message.store_host for message in after} == {host}
     assert [content(message) for message in after] == [content(message) for message in before]
     assert before
+
+
+def test_what_only_single_puts_can_do_is_imported_row_by_row(tmp_path):
+    """Between batches that are put as columns, in their order."""
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    count = 10_000
+    table = pa.table(
+        {
+            "topic": ["T"] * count,
+            "queue_id": pa.array([number % 3 for number in range(count)], pa.int32()),
+            "body": [b"%d" % number for number in range(count)],
+            "tags": ["A" if number != 5000 else "" for number in range(count)],
+            "keys": [[f"k{number}", "all"] for number in range(count)],
+            "sys_flag": pa.array([0 if number < 9000 else 8 for number in range(count)]),
+            "born_timestamp": pa.array(range(0, 1000 * count, 1000), pa.timestamp("us")),
+            "remark": ["is none of a message"] * count,
+        }
+    )
+    pq.write_table(table, tmp_path / "in.parquet")
+    calls = []
+    with rmqcore.open_store(tmp_path / "new") as store:
+
+        class Counted:
+            def put_message(self, message):
+                calls.append(1)
+                return store.put_message(message)
+
+            def put_columns(self, table):
+                result = store.put_columns(table)
+                calls.append(result.row_count)
+                return result
+
+        report = transfer.import_files(Counted(), tmp_path / "in.parquet")
+        found = list(store.messages())
+    assert (report.messages, report.body_bytes) == (count, sum(map(len, map(str, range(count)))))
+    assert calls == [4096] + [1] * (count - 4096)
+    assert [message.body for message in found] == [b"%d" % number for number in range(count)]
+    told = [
+        (m.queue_id, m.tags, m.keys, m.sys_flag, m.born_timestamp_ms)
+        for m in (found[4095], found[5000], found[9999])
+    ]
+    assert told == [
+        (0, "A", ("k4095", "all"), 0, 4095),
+        (2, None, ("k5000", "all"), 0, 5000),
+        (0, "A", ("k9999", "all"), 8, 9999),
+    ]
+
+
+def test_a_parquet_row_that_is_no_message_is_named(store_path, tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    topics = ["T"] * 5000
+    topics[4500] = "../x"
+    pq.write_table(pa.table({"topic": topics, "body": ["b"] * 5000}), tmp_path / "in.parquet")
+    with rmqcore.open_store(store_path) as store:
+        with pytest.raises(MessageIllegalError, match=r"row 4501: .*topic"):
+            transfer.import_files(store, tmp_path / "in.parquet")
+        assert len(list(store.messages())) == 4500
 
 
 @pytest.mark.process
