@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -164,11 +164,18 @@ def read_by_queue(demo: Demo) -> Step:
     return Step("read by queue", queues.messages, queues.size, queues.seconds, note, ok)
 
 
+def tracked(bars: Bars, name: str, entries: Sequence[Entry]) -> Iterator[Entry]:
+    """Hand entries through, and show how many there were."""
+    for done, entry in enumerate(entries, 1):
+        yield entry
+        bars.show(name, done, len(entries))
+
+
 def query_by_key(demo: Demo) -> Step:
     """Look sampled keys up in the index, and some that were never put."""
     hits = size = wrong = 0
     began = monotonic_s()
-    for entry in demo.bars.track("query by key", demo.sample, len(demo.sample)):
+    for entry in tracked(demo.bars, "query by key", demo.sample):
         found = demo.store.query_message(entry.topic, entry.key).messages
         hits += len(found)
         size += len(entry.body)
@@ -267,7 +274,7 @@ def broker(demo: Demo) -> Step:
     with tempfile.TemporaryDirectory(prefix="rmqcore-demo-broker-") as path, _serve(path) as names:
         began = monotonic_s()
         with Producer(names, group="demo") as producer:
-            for topic, _, key, tags, body in demo.bars.track("broker", sent, len(sent)):
+            for topic, _, key, tags, body in tracked(demo.bars, "broker", sent):
                 producer.send(topic, body, tags=tags, keys=key)
         topics = {entry.topic: "*" for entry in sent}
         with Consumer(names, "demo-readers", topics, start="first") as consumer:

@@ -13,9 +13,8 @@ import struct
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-import numpy as np
-
 from rmqcore.ha.errors import HAError
+from rmqcore.native.base._mapped import MappedRegion
 
 REPORT: Final = struct.Struct(">q")
 HEADER: Final = struct.Struct(">qi")
@@ -75,8 +74,8 @@ class FrameReader:
 
     def __init__(self, file_size: int = OFFSET_MAX) -> None:
         self._file_size = file_size
-        # not zeroed: most connections fill the beginning of it only
-        self._buffer = np.empty(FRAME_SIZE_MAX, np.uint8).data
+        # pages that the system gives when they are filled: most connections fill the first alone
+        self._buffer = memoryview(MappedRegion(None, FRAME_SIZE_MAX))
         self._start = self._filled = 0
 
     @property

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import os
 import re
 import shutil
 import subprocess
@@ -101,7 +102,9 @@ def test_a_wheels_stubs_have_the_docstrings_of_native_modules(tmp_path):
         (tmp_path / stub).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / stub, tmp_path / stub)
     write = [sys.executable, ROOT / "scripts" / "stub_docs.py", tmp_path]
-    done = subprocess.run(write, capture_output=True, text=True, check=False, cwd=ROOT)
+    # the directory has the stubs alone, the modules are the checkout's
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(write, capture_output=True, text=True, check=False, env=env)
     assert done.returncode == 0, done.stderr
     written = ast.parse((tmp_path / "rmqcore/native/log/_putter.pyi").read_text("utf-8"))
     docstrings = {

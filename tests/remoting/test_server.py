@@ -519,7 +519,7 @@ def test_a_taken_port_is_an_error_at_start(run):
     async def scene():
         async with serving() as server:
             second = RemotingServer(port=server.port, settings=ServerSettings(), processors={})
-            with pytest.raises(OSError, match="in use"):
+            with pytest.raises(OSError, match="is taken"):
                 await second.start()
 
     run(scene())
