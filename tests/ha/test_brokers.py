@@ -64,7 +64,8 @@ class Pair:
 
     async def ask(self, broker, code, body=b"", **fields):
         texts = {name: str(value) for name, value in fields.items()}
-        return await self.client.invoke(broker.address, RemotingCommand(code, texts, body))
+        command = RemotingCommand(code, texts, body)
+        return await self.client.invoke(broker.address, command, 1000 * TIMEOUT_S)
 
     async def in_step(self):
         def acknowledged():

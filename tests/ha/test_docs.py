@@ -36,7 +36,7 @@ def topics_of(address):
         client = RemotingClient()
         try:
             command = RemotingCommand(RequestCode.GET_ALL_TOPIC_CONFIG)
-            return (await client.invoke(address, command)).body
+            return (await client.invoke(address, command, 1000 * TIMEOUT_S)).body
         finally:
             await client.close()
 
