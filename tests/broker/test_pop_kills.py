@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from broker.conftest import SMALL, Peer
-from broker.test_pop import acknowledge, handed_out, pop, send_many
+from broker.test_pop import acknowledge, handed_out, naming, pop, send_many
 
 from rmqcore import open_store
 from rmqcore.broker import Broker
@@ -94,6 +94,23 @@ def test_an_offset_that_was_set_back_stays(with_broker, tmp_path):
         assert reset.code == ResponseCode.SUCCESS
         async with killed(broker, tmp_path) as (_, next_peer):
             assert bodies(await pop(next_peer)) == b"12345"
+
+    with_broker(scenario)
+
+
+def test_an_offset_that_was_set_back_stays_when_another_time_is_agreed_then(with_broker, tmp_path):
+    async def scenario(broker, peer):
+        await send_many(peer, 6, queues=1)
+        last = handed_out(await pop(peer, queue_id=0))[-1]
+        fields = {"topic": "T", "group": "CG", "timestamp": -1, "queueId": 0, "offset": 1}
+        await peer.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
+        later = {**naming(*last), "invisibleTime": 60_000}
+        changed = await peer.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, later)
+        assert changed.code == ResponseCode.SUCCESS
+        async with killed(broker, tmp_path) as (again, next_peer):
+            assert bodies(await pop(next_peer)) == b"12345"
+            kept = again.managers.checkpoints.open_of("CG")
+            assert [5] in [each.open_offsets for each in kept]
 
     with_broker(scenario)
 

@@ -228,6 +228,7 @@ class PopAcks:
                 [offset],
                 known.revive_queue,
                 request.boolean("suspend"),
+                kept=True,
             )
             try:
                 pop_time_ms = self._checkpoints.add(again).pop_time_ms

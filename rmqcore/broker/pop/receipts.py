@@ -25,6 +25,8 @@ COUNT_MAX: Final = 32
 _NUMBER: Final = "(-?[0-9]{1,19})"
 _WORDS: Final = re.compile(" ".join([_NUMBER] * 5) + f" ([^ ]*) {_NUMBER} {_NUMBER}(?: [^ ]*)?")
 _INT64_MAX: Final = 2**63 - 1
+#: A field of our own in the record of a checkpoint, see `Checkpoint.kept`.
+_KEPT: Final = "kept"
 
 #: A checkpoint is known by its topic, group, queue id, start offset and pop time.
 CheckpointKey: TypeAlias = tuple[str, str, int, int, int]
@@ -107,7 +109,8 @@ class Checkpoint:
         revive_queue: where the checkpoint is stored.
         suspended: coming again does not count as an attempt.
         place: its offset in the revive queue.
-        end: where the group went on in the queue; of one that was read back.
+        end: where the group went on in the queue; of one that was read back, and is not kept.
+        kept: its one message was handed out before, and another time was agreed for it.
     """
 
     topic: str
@@ -121,6 +124,7 @@ class Checkpoint:
     suspended: bool = False
     place: int = -1
     end: int = -1
+    kept: bool = False
 
     @property
     def key(self) -> CheckpointKey:
@@ -134,6 +138,8 @@ class Checkpoint:
 
     def to_java(self, broker_name: str) -> bytes:
         """The body of its record."""
+        # RocketMQ passes over a field that it does not know
+        kept: dict[str, object] = {_KEPT: True} if self.kept else {}
         return _body(
             {
                 "bm": 0,
@@ -141,6 +147,7 @@ class Checkpoint:
                 "c": self.group,
                 "d": [offset - self.start_offset for offset in self.open_offsets],
                 "it": self.invisible_ms,
+                **kept,
                 "n": len(self.open_offsets),
                 "pt": self.pop_time_ms,
                 "q": self.queue_id,
@@ -171,6 +178,8 @@ class Checkpoint:
             for bit, distance in enumerate(distances[:count])
             if not acked >> bit & 1
         ]
+        kept = bool(fields.get(_KEPT, False))
+        following = start + int(distances[count - 1]) + 1 if count else start
         return cls(
             str(fields["t"]),
             str(fields["c"]),
@@ -182,7 +191,8 @@ class Checkpoint:
             revive_queue,
             bool(fields.get("sp", False)),
             place,
-            start + int(distances[count - 1]) + 1 if count else start,
+            -1 if kept else following,
+            kept,
         )
 
 
