@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from broker.conftest import SMALL
+from broker.conftest import SMALL, records
 from broker.test_pop import handed_out, pop, send_many
 from broker.test_state import COMMITS, commit
 from patience import until_async
@@ -11,10 +11,14 @@ from patience import until_async
 from rmqcore.broker import Broker
 from rmqcore.broker.pop.receipts import REVIVE_QUEUES
 from rmqcore.broker.state.groups import REVIVE_GROUP
+from rmqcore.client import MessageQueue
 from rmqcore.remoting import ResponseCode
+from rmqcore.scan.cluster import Access, Cluster, QueueRange
+from rmqcore.scan.cluster.pulls import RangePull
 
 pytestmark = pytest.mark.engine
 
+ACCESS = Access(namesrv_addr="127.0.0.1:9876")
 SLAVE = {"brokerRole": "SLAVE", "brokerId": 1}
 
 
@@ -50,6 +54,33 @@ def test_who_has_read_what_only_the_old_master_had_passes_over_nothing_of_the_ne
     (tmp_path / "store").rename(tmp_path / "before")
     pulled = False
     lives(as_a_slave, before_it_is_pulled_from, again)
+
+
+@pytest.mark.parametrize("first", ["marks", "range"])
+def test_a_scan_by_a_group_begins_anywhere_behind_what_is_lost(lives, first):
+    async def as_a_slave(broker, peer):
+        await send_many(peer, 3, queues=1)
+        await commit(peer, 3)
+        broker.store.topics.follow()
+
+    async def as_the_master(broker, peer):
+        await send_many(peer, 9, queues=1)
+        queue = MessageQueue("T", "broker-a", 0)
+        queues = {queue: (broker.address,)}
+
+        def marks():
+            with Cluster(ACCESS) as cluster:
+                assert cluster.marks(queues, {queue: 9}, "CG")[queue].phy_offset > 0
+
+        def pulled():
+            pull = RangePull(ACCESS, QueueRange(queue, (broker.address,), 7, 11), "CG")
+            return [m.queue_offset for each in pull.run() for m in records(each.records)]
+
+        if first == "marks":
+            await asyncio.to_thread(marks)
+        assert await asyncio.to_thread(pulled) == [7, 8, 9, 10]
+
+    lives(as_a_slave, as_the_master)
 
 
 def test_an_offset_ends_where_its_queue_did_before_delayed_messages_came(lives):

@@ -26,7 +26,7 @@ from rmqcore.remoting import (
 from rmqcore.scan.cluster.access import Access
 from rmqcore.scan.cluster.link import Link
 from rmqcore.scan.cluster.ranges import QueueRange
-from rmqcore.scan.cluster.topology import TOOLS_GROUP, pull_fields, queue_fields
+from rmqcore.scan.cluster.topology import TOOLS_GROUP, pull_fields, queue_fields, sent_back
 from rmqcore.world import sleep
 
 #: This many pulls wait for their answers at a time.
@@ -70,12 +70,20 @@ class Pulled(NamedTuple):
 
 @dataclass(slots=True)
 class _Asked:
-    """A pull whose answer is not handed out yet."""
+    """A pull whose answer is not handed out yet.
+
+    Attributes:
+        first, stop: the queue offsets.
+        opaque: of the request on its way; -1 when none is.
+        pulled: the answer.
+        sent_to: where the broker sends the group before it has anything else; -1: nowhere.
+    """
 
     first: int
     stop: int
     opaque: int = -1
     pulled: Pulled | None = None
+    sent_to: int = -1
 
 
 class RangePull:
@@ -153,15 +161,28 @@ class RangePull:
             asked.opaque = command.opaque
 
     def _command(self, asked: _Asked) -> RemotingCommand:
-        place = pull_fields(self._group, asked.first, asked.stop - asked.first)
+        first, count = asked.first, asked.stop - asked.first
+        if asked.sent_to >= 0:
+            first, count = asked.sent_to, 1
+        place = pull_fields(self._group, first, count)
         fields = queue_fields(self._range.queue) | place
         return RemotingCommand(RequestCode.PULL_MESSAGE, fields)
 
     def _accept(self, number: int, asked: _Asked, answer: RemotingCommand, address: str) -> None:
         """Note what an answer has; what it lacks is asked for again at once."""
         code, first, stop = answer.code, asked.first, asked.stop
+        if asked.sent_to >= 0:
+            # the group has been there: now it gets what it asks for
+            asked.sent_to = -1
+            return
         if code == ResponseCode.PULL_OFFSET_MOVED:
             following = answer.number("nextBeginOffset", first)
+            asked.sent_to = sent_back(first, answer)
+            if asked.sent_to >= 0:
+                self._tries += 1
+                if self._tries >= _TRIES:
+                    raise refusal(answer, address)
+                return
             # of a queue that ends before nothing is there of what was asked for
             following = stop if following <= first else following
         elif code == ResponseCode.SUCCESS or code in _PASSING:

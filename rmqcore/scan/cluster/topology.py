@@ -157,14 +157,17 @@ class Cluster:
             those of messages that are there; `ANOTHER` where a broker sends a group that had read
             a deleted topic to the beginning of the one that was made since.
         """
-        chosen = {queue: at for queue, at in offsets.items() if at > 0 and queue in queues}
-        more = {queue: pull_fields(group, at - 1, 1) for queue, at in chosen.items()}
-        asked = {queue: queues[queue] for queue in chosen}
+        places = {queue: at - 1 for queue, at in offsets.items() if at > 0 and queue in queues}
+        answers = self._pull_each(queues, places, group, away)
+        back = {queue: sent_back(places[queue], answer) for queue, answer in answers.items()}
+        if sent := {queue: at for queue, at in back.items() if at > 0}:
+            # a group that may have read what is lost is let on when it has been there
+            self._pull_each(queues, sent, group, away)
+            again = {queue: places[queue] for queue in sent}
+            answers |= self._pull_each(queues, again, group, away)
         found = {}
-        for queue, answer in self._ask_brokers(
-            RequestCode.PULL_MESSAGE, asked, more, away, _NOTHING_PULLED
-        ):
-            at = chosen[queue] - 1
+        for queue, answer in answers.items():
+            at = places[queue]
             if answer.code == ResponseCode.PULL_OFFSET_MOVED:
                 if answer.number("nextBeginOffset", at + 1) <= at:
                     found[queue] = ANOTHER
@@ -175,6 +178,19 @@ class Cluster:
                 if message.queue_offset <= at:
                     found[queue] = Mark(message.store_timestamp_ms, message.phy_offset)
         return found
+
+    def _pull_each(
+        self,
+        queues: Queues,
+        places: Mapping[MessageQueue, int],
+        group: str,
+        away: dict[str, RemotingError] | None,
+    ) -> dict[MessageQueue, RemotingCommand]:
+        """The answers to a pull of one message of each queue."""
+        more = {queue: pull_fields(group, at, 1) for queue, at in places.items()}
+        asked = {queue: queues[queue] for queue in places}
+        pull = RequestCode.PULL_MESSAGE
+        return dict(self._ask_brokers(pull, asked, more, away, _NOTHING_PULLED))
 
     def commit(self, group: str, queues: Queues, offsets: Mapping[MessageQueue, int]) -> None:
         """Tell brokers how far a group is (15), where they still have the queue.
@@ -274,6 +290,13 @@ class Cluster:
                 if link is not None:
                     link.close()
         raise last or NoRouteError("broker", "it has no address")
+
+
+def sent_back(asked: int, answer: RemotingCommand) -> int:
+    """Where a broker sends a group that asks for a message which is there; -1: nowhere."""
+    following = answer.number("nextBeginOffset", -1)
+    moved = answer.code == ResponseCode.PULL_OFFSET_MOVED
+    return following if moved and following <= asked < answer.number("maxOffset", 0) else -1
 
 
 def queue_fields(queue: MessageQueue) -> dict[str, str]:
