@@ -56,6 +56,22 @@ def test_who_has_read_what_only_the_old_master_had_passes_over_nothing_of_the_ne
     lives(as_a_slave, before_it_is_pulled_from, again)
 
 
+def test_who_has_read_what_is_lost_goes_on_at_what_was_not_consumed_before_it(lives):
+    async def as_a_slave(broker, peer):
+        await send_many(peer, 6, queues=1)
+        await commit(peer, 2)
+        broker.store.topics.follow()
+
+    async def as_the_master(broker, peer):
+        await send_many(peer, 6, queues=1)
+        # a client has 2 to 8, and drops them when it is told
+        answer = await peer.pull("T", offset=9)
+        assert answer.code == ResponseCode.PULL_OFFSET_MOVED
+        assert answer.ext_fields["nextBeginOffset"] == "2"
+
+    lives(as_a_slave, as_the_master)
+
+
 @pytest.mark.parametrize("first", ["marks", "range"])
 def test_a_scan_by_a_group_begins_anywhere_behind_what_is_lost(lives, first):
     async def as_a_slave(broker, peer):

@@ -335,7 +335,7 @@ class PullMessages:
     def _look(self, wanted: PullRequest, asked: QueueRange) -> FetchResult:
         """What is there now."""
         # kept until a pull is from there: an answer may be lost
-        moved_to = self._offsets.resets.moved_to(wanted.place, wanted.queue_offset)
+        moved_to = self._offsets.moved_to(wanted.place, wanted.queue_offset)
         if moved_to is not None:
             return self._moved(wanted, moved_to, GetMessageStatus.OFFSET_RESET)
         config = self._config()

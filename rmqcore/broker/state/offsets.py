@@ -10,7 +10,7 @@ from typing import Final
 
 from rmqcore.broker.state.budgets import OFFSETS_MAX, BudgetExceededError
 from rmqcore.broker.state.groups import Groups
-from rmqcore.broker.state.resets import Resets
+from rmqcore.broker.state.resets import ReadQueue, Resets
 from rmqcore.broker.state.topics import Topics
 from rmqcore.errors import MessageIllegalError
 from rmqcore.remoting import (
@@ -94,6 +94,14 @@ class Offsets:
                     *(topic, queue_id, group, offset, end),
                 )
                 table.advance(topic, group, queue_id, end)
+
+    def moved_to(self, key: ReadQueue, offset: int) -> int | None:
+        """Where a group has to go on that pulls from an offset; None: there."""
+        if key not in self.resets:
+            return None
+        group, topic, queue_id = key
+        committed = self._store.consumer_offsets.get(topic, group, queue_id)
+        return self.resets.moved_to(key, offset, committed)
 
     def forget_topic(self, topic: str) -> None:
         """Forget what an administrator has set for a topic that is deleted."""

@@ -85,12 +85,21 @@ class Resets(dict[ReadQueue, int]):
             self._ends_changed = True
             raise
 
-    def moved_to(self, key: ReadQueue, offset: int) -> int | None:
-        """Where a group has to go on that pulls from an offset; None: there, now and later."""
+    def moved_to(self, key: ReadQueue, offset: int, committed: int | None) -> int | None:
+        """Where a group has to go on that pulls from an offset; None: there, now and later.
+
+        Who has read what is lost goes on at what the group has committed: clients drop what they
+        have pulled and not consumed when they are sent elsewhere.
+
+        Args:
+            key: whose pull it is.
+            offset: where it begins.
+            committed: the group's offset.
+        """
         reset = self.get(key)
         if reset is None:
             end = self.ends.get(key, offset)
-            reset = min(end, offset)
+            reset = offset if offset <= end else min(end, end if committed is None else committed)
         if reset != offset:
             return reset
         self.forget(key)
