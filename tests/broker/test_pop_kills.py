@@ -67,6 +67,23 @@ def test_nothing_comes_again_that_was_acknowledged(with_broker, tmp_path, order)
     with_broker(scenario)
 
 
+def test_an_acknowledgement_in_order_behind_a_kill_takes_none_of_before_back(with_broker, tmp_path):
+    async def scenario(broker, peer):
+        keep_offsets(broker)
+        await send_many(peer, 4, queues=1)
+        found = handed_out(await pop(peer, count=3, queue_id=0, order="true"))
+        broker.managers.pop_order.persist()
+        await acknowledge(peer, *found[0])
+        async with killed(broker, tmp_path) as (again, next_peer):
+            for number in (1, 2):
+                answer = await acknowledge(next_peer, *found[number])
+                assert answer.code == ResponseCode.SUCCESS
+                assert again.store.consumer_offsets.get(*KEY) == number + 1
+            assert bodies(await pop(next_peer, queue_id=0, order="true")) == b"3"
+
+    with_broker(scenario)
+
+
 def test_what_was_handed_out_only_comes_once_and_when_its_time_is_over(
     with_broker, clock, tmp_path
 ):

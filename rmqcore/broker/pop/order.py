@@ -155,8 +155,12 @@ class PopOrder:
             offset_of: where a group goes on, by topic, group and queue id.
         """
         for key, batch in list(self._batches.items()):
-            if batch.offsets[-1] < (offset_of(*key) or 0):
+            following = offset_of(*key) or 0
+            if batch.offsets[-1] < following:
                 del self._batches[key]
+            elif batch.next_offset < following:
+                done = sum(1 << bit for bit, at in enumerate(batch.offsets) if at < following)
+                self._batches[key] = replace(batch, acked=batch.acked | done)
 
     def due_ms(self, key: OrderKey, attempt_id: str | None, max_offset: int) -> int:
         """Until when a queue hands nothing out, Unix time; in the past when it may.
