@@ -12,7 +12,7 @@ from rmqcore.broker import Broker
 from rmqcore.broker.pop.receipts import REVIVE_QUEUES
 from rmqcore.broker.state.groups import REVIVE_GROUP
 from rmqcore.client import MessageQueue
-from rmqcore.remoting import ResponseCode
+from rmqcore.remoting import RequestCode, ResponseCode
 from rmqcore.scan.cluster import Access, Cluster, QueueRange
 from rmqcore.scan.cluster.pulls import RangePull
 
@@ -68,6 +68,25 @@ def test_who_has_read_what_is_lost_goes_on_at_what_was_not_consumed_before_it(li
         answer = await peer.pull("T", offset=9)
         assert answer.code == ResponseCode.PULL_OFFSET_MOVED
         assert answer.ext_fields["nextBeginOffset"] == "2"
+
+    lives(as_a_slave, as_the_master)
+
+
+def test_a_group_that_was_deleted_and_made_again_begins_where_it_wants(lives):
+    async def as_a_slave(broker, peer):
+        await send_many(peer, 3, queues=1)
+        await commit(peer, 3)
+        broker.store.topics.follow()
+
+    async def as_the_master(broker, peer):
+        await send_many(peer, 6, queues=1)
+        fields = {"groupName": "CG", "cleanOffset": "true"}
+        deleted = await peer.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, fields)
+        assert deleted.code == ResponseCode.SUCCESS
+        answer = await peer.pull("T", offset=8, sysFlag=COMMITS, commitOffset=8)
+        assert answer.code == ResponseCode.SUCCESS
+        assert broker.store.consumer_offsets.get("T", "CG", 0) == 8
+        assert not broker.managers.offsets.resets.ends
 
     lives(as_a_slave, as_the_master)
 

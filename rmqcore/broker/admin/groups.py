@@ -33,6 +33,7 @@ class AdminGroups:
         self._store, self._config = state.store, state.config
         self._topics, self._groups = state.topics, state.groups
         self._consumers, self._producers = state.consumers, state.producers
+        self._offsets = state.offsets
 
     # ---- the groups
 
@@ -63,7 +64,7 @@ class AdminGroups:
         self._groups.check_not_own(name)
         self._groups.remove(name)
         if request.boolean("cleanOffset") or request.boolean("removeOffset"):
-            self._store.consumer_offsets.remove(group=name)
+            self._offsets.forget_group(name)
             await asyncio.to_thread(self._store.consumer_offsets.persist)
         await self._groups.file.expect_saved(name)
         return success()

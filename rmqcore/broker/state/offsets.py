@@ -6,6 +6,7 @@ Source: RocketMQ broker/processor/ConsumerManageProcessor.java, AdminBrokerProce
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from rmqcore.broker.state.budgets import OFFSETS_MAX, BudgetExceededError
@@ -105,7 +106,15 @@ class Offsets:
 
     def forget_topic(self, topic: str) -> None:
         """Forget what an administrator has set for a topic that is deleted."""
-        for key in [key for key in (*self.resets, *self.resets.ends) if key[1] == topic]:
+        self._forget(lambda key: key[1] == topic)
+
+    def forget_group(self, group: str) -> None:
+        """Forget what a group has consumed, and where it would be sent."""
+        self._forget(lambda key: key[0] == group)
+        self._store.consumer_offsets.remove(group=group)
+
+    def _forget(self, chosen: Callable[[ReadQueue], bool]) -> None:
+        for key in [key for key in (*self.resets, *self.resets.ends) if chosen(key)]:
             self.resets.forget(key)
 
     @serves(RequestCode.QUERY_CONSUMER_OFFSET, needs=needs.consume)
