@@ -175,6 +175,7 @@ class BrokerParts(BrokerState):
         self.timer.finish()
         self.checkpoints.commit()
         self.pop_order.persist()
+        self.offsets.resets.end()
         self.offsets.resets.persist_ends()
         self.store.flush()
 

@@ -1,6 +1,7 @@
 """A slave becomes the master: nothing is passed over of what takes the place of what is lost."""
 
 import asyncio
+import shutil
 
 import pytest
 from broker.conftest import SMALL, records
@@ -8,11 +9,12 @@ from broker.test_pop import handed_out, pop, send_many
 from broker.test_state import COMMITS, commit
 from patience import until_async
 
+from rmqcore import open_store
 from rmqcore.broker import Broker
 from rmqcore.broker.pop.receipts import REVIVE_QUEUES
 from rmqcore.broker.state.groups import REVIVE_GROUP
 from rmqcore.client import MessageQueue
-from rmqcore.remoting import RequestCode, ResponseCode
+from rmqcore.remoting import PortTakenError, RequestCode, ResponseCode
 from rmqcore.scan.cluster import Access, Cluster, QueueRange
 from rmqcore.scan.cluster.pulls import RangePull
 
@@ -70,6 +72,30 @@ def test_who_has_read_what_is_lost_goes_on_at_what_was_not_consumed_before_it(li
         assert answer.ext_fields["nextBeginOffset"] == "2"
 
     lives(as_a_slave, as_the_master)
+
+
+@pytest.mark.parametrize("between", ["a broker that cannot serve", "another program"])
+def test_a_crash_is_known_to_the_next_broker_that_serves(with_broker, tmp_path, between):
+    async def scenario(broker, peer):
+        await send_many(peer, 3, queues=1)
+        await commit(peer, 3)
+        broker.store.flush()
+        path = tmp_path / "killed"
+        shutil.copytree(broker.store.path, path, ignore=shutil.ignore_patterns("*.tmp"))
+        if between == "another program":
+            open_store(path).close()
+        else:
+            taken = {"haListenPort": broker.config.listen_port}
+            with pytest.raises(PortTakenError):
+                await Broker(path, {"listenPort": 0, **SMALL, **taken}).start()
+        for sent_back in (1, 0):
+            again = Broker(path, {"listenPort": 0, **SMALL})
+            await again.start()
+            assert len(again.managers.offsets.resets.ends) == sent_back
+            again.managers.offsets.moved_to(("CG", "T", 0), 3)
+            await again.stop()
+
+    with_broker(scenario)
 
 
 def test_a_group_that_was_deleted_and_made_again_begins_where_it_wants(lives):

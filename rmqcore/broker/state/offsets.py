@@ -63,7 +63,11 @@ class Offsets:
         Args:
             log_end: physical offset where the log ended when the store was opened; delayed messages
                 may lie behind it already.
-            may_be_shorter: whether the log may have been longer when the groups read it.
+            may_be_shorter: whether the log may have been longer when the groups read it; it may
+                also where a broker has not ended in order before the store was opened last.
+
+        Raises:
+            OSError: it may be shorter, and where the queues end cannot be written.
         """
         table, resets = self._store.consumer_offsets, self.resets
         resets.bring_back(lambda key: table.get(key[1], key[0], key[2]) is not None)
@@ -79,6 +83,8 @@ class Offsets:
         for message in self._store.messages(start=log_end, stop=self._store.max_phy_offset):
             queue = (message.topic, message.queue_id)
             ends[queue] = min(message.queue_offset, ends.get(queue, message.queue_offset))
+        may_be_shorter |= resets.was_serving
+        resets.begin()
         if may_be_shorter:
             resets.take_over(
                 {
@@ -86,7 +92,12 @@ class Offsets:
                     for topic, group, queue_id, _ in read
                 }
             )
+        try:
             resets.persist_ends()
+        except OSError:
+            if may_be_shorter:
+                raise
+            logger.exception("that a broker serves cannot be written, and is tried again")
         for topic, group, queue_id, offset in read:
             end = ends[topic, queue_id]
             if offset > end:

@@ -25,6 +25,8 @@ class Resets(dict[ReadQueue, int]):
     outlive a broker. Used on the event loop, `keep` and `persist_ends` by any thread.
 
     Attributes:
+        was_serving: whether a broker served the store last, and did not end in order; whoever has
+            opened and closed it since.
         ends: where queues ended when this broker took over a log that may have been longer. A group
             that comes from behind such an end has read what is lost, and is sent there; it commits
             nothing behind it before a pull is from there, or from before it.
@@ -41,7 +43,9 @@ class Resets(dict[ReadQueue, int]):
         self._file = ConfigFile(folder / _NAME, _readers_in)
         self._kept = self._file.load() or []
         self._ends_file = ConfigFile(folder / _ENDS_NAME, _ends_in)
-        self.ends: dict[ReadQueue, int] = self._ends_file.load() or {}
+        self.ends: dict[ReadQueue, int]
+        self.ends, self.was_serving = self._ends_file.load() or ({}, False)
+        self._serving, self._begun = self.was_serving, False
         self._ends_changed = False
 
     def __contains__(self, key: object) -> bool:
@@ -62,13 +66,25 @@ class Resets(dict[ReadQueue, int]):
         self.ends |= {key: min(end, self.ends.get(key, end)) for key, end in ends.items()}
         self._ends_changed |= bool(ends)
 
+    def begin(self) -> None:
+        """Note, with the next `persist_ends`, that a broker serves from now on."""
+        self._ends_changed |= not self._serving
+        self._serving = self._begun = True
+
+    def end(self) -> None:
+        """Note, with the next `persist_ends`, that it ends in order; without a begin nothing."""
+        if self._begun:
+            self._ends_changed |= self._serving
+            self._serving = False
+
     def follow(self) -> None:
         """Forget where queues ended: the log is another master's now."""
-        self._ends_changed |= bool(self.ends)
+        self._ends_changed |= bool(self.ends) or self._serving
+        self._serving = False
         self.ends.clear()
 
     def persist_ends(self) -> None:
-        """Write `ends` down if they have changed.
+        """Write `ends` down, and whether a broker serves, if that has changed.
 
         Raises:
             OSError: it cannot be written.
@@ -80,7 +96,8 @@ class Resets(dict[ReadQueue, int]):
         for (group, topic, queue_id), end in self.ends.copy().items():
             table.setdefault(topic, {}).setdefault(group, {})[queue_id] = end
         try:
-            self._ends_file.store(format_compact_java_json({"readers": table}))
+            content = {"readers": table, "serving": self._serving}
+            self._ends_file.store(format_compact_java_json(content))
         except BaseException:
             self._ends_changed = True
             raise
@@ -151,18 +168,20 @@ def _readers_in(text: str) -> list[ReadQueue]:
         raise ValueError("it does not say who has read deleted topics") from error
 
 
-def _ends_in(text: str) -> dict[ReadQueue, int]:
+def _ends_in(text: str) -> tuple[dict[ReadQueue, int], bool]:
     """Read the other file.
 
     Raises:
         ValueError: it is none.
     """
+    content = parse_java_json(text)
     try:
-        return {
+        ends = {
             (group, topic, int(queue_id)): int(end)
-            for topic, groups in (parse_java_json(text).get("readers") or {}).items()
+            for topic, groups in (content.get("readers") or {}).items()
             for group, queues in groups.items()
             for queue_id, end in queues.items()
         }
+        return ends, bool(content.get("serving"))
     except (AttributeError, TypeError) as error:
         raise ValueError("it does not say who has read what is lost") from error
