@@ -74,10 +74,13 @@ class ConsumerOffsetTable(ConfigTable):
             self._revive_ends = self.revive_ends_of()
 
     def begin(self) -> None:
-        """As `ConfigTable.begin`, also where the file does not say what these offsets know of."""
+        """As `ConfigTable.begin`, also where the file says nothing or else of what POP hands out.
+
+        Revive queues that have lost their end get new records in the place of those it knows of.
+        """
         super().begin()
         with self._lock.within():
-            self._changed |= self._revive_ends is not None and self.read_revive_ends is None
+            self._changed |= self._revive_ends not in (None, self.read_revive_ends)
 
     def get(self, topic: str, group: str, queue_id: int) -> int | None:
         """The next queue offset that the group wants; None when it has committed none."""

@@ -1,5 +1,6 @@
 """POP after a kill: the offsets on the disk are older than what was handed out and acknowledged."""
 
+import re
 import shutil
 from contextlib import asynccontextmanager
 
@@ -9,11 +10,13 @@ from broker.test_pop import acknowledge, handed_out, naming, pop, send_many
 
 from rmqcore import open_store
 from rmqcore.broker import Broker
+from rmqcore.broker.pop.receipts import REVIVE_QUEUES
 from rmqcore.remoting import RequestCode, ResponseCode
 
 pytestmark = pytest.mark.engine
 
 KEY = ("T", "CG", 0)
+MORE = f'"reviveQueueEnds":{[9] * REVIVE_QUEUES}'
 
 
 @asynccontextmanager
@@ -96,6 +99,22 @@ def test_what_was_handed_out_only_comes_once_and_when_its_time_is_over(
             clock.go_on(60_000)
             again.managers.pop_acks._revive_due()
             assert bodies(await pop(next_peer)) == b"0123"
+
+    with_broker(scenario)
+
+
+def test_records_in_the_place_of_lost_ones_are_known_from_the_start_on(with_broker, tmp_path):
+    def has_known_more(path):
+        file = path / "config" / "consumerOffset.json"
+        text, count = re.subn(r'"reviveQueueEnds":\[[^]]*\]', MORE, file.read_text())
+        assert count == 1
+        file.write_text(text)
+
+    async def scenario(broker, _):
+        async with killed(broker, tmp_path, has_known_more) as (again, _):
+            text = again.store.consumer_offsets.path.read_text()
+            assert '"reviveQueueEnds":[' in text
+            assert MORE not in text
 
     with_broker(scenario)
 
