@@ -321,11 +321,13 @@ class Broker:
             # what it had handed out as a master may have been of another log
             parts.pop_order.bring_back(lambda *_: 0)
             parts.offsets.resets.follow()
+            parts.offsets.resets.persist_ends()
         else:
             parts.topics.know_again(store.queues())
             report = store.recovery_report
             # a slave that becomes the master, or a crash, may have lost what groups have read
-            may_be_shorter = store.topics.follows or not report.clean_shutdown
+            promoted = store.topics.follows and parts.offsets.resets.was_serving is None
+            may_be_shorter = promoted or not report.clean_shutdown
             parts.offsets.bring_back(report.end_offset, may_be_shorter=may_be_shorter)
             parts.pop_order.bring_back(store.max_queue_offset)
         parts.checkpoints.load()

@@ -24,13 +24,19 @@ ACCESS = Access(namesrv_addr="127.0.0.1:9876")
 SLAVE = {"brokerRole": "SLAVE", "brokerId": 1}
 
 
+def becomes_a_slave(broker):
+    """Have a broker leave, when it ends, what a slave leaves."""
+    broker.store.topics.follow()
+    broker.managers.offsets.resets.follow()
+
+
 def test_who_has_read_what_only_the_old_master_had_passes_over_nothing_of_the_new_one(
     lives, tmp_path
 ):
     async def as_a_slave(broker, peer):
         await send_many(peer, 3, queues=1)
         await commit(peer, 3)
-        broker.store.topics.follow()
+        becomes_a_slave(broker)
 
     async def as_the_master(broker, peer):
         await send_many(peer, 6, queues=1)
@@ -46,7 +52,8 @@ def test_who_has_read_what_only_the_old_master_had_passes_over_nothing_of_the_ne
         assert broker.store.consumer_offsets.get("T", "CG", 0) == 7
 
     async def again(broker, peer):
-        assert broker.managers.offsets.resets.ends["CG", "T", 0] == (9 if pulled else 3)
+        ends = broker.managers.offsets.resets.ends
+        assert ends.get(("CG", "T", 0)) == (None if pulled else 3)
 
     async def before_it_is_pulled_from(broker, peer):
         await send_many(peer, 6, queues=1)
@@ -62,7 +69,7 @@ def test_who_has_read_what_is_lost_goes_on_at_what_was_not_consumed_before_it(li
     async def as_a_slave(broker, peer):
         await send_many(peer, 6, queues=1)
         await commit(peer, 2)
-        broker.store.topics.follow()
+        becomes_a_slave(broker)
 
     async def as_the_master(broker, peer):
         await send_many(peer, 6, queues=1)
@@ -72,6 +79,22 @@ def test_who_has_read_what_is_lost_goes_on_at_what_was_not_consumed_before_it(li
         assert answer.ext_fields["nextBeginOffset"] == "2"
 
     lives(as_a_slave, as_the_master)
+
+
+def test_a_master_that_was_a_slave_once_takes_over_a_log_once(lives):
+    async def as_a_slave(broker, peer):
+        await send_many(peer, 3, queues=1)
+        await commit(peer, 3)
+        becomes_a_slave(broker)
+
+    async def as_the_master(broker, peer):
+        assert broker.managers.offsets.resets.ends["CG", "T", 0] == 3
+        assert (await peer.pull("T", offset=3)).code == ResponseCode.PULL_NOT_FOUND
+
+    async def again(broker, peer):
+        assert not broker.managers.offsets.resets.ends
+
+    lives(as_a_slave, as_the_master, again)
 
 
 @pytest.mark.parametrize("between", ["a broker that cannot serve", "another program"])
@@ -102,7 +125,7 @@ def test_a_group_that_was_deleted_and_made_again_begins_where_it_wants(lives):
     async def as_a_slave(broker, peer):
         await send_many(peer, 3, queues=1)
         await commit(peer, 3)
-        broker.store.topics.follow()
+        becomes_a_slave(broker)
 
     async def as_the_master(broker, peer):
         await send_many(peer, 6, queues=1)
@@ -122,7 +145,7 @@ def test_a_scan_by_a_group_begins_anywhere_behind_what_is_lost(lives, first):
     async def as_a_slave(broker, peer):
         await send_many(peer, 3, queues=1)
         await commit(peer, 3)
-        broker.store.topics.follow()
+        becomes_a_slave(broker)
 
     async def as_the_master(broker, peer):
         await send_many(peer, 9, queues=1)

@@ -83,7 +83,7 @@ class Offsets:
         for message in self._store.messages(start=log_end, stop=self._store.max_phy_offset):
             queue = (message.topic, message.queue_id)
             ends[queue] = min(message.queue_offset, ends.get(queue, message.queue_offset))
-        may_be_shorter |= resets.was_serving
+        may_be_shorter |= resets.was_serving is True
         resets.begin()
         if may_be_shorter:
             resets.take_over(

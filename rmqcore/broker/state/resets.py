@@ -25,8 +25,8 @@ class Resets(dict[ReadQueue, int]):
     outlive a broker. Used on the event loop, `keep` and `persist_ends` by any thread.
 
     Attributes:
-        was_serving: whether a broker served the store last, and did not end in order; whoever has
-            opened and closed it since.
+        was_serving: whether a master served the store last, and ended in order (False) or not,
+            whoever has opened and closed it since; None where a slave did, or none is known.
         ends: where queues ended when this broker took over a log that may have been longer. A group
             that comes from behind such an end has read what is lost, and is sent there; it commits
             nothing behind it before a pull is from there, or from before it.
@@ -44,7 +44,7 @@ class Resets(dict[ReadQueue, int]):
         self._kept = self._file.load() or []
         self._ends_file = ConfigFile(folder / _ENDS_NAME, _ends_in)
         self.ends: dict[ReadQueue, int]
-        self.ends, self.was_serving = self._ends_file.load() or ({}, False)
+        self.ends, self.was_serving = self._ends_file.load() or ({}, None)
         self._serving, self._begun = self.was_serving, False
         self._ends_changed = False
 
@@ -74,13 +74,13 @@ class Resets(dict[ReadQueue, int]):
     def end(self) -> None:
         """Note, with the next `persist_ends`, that it ends in order; without a begin nothing."""
         if self._begun:
-            self._ends_changed |= self._serving
+            self._ends_changed |= self._serving is not False
             self._serving = False
 
     def follow(self) -> None:
         """Forget where queues ended: the log is another master's now."""
-        self._ends_changed |= bool(self.ends) or self._serving
-        self._serving = False
+        self._ends_changed |= bool(self.ends) or self._serving is not None
+        self._serving, self._begun = None, False
         self.ends.clear()
 
     def persist_ends(self) -> None:
@@ -96,7 +96,8 @@ class Resets(dict[ReadQueue, int]):
         for (group, topic, queue_id), end in self.ends.copy().items():
             table.setdefault(topic, {}).setdefault(group, {})[queue_id] = end
         try:
-            content = {"readers": table, "serving": self._serving}
+            serving = {} if self._serving is None else {"serving": self._serving}
+            content = {"readers": table, **serving}
             self._ends_file.store(format_compact_java_json(content))
         except BaseException:
             self._ends_changed = True
@@ -168,7 +169,7 @@ def _readers_in(text: str) -> list[ReadQueue]:
         raise ValueError("it does not say who has read deleted topics") from error
 
 
-def _ends_in(text: str) -> tuple[dict[ReadQueue, int], bool]:
+def _ends_in(text: str) -> tuple[dict[ReadQueue, int], bool | None]:
     """Read the other file.
 
     Raises:
@@ -182,6 +183,7 @@ def _ends_in(text: str) -> tuple[dict[ReadQueue, int], bool]:
             for group, queues in groups.items()
             for queue_id, end in queues.items()
         }
-        return ends, bool(content.get("serving"))
+        serving = content.get("serving")
     except (AttributeError, TypeError) as error:
         raise ValueError("it does not say who has read what is lost") from error
+    return ends, None if serving is None else bool(serving)
