@@ -7,14 +7,17 @@ is noted with the file, and what was put since is found there again, in the orde
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from rmqcore.errors import RmqCoreError
+from rmqcore.errors import MessageIllegalError, RmqCoreError
 from rmqcore.message import Message, MessageExt
+from rmqcore.native.format._host import encode_host
 from rmqcore.native.format._numbers import SysFlag
 from rmqcore.scan.plan import plan
+from rmqcore.services.delay_schedule import park, requested_delay_level
 from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.transfer.export import messages
 from rmqcore.transfer.import_files import (
@@ -22,7 +25,6 @@ from rmqcore.transfer.import_files import (
     check_file,
     exported_files,
     is_empty,
-    message_of,
     messages_in,
     put_file,
 )
@@ -37,7 +39,7 @@ from rmqcore.transfer.import_record import (
 Progress = Callable[[int, int], None]
 
 #: What the store says of a message by itself.
-_GIVEN_ANEW: Final = ("INNER_MULTI_QUEUE_OFFSET",)
+_GIVEN_ANEW: Final = ("INNER_MULTI_QUEUE_OFFSET", "__CRC32#")
 
 
 def import_once(
@@ -100,7 +102,11 @@ def _not_imported(
         lost = type(state) is int and 0 <= state < store.min_phy_offset
         if state is False or lost or (state is True and not ended_early):
             raise AlreadyImportedError(path, state is True)
-    return [file for file, state in zip(files, states, strict=True) if state is not True]
+    # one that was begun comes first, whatever it is called now: of what others hold, which may be
+    # the same messages, nothing is in the log behind it
+    left = [(file, state) for file, state in zip(files, states, strict=True) if state is not True]
+    left.sort(key=lambda each: each[1] in (None, PENDING))
+    return [file for file, _ in left]
 
 
 def _import_file(
@@ -113,9 +119,11 @@ def _import_file(
     """Put the messages of a file that are not in the log since its import was begun."""
     began = record.state(digest)
     there = 0
-    if began is not None and began != PENDING:
+    if began is not None and began != PENDING and began <= store.max_phy_offset:
         there = _stored_count(store, began, messages_in(path))
     else:
+        # flushed, so that no power cut ends the log before the offset that is noted
+        store.flush()
         record.note({digest: store.max_phy_offset})
     report.already += there
     put_file(store, path, report, first=there)
@@ -131,7 +139,8 @@ def _import_file(
 
 def _stored_count(store: DefaultMessageStore, began: int, rows: Iterable[Message]) -> int:
     """How many of a file's first messages are in the log from where its import was begun."""
-    waiting = iter(rows)
+    levels_ms = store.config.delay_levels_ms
+    waiting = (_compared(_as_stored(row, levels_ms)) for row in rows)
     row, count = next(waiting, None), 0
     for stored in _messages_from(store, began):
         if row is not None and _is_copy(stored, row):
@@ -147,23 +156,33 @@ def _messages_from(store: DefaultMessageStore, phy_offset: int) -> Iterator[Mess
                     yield message
 
 
-def _is_copy(stored: MessageExt, row: Message) -> bool:
-    """Tell whether a message is what the put of a row has stored."""
-    if len(stored.body) != len(row.body):
+def _as_stored(row: Message, levels_ms: Sequence[int]) -> Message:
+    """What a put of a row stores: a delayed message waits elsewhere."""
+    # a row that is refused is not stored at all
+    with suppress(MessageIllegalError):
+        level = requested_delay_level(row)
+        if level > 0:
+            return park(row, level, levels_ms)
+    return row
+
+
+def _is_copy(stored: MessageExt, row: dict[str, Any]) -> bool:
+    """Tell whether a message is what the put of a row, from `_compared`, has stored."""
+    if len(stored.body) != len(row["body"]):
         return False
-    fields: dict[str, Any] = {
-        "topic": stored.topic,
-        "body": bytes(stored.body),
-        "properties": stored.properties,
-        "queue_id": stored.queue_id,
-        "flag": stored.flag,
-        "sys_flag": stored.sys_flag,
-        "reconsume_times": stored.reconsume_times,
-        "prepared_transaction_offset": stored.prepared_transaction_offset,
-        "born_timestamp_ms": stored.born_timestamp_ms if row.born_timestamp_ms else None,
-        "born_host": stored.born_host if row.born_host else None,
-    }
-    return _compared(message_of(fields)) == _compared(row)
+    message = Message(
+        stored.topic,
+        bytes(stored.body),
+        properties=stored.properties,
+        queue_id=stored.queue_id,
+        flag=stored.flag,
+        sys_flag=stored.sys_flag,
+        reconsume_times=stored.reconsume_times,
+        prepared_transaction_offset=stored.prepared_transaction_offset,
+        born_timestamp_ms=stored.born_timestamp_ms if row["born_timestamp_ms"] else 0,
+        born_host=stored.born_host if row["born_host"] else None,
+    )
+    return _compared(message) == row
 
 
 def _compared(message: Message) -> dict[str, Any]:
@@ -174,4 +193,7 @@ def _compared(message: Message) -> dict[str, Any]:
         if name not in _GIVEN_ANEW
     }
     found["sys_flag"] &= ~SysFlag.HOSTS_V6
+    # one address has several spellings; what is none is refused
+    with suppress(MessageIllegalError):
+        found["born_host"] = found["born_host"] and encode_host(found["born_host"])
     return found

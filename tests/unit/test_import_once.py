@@ -112,6 +112,67 @@ def test_what_an_import_has_put_is_known_again(golden_store, tmp_path, golden, f
         assert put
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"born_host": "[2001:DB8:0::1]:9"},
+        {"born_host": "[::ffff:1.2.3.4]:9"},
+        {"born_host": "1.2.3.4:0080"},
+        {"properties": {"DELAY": "99"}},
+        {"properties": {"DELAY": "2", "REAL_TOPIC": "U", "REAL_QID": "3"}},
+    ],
+)
+def test_what_a_put_spells_otherwise_than_the_file_is_known_again(tmp_path, fields):
+    source = tmp_path / "in.jsonl"
+    source.write_text(json.dumps({"topic": "T", "body": "a"} | fields) + "\n")
+    with rmqcore.open_store(tmp_path / "new", deliver_delayed=True) as store:
+        put_in_part(store, source, 1)
+        report = import_once(store, source)
+        assert (report.messages, report.already) == (0, 1)
+
+
+def put_in_part(store, source, count):
+    """Leave behind what a kill behind so many messages of a file leaves."""
+    with ImportRecord(store.path) as record:
+        record.note({digests_of([source])[0]: store.max_phy_offset})
+    for message in list(messages_in(source))[:count]:
+        store.put_message(message)
+
+
+def test_a_file_that_was_begun_comes_first_whatever_it_is_called(tmp_path):
+    """What another file has of the same messages is not taken for its rest."""
+    (tmp_path / "in").mkdir()
+    begun, other = tmp_path / "in" / "b.jsonl", tmp_path / "in" / "a.jsonl"
+    begun.write_text("".join(f'{{"topic": "T", "body": "{body}"}}\n' for body in "123"))
+    other.write_text('{"topic": "T", "body": "2"}\n')
+    with rmqcore.open_store(tmp_path / "new") as store:
+        put_in_part(store, begun, 1)
+        import_once(store, tmp_path / "in")
+        assert [message.body for message in store.messages()] == [b"1", b"2", b"3", b"2"]
+
+
+def test_an_import_goes_on_in_a_log_that_ends_before_where_it_began(tmp_path):
+    """As a repair may leave it: where it goes on is noted, and what comes there is known again."""
+    source = tmp_path / "in.jsonl"
+    source.write_text("".join(f'{{"topic": "T", "body": "{body}"}}\n' for body in "123"))
+    digest = digests_of([source])[0]
+
+    class FailingStore(DyingStore):
+        def put_message(self, message):
+            if self.left == 0:
+                raise OSError
+            self.left -= 1
+            return self.store.put_message(message)
+
+    with rmqcore.open_store(tmp_path / "new") as store:
+        with ImportRecord(store.path) as record:
+            record.note({digest: 50})
+        with pytest.raises(OSError):
+            import_once(FailingStore(store, 2), source)
+        assert import_once(store, source).already == 2
+        assert [message.body for message in store.messages()] == [b"1", b"2", b"3"]
+
+
 def test_a_part_without_messages_is_not_taken_for_one_that_was_imported(tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
