@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
-from weakref import WeakSet, ref
+from weakref import ref
 
 from rmqcore.errors import NO_ROOM, CorruptStoreError, DiskFullError, StoreClosedError
 from rmqcore.native.base._mapped import Descriptor, MappedRegion, reserve, zero_range
@@ -84,7 +84,8 @@ class OpenFiles:
             log and the index files that fast reads keep mapped (``kept_max``).
     """
 
-    _of_all_stores: ClassVar[WeakSet[OpenFiles]] = WeakSet()
+    #: no WeakSet: one that another thread adds to cannot be iterated over
+    _of_all_stores: ClassVar[dict[ref[OpenFiles], None]] = {}
     _allowed: ClassVar[dict[str, int]] = {}
     #: upper bounds of how many are open: an opening adds one, a closing subtracts none; near the
     #: limit all are counted anew
@@ -109,7 +110,7 @@ class OpenFiles:
         #: that the least used are closed
         self.tight: frozenset[str] = frozenset()
         OpenFiles._allowed = allowed
-        OpenFiles._of_all_stores.add(self)
+        OpenFiles._of_all_stores[ref(self, OpenFiles._forget_store)] = None
 
     def opened(self, file: MappedFile, kind: str) -> None:
         """Note that a file has just opened its ``_handle`` or ``_region``.
@@ -132,6 +133,10 @@ class OpenFiles:
         for held in self._open.values():
             held.pop(file, None)
 
+    @staticmethod
+    def _forget_store(store: ref[OpenFiles]) -> None:
+        OpenFiles._of_all_stores.pop(store, None)
+
     def _let_go_first(self, kind: str) -> None:
         """Close the least recently used one; `KeyError` when none is open."""
         first, _ = self._open[kind].popitem(last=False)
@@ -140,7 +145,7 @@ class OpenFiles:
 
     def _share(self, kind: str) -> None:
         """Close what all stores hold open above their bound, of the store with the most first."""
-        stores = list(OpenFiles._of_all_stores)
+        stores = [store for one in list(OpenFiles._of_all_stores) if (store := one())]
         total = sum(len(store._open[kind]) for store in stores)
         allowed = OpenFiles._allowed[kind]
         if 2 * total > allowed:

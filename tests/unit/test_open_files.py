@@ -208,3 +208,23 @@ def test_the_bound_holds_for_all_that_maps(tmp_path):
         for service in store.parts.upkeep.services:
             store.parts.upkeep.runner.stop(service)
         assert len([name for name in mappings(path) if name.isdigit()]) <= 8 + 2
+
+
+def test_a_store_may_be_opened_while_all_are_counted(files, monkeypatch):
+    """As by another thread, between any two steps."""
+    for file in files[:3]:
+        file.read_bytes(0, 1)
+    others, before = [], sys.gettrace()
+
+    def opens_another(*_):
+        others.append(OpenFiles())
+        return opens_another
+
+    monkeypatch.setattr(mapped_file, "_descriptors_allowed", lambda: 1)
+    sys.settrace(opens_another)
+    try:
+        OpenFiles()
+        files[3].read_bytes(0, 1)
+    finally:
+        sys.settrace(before)
+    assert len(others) > 10
