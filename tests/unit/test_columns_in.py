@@ -298,6 +298,7 @@ def row_of(column, value, kind=None):
         ("born_host", "10.1.1.1:70000", None, "numeric address"),
         ("born_host", "10.1.1.1", None, "numeric address"),
         ("born_host", "[" + "1" * 90 + "]:1", None, "numeric address"),
+        ("born_host", "10.1.1.1\0x:1", None, "numeric address"),
         ("born_host", "", None, "numeric address"),
         ("born_timestamp", 2**62, pa.timestamp("s", "UTC"), "out of range"),
     ],

@@ -283,13 +283,14 @@ cdef class ColumnEncoder(TableRows):
         for item in range(self.strip.first_pair[row], self.strip.stop_pair[row]):
             if text_at(source.first, item, &name) != VALUE or text_at(
                 source.second, item, &value
-            ) != VALUE or <int64_t>name.size + value.size + 2 > end - at:
-                # less room than was measured, or one that is not written
-                if self.is_given(row, &name):
-                    continue
+            ) != VALUE:
                 return NULL
-            if not self.is_given(row, &name):
-                at = put_pair(at, <const char*>name.at, name.size, &value)
+            if self.is_given(row, &name):
+                continue
+            if <int64_t>name.size + value.size + 2 > end - at:
+                # less room than was measured
+                return NULL
+            at = put_pair(at, <const char*>name.at, name.size, &value)
         return at
 
     cdef uint8_t* put_keys(self, int32_t row, uint8_t* at) noexcept nogil:

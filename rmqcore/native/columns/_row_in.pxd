@@ -1,7 +1,7 @@
 # One row of a table on its way to become a record. Inlined where it is used. No objects, no
 # exceptions, no GIL.
 from libc.stdint cimport int32_t, int64_t, uint8_t
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memchr, memcmp, memcpy
 
 from rmqcore.native.format._bytes cimport copy_text, store_i32
 from rmqcore.native.format._layout cimport HOST_V4_SIZE, HOST_V6_SIZE
@@ -160,6 +160,9 @@ cdef inline int32_t parse_host(const Slice* text, uint8_t* into) noexcept nogil:
                 break
     memcpy(address, text.at + start, stop - start)
     address[stop - start] = 0
+    if memchr(address, 0, stop - start) != NULL:
+        # behind which no more would be looked at
+        return 0
     if port > 65535 or inet_pton(AF_INET6 if start else AF_INET, address, into) != 1:
         return 0
     size = 16 if start else 4
