@@ -239,15 +239,16 @@ def _put(store: DefaultMessageStore, records: StagedRecords, piece: bytes) -> in
         PutMessageError: the store refuses.
     """
     fans_out = store.config.enable_lmq and store.config.enable_multi_dispatch
+    # the flush behind the last piece is for all of them
     if not (fans_out and records.names_light_queues):
-        # the flush behind the last piece is for all of them
         result = store.put_records(piece, records.queues, durability="page_cache")
         if not result.ok:
             raise PutMessageError(result.status, result.reason)
         return result.row_count
     count = 0
     for record in records_in(piece):
-        receipt = store.put_message(decode_record(record, check_crc=False))
+        message = decode_record(record, check_crc=False)
+        receipt = store.parts.column_writing.put_record(message, durability="page_cache")
         if not receipt.ok:
             raise PutMessageError(receipt.status, receipt.reason)
         count += 1

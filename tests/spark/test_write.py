@@ -569,5 +569,27 @@ def test_messages_of_light_queues_are_put_one_by_one(store_path):
         assert bodies_in(store, "%LMQ%a", 0) == [b"1", b"3"]
 
 
+def test_a_copy_into_a_store_with_light_queues_is_delayed_no_more(store_path):
+    """Neither what was delivered already, nor what still waits, in the place where it does."""
+    from rmqcore.spark.log_owner import append_staged
+
+    config = load_config(None, enable_lmq=True, enable_multi_dispatch=True)
+    waiting = {"DELAY": "3", "REAL_TOPIC": "T", "REAL_QID": "1"}
+    columns = {
+        "topic": ["T", "T", "SCHEDULE_TOPIC_XXXX"],
+        "queue_id": [1, 1, 2],
+        "body": ["a", "b", "c"],
+        "properties": pairs({"INNER_MULTI_DISPATCH": "%LMQ%a"}, {"DELAY": "3"}, waiting),
+    }
+    path = store_path / "spark" / "staging-test" / "0.rows"
+    files = [stage(path, columns, config=config, copy=True)]
+    with rmqcore.open_shared(store_path, config=config, deliver_delayed=True) as store:
+        assert append_staged(str(store_path), config, "job", 0, files) == 3
+        assert bodies_in(store, "T", 1) == [b"a", b"b"]
+        assert bodies_in(store, "%LMQ%a", 0) == [b"a"]
+        (found,) = store.messages("SCHEDULE_TOPIC_XXXX", 2)
+        assert found.properties == waiting
+
+
 def bodies_in(store, topic, queue_id):
     return [bytes(message.body) for message in store.messages(topic, queue_id)]

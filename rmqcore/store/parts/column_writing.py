@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from rmqcore.services.event_loop import running_loop
 from rmqcore.status import Durability, DurabilityName
+from rmqcore.store.parts.batches import as_message
 
 if TYPE_CHECKING:
-    from rmqcore.message import PutMessageResult
+    from rmqcore.message import MessageExt, PutMessageResult
     from rmqcore.native.log._tail import LogTail
     from rmqcore.store.parts.column_puts import ColumnPuts
     from rmqcore.store.parts.confirmation import Confirmation
@@ -116,6 +117,23 @@ class ColumnWriting:
         put_wait = self._confirmation.put_wait(durability)
         done = self._puts().put_records(records, queues)
         return done.result(done.receipt and self._confirmation.confirmed(done.receipt, put_wait))
+
+    def put_record(
+        self, record: MessageExt, *, durability: Durability | DurabilityName | None = None
+    ) -> PutMessageResult:
+        """Store one record that another process has made, as it is, with its numbers in light queues.
+
+        Args:
+            record: it may ask for a delay: it is a copy, and nothing delays it.
+            durability: as in `put_columns`.
+
+        Raises:
+            MessageIllegalError: it breaks a limit; nothing was stored.
+        """
+        self._handle.check_open()
+        put_wait = self._confirmation.put_wait(durability)
+        receipt = self._append(self._tail.put_message, as_message(record))
+        return self._confirmation.confirmed(receipt, put_wait) if receipt.ok else receipt
 
     def _puts(self) -> ColumnPuts:
         from rmqcore.store.parts.column_puts import ColumnPuts  # noqa: PLC0415 - for tables only
