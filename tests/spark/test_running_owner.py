@@ -206,6 +206,15 @@ def test_a_file_elsewhere_is_neither_appended_nor_removed(store_path, staged, tm
     assert kept.exists()
 
 
+@pytest.mark.parametrize("name", ["../../kept", "/kept", "", "a\0"])
+def test_a_ledger_elsewhere_is_neither_read_nor_written(store_path, staged, name):
+    with open_shared(store_path) as owner:
+        with pytest.raises(StoreError, match="no name of a series"):
+            owner.call_by_name("append_staged", name, 0, listed(store_path, staged))
+        assert owner.max_queue_offset("T", 0) == 0
+    assert all(Path(file.path).exists() for file in staged)
+
+
 def test_a_store_whose_owner_takes_nothing_is_refused(store_path, staged):
     with open_store(store_path):
         with pytest.raises(StoreLockedError):

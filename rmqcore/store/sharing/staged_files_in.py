@@ -32,8 +32,11 @@ def append_listed(store: DefaultMessageStore, name: str, number: int, files: lis
     """As `append_staged`, of files that another process has named.
 
     Raises:
-        StoreError: a file lies elsewhere: what has been appended is removed.
+        StoreError: a file lies elsewhere: what has been appended is removed; or the ledger of that
+            name would.
     """
+    if not name or "/" in name or "\0" in name:
+        raise StoreError(f"{name!r}: no name of a series of appends, which is one of a file")
     return append_staged(store, name, number, _named(staging_root(store.path), files))
 
 
