@@ -290,9 +290,9 @@ class Broker:
             loop.call_soon_threadsafe(parts.arrived_in, queues)
 
         self._stop_listening = store.on_arrival(arrived)
-        store.topics.persist()
         store.consumer_offsets.begin()
-        store.consumer_offsets.persist()
+        for table in (store.topics, store.consumer_offsets):
+            await self._persist(partial(asyncio.to_thread, table.persist))
         self._tasks = [loop.create_task(_restarted(work)) for work in self._work(parts)]
         await self._take_appends(store, parts)
         await self._registration.start()

@@ -1,6 +1,8 @@
 """A slave becomes the master: nothing is passed over of what takes the place of what is lost."""
 
 import asyncio
+import errno
+import os
 import shutil
 
 import pytest
@@ -14,6 +16,7 @@ from rmqcore.broker import Broker
 from rmqcore.broker.pop.receipts import REVIVE_QUEUES
 from rmqcore.broker.state.groups import REVIVE_GROUP
 from rmqcore.client import MessageQueue
+from rmqcore.files import config_file
 from rmqcore.remoting import PortTakenError, RequestCode, ResponseCode
 from rmqcore.scan.cluster import Access, Cluster, QueueRange
 from rmqcore.scan.cluster.pulls import RangePull
@@ -199,3 +202,28 @@ def test_a_slave_does_not_say_that_what_its_master_has_handed_out_is_done_with(l
             await slave.stop()
 
     lives(handed_out_by_the_master)
+
+
+def test_a_full_disk_keeps_no_broker_from_starting_behind_a_crash(lives, monkeypatch):
+    full = []
+
+    def write(path, raw, really=config_file._write):
+        if full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        really(path, raw)
+
+    monkeypatch.setattr(config_file, "_write", write)
+
+    async def as_a_slave(broker, peer):
+        await send_many(peer, 3, queues=1)
+        await commit(peer, 3)
+        becomes_a_slave(broker)
+
+    async def as_the_master(broker, peer):
+        full.clear()
+        assert broker.managers.offsets.resets.ends == {("CG", "T", 0): 3}
+        assert (await peer.pull("T", offset=2)).code == ResponseCode.SUCCESS
+
+    lives(as_a_slave)
+    full.append(True)
+    lives(as_the_master)

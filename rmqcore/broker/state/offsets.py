@@ -65,9 +65,6 @@ class Offsets:
                 may lie behind it already.
             may_be_shorter: whether the log may have been longer when the groups read it; it may
                 also where a broker has not ended in order before the store was opened last.
-
-        Raises:
-            OSError: it may be shorter, and where the queues end cannot be written.
         """
         table, resets = self._store.consumer_offsets, self.resets
         resets.bring_back(lambda key: table.get(key[1], key[0], key[2]) is not None)
@@ -95,9 +92,8 @@ class Offsets:
         try:
             resets.persist_ends()
         except OSError:
-            if may_be_shorter:
-                raise
-            logger.exception("that a broker serves cannot be written, and is tried again")
+            # on a full disk consumers have to go on, so that something can be deleted
+            logger.exception("where queues end cannot be written, and is tried again")
         for topic, group, queue_id, offset in read:
             end = ends[topic, queue_id]
             if offset > end:

@@ -121,7 +121,7 @@ class ColumnWriting:
     def put_record(
         self, record: MessageExt, *, durability: Durability | DurabilityName | None = None
     ) -> PutMessageResult:
-        """Store one record that another process has made, as it is, with its numbers in light queues.
+        """Store a record that another process has made, as it is, with its numbers in light queues.
 
         Args:
             record: it may ask for a delay: it is a copy, and nothing delays it.
