@@ -328,8 +328,9 @@ class Broker:
             # a slave that becomes the master, or a crash, may have lost what groups have read
             promoted = store.topics.follows and parts.offsets.resets.was_serving is None
             may_be_shorter = promoted or not report.clean_shutdown
-            parts.offsets.bring_back(report.end_offset, may_be_shorter=may_be_shorter)
-            parts.pop_order.bring_back(store.max_queue_offset)
+            end_of = parts.offsets.ends_at(report.end_offset)
+            parts.offsets.bring_back(end_of, may_be_shorter=may_be_shorter)
+            parts.pop_order.bring_back(end_of)
         parts.checkpoints.load()
         parts.pop_order.forget_done(parts.store.consumer_offsets.get)
         parts.transactions.load()

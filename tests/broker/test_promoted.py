@@ -175,9 +175,15 @@ def test_an_offset_ends_where_its_queue_did_before_delayed_messages_came(lives):
         await send_many(peer, 2, queues=1)
         opened_at = broker.store.max_phy_offset
         await send_many(peer, 2, queues=1)
+        await pop(peer, queue_id=0, order="true")
         await commit(peer, 4)
-        broker.managers.offsets.bring_back(opened_at, may_be_shorter=False)
+        offsets, order = broker.managers.offsets, broker.managers.pop_order
+        end_of = offsets.ends_at(opened_at)
+        offsets.bring_back(end_of, may_be_shorter=False)
         assert broker.store.consumer_offsets.get("T", "CG", 0) == 2
+        assert order.due_ms(("T", "CG", 0), None, 4) > 0
+        order.bring_back(end_of)
+        assert order.due_ms(("T", "CG", 0), None, 4) == 0
 
     lives(scene)
 

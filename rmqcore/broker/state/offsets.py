@@ -53,7 +53,28 @@ class Offsets:
         #: until when nobody counts again whether there is room, by the monotonic clock
         self._full_until_s = 0.0
 
-    def bring_back(self, log_end: int, *, may_be_shorter: bool) -> None:
+    def ends_at(self, log_end: int) -> Callable[[str, int], int]:
+        """Where queues ended, by topic and queue id, when the log did.
+
+        Args:
+            log_end: physical offset where the log ended when the store was opened; delayed messages
+                may lie behind it already.
+        """
+        store, behind, seen = self._store, dict[tuple[str, int], int](), log_end
+
+        def end_of(topic: str, queue_id: int) -> int:
+            nonlocal seen
+            # first, so that the log has all that is counted here
+            most, stop = store.max_queue_offset(topic, queue_id), store.max_phy_offset
+            if seen < stop:
+                for message in store.messages(start=seen, stop=stop):
+                    behind.setdefault((message.topic, message.queue_id), message.queue_offset)
+                seen = stop
+            return min(most, behind.get((topic, queue_id), most))
+
+        return end_of
+
+    def bring_back(self, end_of: Callable[[str, int], int], *, may_be_shorter: bool) -> None:
         """Set offsets beyond the end of their queue to that end; before anything is served.
 
         A power cut takes records that were read and not on the disk yet, and a slave that becomes
@@ -61,8 +82,7 @@ class Offsets:
         messages, which the group would pass over; so would its clients, who know where they were.
 
         Args:
-            log_end: physical offset where the log ended when the store was opened; delayed messages
-                may lie behind it already.
+            end_of: see `ends_at`.
             may_be_shorter: whether the log may have been longer when the groups read it; it may
                 also where a broker has not ended in order before the store was opened last.
         """
@@ -73,13 +93,7 @@ class Offsets:
             for topic, group in table.pairs()
             for queue_id, offset in table.queues(topic, group).items()
         ]
-        ends = {
-            queue: self._store.max_queue_offset(*queue)
-            for queue in {(topic, queue_id) for topic, _, queue_id, _ in read}
-        }
-        for message in self._store.messages(start=log_end, stop=self._store.max_phy_offset):
-            queue = (message.topic, message.queue_id)
-            ends[queue] = min(message.queue_offset, ends.get(queue, message.queue_offset))
+        ends = {queue: end_of(*queue) for queue in {(each[0], each[2]) for each in read}}
         may_be_shorter |= resets.was_serving is True
         resets.begin()
         if may_be_shorter:
