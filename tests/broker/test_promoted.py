@@ -124,6 +124,24 @@ def test_a_crash_is_known_to_the_next_broker_that_serves(with_broker, tmp_path, 
     with_broker(scenario)
 
 
+def test_a_group_that_is_to_begin_where_another_is_begins_there(lives):
+    async def as_a_slave(broker, peer):
+        await send_many(peer, 3, queues=1)
+        await commit(peer, 3)
+        becomes_a_slave(broker)
+
+    async def as_the_master(broker, peer):
+        await send_many(peer, 6, queues=1)
+        await peer.pull("T", offset=7, group="OTHER", sysFlag=COMMITS, commitOffset=7)
+        fields = {"srcGroup": "OTHER", "destGroup": "CG", "topic": "T"}
+        cloned = await peer.ask(RequestCode.CLONE_GROUP_OFFSET, fields)
+        assert cloned.code == ResponseCode.SUCCESS
+        answer = await peer.pull("T", offset=7, sysFlag=COMMITS, commitOffset=7)
+        assert answer.code == ResponseCode.SUCCESS
+
+    lives(as_a_slave, as_the_master)
+
+
 def test_a_group_that_was_deleted_and_made_again_begins_where_it_wants(lives):
     async def as_a_slave(broker, peer):
         await send_many(peer, 3, queues=1)

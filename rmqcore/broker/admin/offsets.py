@@ -143,4 +143,5 @@ class AdminOffsets:
         for topic in sorted(t for t, g in table.pairs() if g == source and given in ("", t)):
             for queue_id, offset in table.queues(topic, source).items():
                 self._offsets.commit(target, topic, queue_id, offset)
+                self._offsets.resets.forget((target, topic, queue_id))
         return success()
