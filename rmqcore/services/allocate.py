@@ -13,6 +13,7 @@ from rmqcore.files.mapped_file import MappedFile
 from rmqcore.files.mapped_file_queue import OFFSET_MAX
 from rmqcore.native.base._lock import ReentrantLock
 from rmqcore.services.service import Service
+from rmqcore.world import sync_directory
 
 _log = logging.getLogger("rmqcore")
 _HOUR_S: Final = 3600.0
@@ -171,8 +172,16 @@ class AllocateMappedFileService(Service):
         """Remove files that were made and not used."""
         with self._making.within():
             self._wanted.clear()
-            # the newest first: a kill in between leaves no hole in front of one
-            for offset in sorted(self._ready, reverse=True):
-                if offset > self._newest:
-                    self._ready[offset].destroy()
+            # the newest first, and gone before the next: neither a kill nor a power cut in between
+            # leaves a hole in front of one
+            unused = sorted((at for at in self._ready if at > self._newest), reverse=True)
+            for number, offset in enumerate(unused):
+                file = self._ready[offset]
+                try:
+                    if number:
+                        sync_directory(file.path.parent)
+                except OSError as error:
+                    _log.warning("%s stays, empty, as well as those before it: %s", file, error)
+                    break
+                file.destroy()
             self._ready.clear()

@@ -4,6 +4,7 @@ import threading
 
 import pytest
 from patience import until
+from syncs import watched
 
 from rmqcore.errors import DiskFullError, StoreNotWritableError
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
@@ -64,6 +65,20 @@ def test_a_kill_while_unused_files_are_removed_leaves_no_hole(service, monkeypat
     until(service.path_of(2 * SIZE).exists, "the file after the next")
     assert service.stop()
     assert removed == [2 * SIZE, SIZE]
+
+
+def test_a_power_cut_while_unused_files_are_removed_leaves_no_hole(service):
+    service.start()
+    service.ready_file(service.path_of(0), 0)
+    until(service.path_of(2 * SIZE).exists, "the file after the next")
+    left = []
+
+    def note(_call, _fd):
+        left.append(sorted(int(path.name) for path in service.path_of(0).parent.iterdir()))
+
+    with watched(note):
+        service.stop()
+    assert left == [[0, SIZE]]
 
 
 @pytest.mark.logic
