@@ -114,6 +114,8 @@ class _Run:
         self._masters = Masters(self._cluster, plan)
         self._workload.on_ok = self._confirmed
         self._begin_s = 0.0
+        #: servers that somebody starts; an operator leaves such a one to the other
+        self._starting: set[Server] = set()
         #: whether faults have ended, and whether nobody starts anything any more
         self._is_healed = self._is_over = False
 
@@ -351,8 +353,9 @@ class _Run:
                 self._note("topic deleted")
 
     async def _start(self, server: Server) -> None:
-        if self._is_over:
+        if self._is_over or server in self._starting:
             return
+        self._starting.add(server)
         try:
             await self._masters.rejoin(server)
             await server.start()
@@ -365,6 +368,8 @@ class _Run:
                 server.kill()
                 return
             self._report.broken.append(Broken("starts", f"{server.name}: {error!r}"))
+        finally:
+            self._starting.discard(server)
 
     async def _kill(self, befalls: Befalls) -> None:
         server = self._process(befalls.whom)
