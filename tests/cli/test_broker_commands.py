@@ -147,7 +147,10 @@ def test_groups_are_followed_and_reset(remote, topic):
     (row,) = remote(*words).json
     assert (row["consumer_offset"], row["broker_offset"], row["lag"]) == (2, 3, 1)
     every = remote("admin", "consumerProgress", "--json").json
-    assert {"group": group, "topics": 1, "consumers": 0, "lag": 1} in every
+    (found,) = [row for row in every if row["group"] == group]
+    # its retry topic is one more when its client had time to commit there
+    assert found.pop("topics") in (1, 2)
+    assert found == {"group": group, "consumers": 0, "lag": 1}
     unknown = remote("admin", "consumerProgress", "-g", group + "x")
     assert (unknown.exit_code, unknown.stdout) == (ExitCode.STORE, "")
     assert f"consumer group {group}x; did you mean {group}?" in unknown.stderr
