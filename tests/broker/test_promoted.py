@@ -33,13 +33,21 @@ def becomes_a_slave(broker):
     broker.managers.offsets.resets.follow()
 
 
+def a_slave(sent, committed):
+    """The life of a slave that has so many messages, of which its group has read so many."""
+
+    async def life(broker, peer):
+        await send_many(peer, sent, queues=1)
+        await commit(peer, committed)
+        becomes_a_slave(broker)
+
+    return life
+
+
 def test_who_has_read_what_only_the_old_master_had_passes_over_nothing_of_the_new_one(
     lives, tmp_path
 ):
-    async def as_a_slave(broker, peer):
-        await send_many(peer, 3, queues=1)
-        await commit(peer, 3)
-        becomes_a_slave(broker)
+    as_a_slave = a_slave(3, 3)
 
     async def as_the_master(broker, peer):
         await send_many(peer, 6, queues=1)
@@ -69,10 +77,7 @@ def test_who_has_read_what_only_the_old_master_had_passes_over_nothing_of_the_ne
 
 
 def test_who_has_read_what_is_lost_goes_on_at_what_was_not_consumed_before_it(lives):
-    async def as_a_slave(broker, peer):
-        await send_many(peer, 6, queues=1)
-        await commit(peer, 2)
-        becomes_a_slave(broker)
+    as_a_slave = a_slave(6, 2)
 
     async def as_the_master(broker, peer):
         await send_many(peer, 6, queues=1)
@@ -85,10 +90,7 @@ def test_who_has_read_what_is_lost_goes_on_at_what_was_not_consumed_before_it(li
 
 
 def test_a_master_that_was_a_slave_once_takes_over_a_log_once(lives):
-    async def as_a_slave(broker, peer):
-        await send_many(peer, 3, queues=1)
-        await commit(peer, 3)
-        becomes_a_slave(broker)
+    as_a_slave = a_slave(3, 3)
 
     async def as_the_master(broker, peer):
         assert broker.managers.offsets.resets.ends["CG", "T", 0] == 3
@@ -125,10 +127,7 @@ def test_a_crash_is_known_to_the_next_broker_that_serves(with_broker, tmp_path, 
 
 
 def test_a_group_that_is_to_begin_where_another_is_begins_there(lives):
-    async def as_a_slave(broker, peer):
-        await send_many(peer, 3, queues=1)
-        await commit(peer, 3)
-        becomes_a_slave(broker)
+    as_a_slave = a_slave(3, 3)
 
     async def as_the_master(broker, peer):
         await send_many(peer, 6, queues=1)
@@ -143,10 +142,7 @@ def test_a_group_that_is_to_begin_where_another_is_begins_there(lives):
 
 
 def test_a_group_that_was_deleted_and_made_again_begins_where_it_wants(lives):
-    async def as_a_slave(broker, peer):
-        await send_many(peer, 3, queues=1)
-        await commit(peer, 3)
-        becomes_a_slave(broker)
+    as_a_slave = a_slave(3, 3)
 
     async def as_the_master(broker, peer):
         await send_many(peer, 6, queues=1)
@@ -163,10 +159,7 @@ def test_a_group_that_was_deleted_and_made_again_begins_where_it_wants(lives):
 
 @pytest.mark.parametrize("first", ["marks", "range"])
 def test_a_scan_by_a_group_begins_anywhere_behind_what_is_lost(lives, first):
-    async def as_a_slave(broker, peer):
-        await send_many(peer, 3, queues=1)
-        await commit(peer, 3)
-        becomes_a_slave(broker)
+    as_a_slave = a_slave(3, 3)
 
     async def as_the_master(broker, peer):
         await send_many(peer, 9, queues=1)
@@ -238,10 +231,7 @@ def test_a_full_disk_keeps_no_broker_from_starting_behind_a_crash(lives, monkeyp
 
     monkeypatch.setattr(config_file, "_write", write)
 
-    async def as_a_slave(broker, peer):
-        await send_many(peer, 3, queues=1)
-        await commit(peer, 3)
-        becomes_a_slave(broker)
+    as_a_slave = a_slave(3, 3)
 
     async def as_the_master(broker, peer):
         full.clear()

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from staged_rows import stage
+from staged_rows import stage, three_files
 
 import rmqcore
 from rmqcore import open_shared, open_store
@@ -38,18 +38,7 @@ ROWS = 600
 
 @pytest.fixture
 def staged(store_path):
-    return [
-        stage(
-            store_path / "spark" / "staging-test" / f"{part}.rows",
-            {
-                "body": [f"{part}-{number}" * 50 for number in range(200)],
-                "queue_id": [number % 2 for number in range(200)],
-                "unique_key": [f"{part:08X}{number:024X}" for number in range(200)],
-            },
-            piece_size=50_000,
-        )
-        for part in range(3)
-    ]
+    return three_files(store_path)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from staged_rows import pairs, stage
+from staged_rows import pairs, stage, three_files
 
 import rmqcore
 from rmqcore import open_shared, open_store
@@ -179,19 +179,7 @@ def test_a_row_that_breaks_a_limit_fails_before_anything_is_appended(spark, numb
 
 @pytest.fixture
 def staged(store_path):
-    """Three staged files of 200 messages for two queues, two pieces each."""
-    return [
-        stage(
-            store_path / "spark" / "staging-test" / f"{part}.rows",
-            {
-                "body": [f"{part}-{number}" * 50 for number in range(200)],
-                "queue_id": [number % 2 for number in range(200)],
-                "unique_key": [f"{part:08X}{number:024X}" for number in range(200)],
-            },
-            piece_size=50_000,
-        )
-        for part in range(3)
-    ]
+    return three_files(store_path)
 
 
 def test_a_commit_that_is_repeated_appends_nothing(store_path, staged):
