@@ -47,8 +47,6 @@ _BATCH: Final = 32 * 1024
 #: A master that sends only smaller frames for this long may have sent all that it had, and sends
 #: what is put meanwhile.
 _GROWS_S: Final = 3.0
-#: A master that has nothing this many bytes ahead, nor after twice that time, has sent nearly all.
-_AHEAD: Final = 1 << 20
 
 
 class ReadLog(Protocol):
@@ -302,7 +300,7 @@ class _Growth:
 
     def __init__(self, address: str, start: int) -> None:
         self._address = address
-        self._goal: int | None = None
+        self._goal = OFFSET_MAX
         self._since: float | None = None
         self._from = start
 
@@ -313,20 +311,24 @@ class _Growth:
             end: where it ends.
             size: its bytes.
         """
-        if self._goal is not None:
-            return end >= self._goal
+        if end >= self._goal:
+            return True
         now = monotonic_s()
         if self._since is not None and size < _BATCH:
             if now - self._since < _GROWS_S:
                 return False
-            ahead = end + max(_AHEAD, 2 * (end - self._from))
-            more = False
-            # RocketMQ closes the connection of who says to be ahead of it
-            with suppress(ConnectionError):
-                more = await _sends(self._address, ahead)
-            if not more:
-                self._goal = ahead
+            # as much as it takes twice that time to put: what is put more and more slowly is asked
+            # for again, nearer
+            ahead = end + 2 * (end - self._from)
+            if not await self._goes_beyond(ahead):
+                self._goal = min(self._goal, ahead)
         self._since, self._from = now, end
+        return False
+
+    async def _goes_beyond(self, offset: int) -> bool:
+        # RocketMQ closes the connection of who says to be ahead of it
+        with suppress(ConnectionError):
+            return await _sends(self._address, offset)
         return False
 
 

@@ -454,6 +454,12 @@ class Scenario:
         with open_store(path, config=config) as store:
             await fetch(store.followed_log, address)
         await self.start(who)
+        # what the slave told of the master's life before stands until it has compared again
+        await until_async(self._goes_on, "the slave follows the master that was led back")
+
+    async def _goes_on(self):
+        told = (await self.status("slave")).get("haClientRuntimeInfo")
+        return told is not None and "problem" not in told
 
     # ---- in the end
 

@@ -26,7 +26,6 @@ def test_a_fetch_of_small_frames_comes_to_the_end(tmp_path, monkeypatch, hangs_u
     RocketMQ hangs up on who says to have more than it has.
     """
     monkeypatch.setattr(resync, "_GROWS_S", 0)
-    monkeypatch.setattr(resync, "_AHEAD", 4096)
     sends = resync._sends
 
     async def asked(address, offset):
@@ -47,7 +46,6 @@ def test_a_fetch_of_small_frames_comes_to_the_end(tmp_path, monkeypatch, hangs_u
 
 def test_a_fetch_from_a_master_that_never_rests_ends(tmp_path, monkeypatch):
     monkeypatch.setattr(resync, "_GROWS_S", 0.1)
-    monkeypatch.setattr(resync, "_AHEAD", 4096)
 
     async def scenario(master, slave):
         async def put():
@@ -66,3 +64,28 @@ def test_a_fetch_from_a_master_that_never_rests_ends(tmp_path, monkeypatch):
         asyncio.run(scenario(master, slave))
         log = log_bytes(slave)
         assert log == log_bytes(master)[: len(log)]
+
+
+@pytest.mark.parametrize("slower_s", [0, 0.2])
+def test_a_fetch_from_a_master_that_grows_slowly_ends_in_seconds(monkeypatch, slower_s):
+    """300 bytes twice a second, or later and later: a MiB of them takes half an hour."""
+    now, end, pause_s = 0.0, 300, 0.5
+
+    async def sends(_address, offset):
+        nonlocal now
+        if offset > end:
+            now += resync.QUIET_S
+        return offset < end
+
+    async def fetched():
+        nonlocal now, end, pause_s
+        growth = resync._Growth("127.0.0.1:1", 0)
+        while not await growth.is_all(end, 300):
+            now += pause_s
+            end += 300
+            pause_s += slower_s
+
+    monkeypatch.setattr(resync, "monotonic_s", lambda: now)
+    monkeypatch.setattr(resync, "_sends", sends)
+    asyncio.run(fetched())
+    assert now < 60
