@@ -5,8 +5,9 @@ pings or settings) is libnghttp2's; here messages are cut out of streams, and bo
 knows ngh2: `Call` is all that a method gets.
 
 Bounds, each a field of `Http2Settings`: streams at a time, bytes of headers, of one message, of all
-messages of a connection that are not whole, of answers that the peer does not take; silence. A peer
-that breaks one loses the stream, or where it is the connection's, the connection.
+messages of a connection that are not whole, of answers that the peer does not take, of both all
+connections together; silence. A peer that breaks one loses the stream, or where it is the
+connection's, the connection.
 
 Source: https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md
 """
@@ -25,7 +26,7 @@ from ngh2 import Configuration, Connection, NGH2Error, Role, events
 
 from rmqcore.proxy.calls import Answer, Call, Methods
 from rmqcore.proxy.grpc_status import CallFailedError, GrpcStatus
-from rmqcore.proxy.unfinished import Unfinished
+from rmqcore.proxy.shared_bound import SharedBound
 from rmqcore.remoting.first_bytes import OtherProtocol
 
 logger = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ _RATE: Final = (2_000, 400)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Http2Settings:
-    """The bounds of a connection, and one of all together.
+    """The bounds of a connection, and of all together.
 
     Attributes:
         stream_max: calls at a time.
@@ -63,6 +64,8 @@ class Http2Settings:
             that keep the most lose their calls.
         queued_size_max: bytes of answers that the peer's windows keep here, above which new calls
             are refused.
+        queued_total_max: the same of all connections of a service together; beyond it those that
+            keep the most are closed, and what they were given comes again as the group allows.
         write_high_size: bytes that wait in the socket's buffer, from which on nothing is read.
         idle_timeout_s: without a byte from the peer it is closed; 0 for never.
         request_timeout_s: for a call's one message to become whole.
@@ -74,6 +77,7 @@ class Http2Settings:
     unfinished_size_max: int = 64 * 1024 * 1024
     unfinished_total_max: int = 256 * 1024 * 1024
     queued_size_max: int = 32 * 1024 * 1024
+    queued_total_max: int = 256 * 1024 * 1024
     write_high_size: int = 1024 * 1024
     idle_timeout_s: float = 120.0
     request_timeout_s: float = 30.0
@@ -87,14 +91,16 @@ class Http2Connection(OtherProtocol):
 
     Attributes:
         peer: `host:port`.
-        unfinished_size: bytes of its messages that are not whole yet.
+        unfinished: its messages that are not whole yet, in bytes.
+        unread: its answers that the peer does not take, in bytes.
     """
 
     def __init__(
         self,
         methods: Methods,
         settings: Http2Settings,
-        unfinished: Unfinished,
+        unfinished: SharedBound,
+        unread: SharedBound,
         on_close: Callable[[OtherProtocol], None] | None = None,
     ) -> None:
         """Make the protocol of a connection that an event loop opens.
@@ -102,7 +108,8 @@ class Http2Connection(OtherProtocol):
         Args:
             methods: by path.
             settings: the bounds.
-            unfinished: what all connections keep together.
+            unfinished: what all connections keep of messages that are not whole.
+            unread: what they keep of answers.
             on_close: called when the connection is gone.
         """
         self.peer = ""
@@ -121,8 +128,8 @@ class Http2Connection(OtherProtocol):
         )
         self._calls: dict[int, Call] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self.unfinished_size = 0
-        self._unfinished = unfinished
+        self.unfinished = unfinished.share(self._give_up_unfinished)
+        self.unread = unread.share(self._give_up_unread)
         self._write_paused = False
         self._in_turn = False
         self._flush_planned = False
@@ -145,7 +152,6 @@ class Http2Connection(OtherProtocol):
         """Start: see asyncio.Protocol."""
         self._transport = cast("asyncio.Transport", transport)
         self.peer = _address(transport.get_extra_info("peername"))
-        self._unfinished.join(self)
         settings = self._settings
         self._transport.set_write_buffer_limits(high=settings.write_high_size)
         self._http2.initiate_connection(
@@ -199,7 +205,8 @@ class Http2Connection(OtherProtocol):
             self._timer.cancel()
         for call in list(self._calls.values()):
             self._drop(call)
-        self._unfinished.leave(self)
+        self.unfinished.close()
+        self.unread.close()
         if not self._gone.done():
             self._gone.set_result(None)
         if self._on_close is not None:
@@ -272,12 +279,12 @@ class Http2Connection(OtherProtocol):
     def _keep(self, call: Call, data: bytes) -> None:
         """Keep what is no whole message yet."""
         call.chunks += data
-        self._count(len(data))
+        self.unfinished.add(len(data))
         if len(call.chunks) >= _PREFIX.size:
             size = self._size_of(call.chunks)
             if not call.method.streams_in and len(call.chunks) > _PREFIX.size + size:
                 raise CallFailedError(GrpcStatus.INTERNAL, "the call has to carry one message")
-        if self.unfinished_size > self._settings.unfinished_size_max:
+        if self.unfinished.size > self._settings.unfinished_size_max:
             reason = "too many large messages at a time in one connection"
             raise CallFailedError(GrpcStatus.RESOURCE_EXHAUSTED, reason)
 
@@ -289,17 +296,13 @@ class Http2Connection(OtherProtocol):
                 break
             call.messages.append(bytes(call.chunks[_PREFIX.size : end]))
             del call.chunks[:end]
-            self._count(-_PREFIX.size)
+            self.unfinished.add(-_PREFIX.size)
 
     def consumed(self, size: int) -> None:
         """Note that a streamed message is not kept here any more."""
-        self._count(-size)
+        self.unfinished.add(-size)
 
-    def _count(self, size: int) -> None:
-        self.unfinished_size += size
-        self._unfinished.count(size)
-
-    def give_up_unfinished(self) -> None:
+    def _give_up_unfinished(self) -> None:
         """End the calls whose message is not whole: all connections together keep too much."""
         reason = "too many large messages at a time; this connection has the most"
         for call in [each for each in self._calls.values() if each.chunks]:
@@ -404,12 +407,12 @@ class Http2Connection(OtherProtocol):
         """Forget a call: it is answered, or nobody waits for that any more."""
         self._calls.pop(call.stream_id, None)
         self._release(call)
-        self._count(-sum(map(len, call.messages)))
+        self.unfinished.add(-sum(map(len, call.messages)))
         call.close()
 
     def _release(self, call: Call) -> None:
         """Keep no more what is no whole message yet."""
-        self._count(-len(call.chunks))
+        self.unfinished.add(-len(call.chunks))
         call.chunks = bytearray()
 
     def _plan_flush(self) -> None:
@@ -432,9 +435,16 @@ class Http2Connection(OtherProtocol):
         except NGH2Error:  # nothing can be said any more
             transport.close()
             return
+        self.unread.add(self._http2.queued_body_size() - self.unread.size)
         if not (self._http2.want_read or self._http2.want_write):
             # the peer has broken a rule of the connection, and was told so
             transport.close()
+
+    def _give_up_unread(self) -> None:
+        """Close the connection: all together read too little, this one the least."""
+        logger.warning("%r: closed, for it left %d bytes unread", self, self.unread.size)
+        self.abort()
+        self.unread.close()
 
     # ---- ending -----------------------------------------------------------------------------
 

@@ -29,8 +29,8 @@ from rmqcore.proxy.popped import messages_of
 from rmqcore.proxy.producing import ProducerCalls
 from rmqcore.proxy.renewal import Renewals
 from rmqcore.proxy.routes import RouteCalls
+from rmqcore.proxy.shared_bound import SharedBound
 from rmqcore.proxy.transaction_id import TransactionId
-from rmqcore.proxy.unfinished import Unfinished
 from rmqcore.remoting import Account, RemotingCommand, RequestRefusedError
 from rmqcore.remoting.first_bytes import OtherProtocol
 from rmqcore.remoting.permissions import may_end_transaction
@@ -59,7 +59,8 @@ class Service:
     ) -> None:
         self._callers = Callers(accounts)
         self._settings = settings or Http2Settings()
-        self._unfinished = Unfinished(self._settings.unfinished_total_max)
+        self._unfinished = SharedBound(self._settings.unfinished_total_max)
+        self._unread = SharedBound(self._settings.queued_total_max)
         self.renewals = Renewals(cluster)
         self.clients = Clients(cluster, self._client_has_gone)
         self._consuming = ConsumerCalls(cluster, self.renewals, self.clients.note)
@@ -189,7 +190,9 @@ class Service:
         self, on_close: Callable[[OtherProtocol], None] | None = None
     ) -> Http2Connection:
         """The protocol of a connection that begins as HTTP/2 does."""
-        return Http2Connection(self.methods, self._settings, self._unfinished, on_close)
+        return Http2Connection(
+            self.methods, self._settings, self._unfinished, self._unread, on_close
+        )
 
     async def start(self) -> None:
         """Begin what goes on in the background."""

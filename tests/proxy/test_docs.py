@@ -40,4 +40,6 @@ def test_the_bounds_are_the_settings():
     unfinished = f"{settings.unfinished_size_max >> 20} MiB in all; each "
     assert f"{unfinished}{settings.request_timeout_s:.0f} s |" in PAGE
     assert f"does not take | {settings.queued_size_max >> 20} MiB |" in PAGE
+    for kept in (settings.unfinished_total_max, settings.queued_total_max):
+        assert f"of all connections together | {kept >> 20} MiB |" in PAGE
     assert f"| silence | {settings.idle_timeout_s:.0f} s |" in PAGE

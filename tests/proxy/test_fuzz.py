@@ -112,7 +112,7 @@ def test_any_bytes_of_a_connection_are_answered_or_end_it(rng):
             connection.connection_lost(None)
             while connection._tasks:
                 await asyncio.wait(connection._tasks)
-            assert connection.unfinished_size == 0
+            assert connection.unfinished.size == 0
             assert connection._calls == {}
 
     asyncio.run(main())

@@ -12,7 +12,7 @@ from proxy.wire import Ended, Wire
 
 from rmqcore.proxy import GrpcServer, Http2Settings, LocalBroker, Service
 from rmqcore.proxy.grpc_status import GrpcStatus
-from rmqcore.proxy.messages import SERVICE, v2_class
+from rmqcore.proxy.messages import SERVICE, MessageType, v2_class
 
 pytestmark = pytest.mark.engine
 
@@ -181,7 +181,7 @@ def test_messages_that_do_not_become_whole_have_a_bound_together_and_an_end():
         assert statuses[-1] == GrpcStatus.RESOURCE_EXHAUSTED
         assert set(statuses[:4]) == {GrpcStatus.DEADLINE_EXCEEDED}
         (connection,) = served.server._server._others
-        assert connection.unfinished_size == 0
+        assert connection.unfinished.size == 0
 
     run(scenario, unfinished_size_max=220_000, request_timeout_s=0.2)
 
@@ -211,9 +211,36 @@ def test_beyond_what_all_may_keep_those_with_the_most_lose_it():
         # what a connection kept is free when it goes
         for wire in hostile:
             await wire.close()
-        await until_async(lambda: served.service._unfinished._size == 0, "nothing is kept")
+        await until_async(lambda: served.service._unfinished.size == 0, "nothing is kept")
 
     run(scenario, unfinished_total_max=100_000)
+
+
+def test_beyond_what_all_may_leave_unread_those_with_the_most_are_closed(with_grpc):
+    """They pull, and give no window for what they get."""
+
+    async def scenario(served, honest):
+        for _ in range(6):
+            await honest.send("T", bytes(40_000), message_group="g", message_type=MessageType.FIFO)
+        ids = (each for each in range(4) if served.broker.store.max_queue_offset("T", each) == 6)
+        broker = {"name": served.broker.config.broker_name}
+        where = {"topic": {"name": "T"}, "id": next(ids), "broker": broker}
+        pull = {"group": {"name": "G"}, "message_queue": where, "offset": 0, "batch_size": 32}
+        hostile = [await served.connect(window_size=0) for _ in range(4)]
+        for number, wire in enumerate(hostile, 1):
+            for _ in range(number):
+                wire.begin("PullMessage", v2_class("PullMessageRequest")(**pull))
+        async with asyncio.timeout(TIMEOUT_S):
+            await hostile[-1].lost
+        assert not hostile[0].lost.done()
+        answers = await honest.calls("PullMessage", **pull)
+        assert len([each for each in answers if each.HasField("message")]) == 6
+        # what a connection kept is free when it goes
+        for wire in hostile:
+            await wire.close()
+        await until_async(lambda: served.service._unread.size == 0, "nothing is kept")
+
+    with_grpc(scenario, settings=Http2Settings(queued_total_max=2_000_000))
 
 
 @pytest.mark.parametrize(
@@ -255,7 +282,7 @@ def test_telemetry_that_is_no_command_ends_with_a_status_and_keeps_nothing():
             await stream.end()
         assert ended.value.status == GrpcStatus.INVALID_ARGUMENT
         (connection,) = served.server._server._others
-        await stream.until(lambda: connection.unfinished_size == 0)
+        await stream.until(lambda: connection.unfinished.size == 0)
 
     run(scenario)
 

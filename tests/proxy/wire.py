@@ -10,6 +10,7 @@ from patience import TIMEOUT_S
 from rmqcore.proxy.messages import SERVICE, v2_class
 
 _PREFIX = struct.Struct(">?I")
+_INITIAL_WINDOW_SIZE = 4
 _CLIENTS = itertools.count(1)
 
 
@@ -76,17 +77,18 @@ class Stream:
 class Wire(asyncio.Protocol):
     """One connection of a client."""
 
-    def __init__(self, client_id=None, headers=()):
+    def __init__(self, client_id=None, headers=(), window_size=None):
         self.client_id = client_id or f"client-{next(_CLIENTS)}"
         self.more = tuple(headers)
+        self.settings = {} if window_size is None else {_INITIAL_WINDOW_SIZE: window_size}
         self.http2 = Connection(Role.CLIENT)
         self.streams = {}
         self.lost = asyncio.get_running_loop().create_future()
 
     @classmethod
-    async def connect(cls, port, client_id=None, headers=(), tls=None):
+    async def connect(cls, port, client_id=None, headers=(), tls=None, window_size=None):
         _, wire = await asyncio.get_running_loop().create_connection(
-            lambda: cls(client_id, headers),
+            lambda: cls(client_id, headers, window_size),
             "127.0.0.1",
             port,
             ssl=tls,
@@ -96,7 +98,7 @@ class Wire(asyncio.Protocol):
 
     def connection_made(self, transport):
         self.transport = transport
-        self.http2.initiate_connection()
+        self.http2.initiate_connection(self.settings)
         self.flush()
 
     def data_received(self, data):

@@ -1,0 +1,100 @@
+"""`SharedBound`: what all connections keep together of one kind, and its bound."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+#: Down to this part of the bound is given up, so that it is not looked for at every byte.
+_LEFT: Final = 7 / 8
+
+
+class SharedBound:
+    """Used from one event loop.
+
+    Beyond the bound the connections that keep the most give it up, so that who keeps little loses
+    nothing for what others keep.
+    """
+
+    def __init__(self, size_max: int) -> None:
+        """Make one that nothing is kept of.
+
+        Args:
+            size_max: bytes of all connections together.
+        """
+        self._size_max = size_max
+        self._size = 0
+        self._shares: set[Share] = set()
+        self._planned = False
+
+    @property
+    def size(self) -> int:
+        """Bytes that all connections keep."""
+        return self._size
+
+    def share(self, give_up: Callable[[], None]) -> Share:
+        """Open a connection's share.
+
+        Args:
+            give_up: called, in a turn of the loop of its own, when the connection is one of those
+                that keep too much; it has to count down what it gives up.
+        """
+        share = Share(self._count, self._shares.discard, give_up)
+        self._shares.add(share)
+        return share
+
+    def _count(self, size: int) -> None:
+        self._size += size
+        if self._size > self._size_max and not self._planned:
+            self._planned = True
+            # not in the middle of what the connection does with them
+            asyncio.get_running_loop().call_soon(self._give_up)
+
+    def _give_up(self) -> None:
+        self._planned = False
+        if self._size <= self._size_max:
+            return
+        for share in sorted(self._shares, key=lambda each: each.size, reverse=True):
+            if self._size <= self._size_max * _LEFT:
+                break
+            share.give_up()
+
+
+class Share:
+    """What one connection keeps.
+
+    Attributes:
+        size: bytes.
+        give_up: ends what is kept.
+    """
+
+    def __init__(
+        self,
+        count: Callable[[int], None],
+        leave: Callable[[Share], None],
+        give_up: Callable[[], None],
+    ) -> None:
+        """Open it: see `SharedBound.share`."""
+        self.size = 0
+        self.give_up = give_up
+        self._count, self._leave = count, leave
+
+    def add(self, size: int) -> None:
+        """Note bytes that are kept, below 0 bytes that are not any more."""
+        self.size += size
+        self._count(size)
+
+    def close(self) -> None:
+        """Keep nothing any more: the connection is gone, and what it notes counts for nobody."""
+        self.add(-self.size)
+        self._leave(self)
+        self._count, self.give_up = _count_for_nobody, _give_up_nothing
+
+
+def _count_for_nobody(_size: int) -> None:
+    pass
+
+
+def _give_up_nothing() -> None:
+    pass
