@@ -69,7 +69,17 @@ class Ledger:
         self.files = [StagedFile(**file) for file in found.get("files", ())]
 
     def begin(self, number: int, start: int, files: list[StagedFile], row_count: int = 0) -> None:
-        """Note that the rows behind the first ``row_count`` are appended from ``start`` on."""
+        """Note that the rows behind the first ``row_count`` are appended from ``start`` on.
+
+        Args:
+            number: of the append, larger than that of the one before.
+            start: physical offset from which on its rows may be in the log.
+            files: what is appended, in the order of its rows.
+            row_count: rows of these files, from the first one on, that are in the log already.
+
+        Raises:
+            OSError: it cannot be written; the log has nothing of the append yet.
+        """
         self.number, self.start, self.files, self.row_count = number, start, files, row_count
         self.is_appending = True
         self._save_appending()
@@ -130,7 +140,17 @@ def appending(root: Path) -> list[Ledger]:
 
 
 def forget_done(root: Path, prefix: str, age_s: float) -> None:
-    """Forget the series with this beginning of a name that ended so long ago."""
+    """Forget the series with this beginning of a name that ended so long ago.
+
+    Args:
+        root: from `staging_root`.
+        prefix: `ANONYMOUS` or `JOB`.
+        age_s: seconds since the series' last append ended; younger ones are kept.
+
+    Raises:
+        OSError: a file cannot be looked at or removed.
+        StoreError: a file of a series cannot be read.
+    """
     for path in root.glob(f"{prefix}*{_DONE}"):
         if wall_clock_ms() / 1000 - path.stat().st_mtime > age_s:
             Ledger(root, path.name.removesuffix(_DONE)).forget()

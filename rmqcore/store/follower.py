@@ -167,7 +167,12 @@ class Follower:
             self._show(queue)
 
     def catch_up_queue(self, topic: str, queue_id: int) -> None:
-        """Catch up with one queue."""
+        """Catch up with one queue; see `CatchesUp.catch_up_queue`.
+
+        Raises:
+            StoreClosedError: the store is closed.
+            CorruptStoreError: the files are none that a writer leaves.
+        """
         self._check_open()
         with self._following.within():
             if not self._settled:
@@ -182,7 +187,7 @@ class Follower:
 
     @steady
     def is_level(self, topic: str, queue_id: int) -> bool:
-        """False: another process may have put something."""
+        """False, since another process may have put something; see `CatchesUp.is_level`."""
         return False
 
     def catch_up_log(self) -> None:

@@ -165,5 +165,10 @@ def _keeping(_store: object, messages: Iterator[MessageExt]) -> Iterator[Message
 
 
 def broker_conf(config: StoreConfig, path: Path) -> str:
-    """The ``broker.conf`` lines with which RocketMQ opens a store."""
+    """The ``broker.conf`` lines with which RocketMQ opens a store.
+
+    Args:
+        config: of the store.
+        path: of its directory; it is written absolute.
+    """
     return to_broker_conf(config, path=path.resolve())

@@ -40,6 +40,13 @@ def finished(writer: StagedWriter) -> StagedFile:
 def pieces_behind(files: list[StagedFile], first: int) -> Iterator[tuple[StagedRecords, bytes]]:
     """The records of several files behind the first ``first``, each piece with its file.
 
+    Args:
+        files: in the order of their rows.
+        first: rows to pass over; more than there are leaves nothing.
+
+    Yields:
+        a file's records, and the bytes of some that follow one another.
+
     Raises:
         StoreError: a file is not what its task left.
     """

@@ -93,7 +93,12 @@ class Arrivals:
 
     @contextmanager
     def waking(self, sleeper: Sleeper | AsyncSleeper, topics: Iterable[str]) -> Iterator[None]:
-        """Wake somebody whenever one of some topics has messages, as long as the block runs."""
+        """Wake somebody whenever one of some topics has messages, as long as the block runs.
+
+        Args:
+            sleeper: whose `wake` is called, from the thread that dispatches.
+            topics: by name; one that has no messages yet counts from its first on.
+        """
         self._begin()
         self._sleepers[sleeper] = frozenset(topics)
         try:

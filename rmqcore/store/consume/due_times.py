@@ -24,7 +24,13 @@ class DueTimes:
         self._order: list[int] = []
 
     def add(self, due_ms: int, queue: int, offset: int) -> None:
-        """Look at a message of a queue at a time, or a little later."""
+        """Look at a message of a queue at a time, or a little later.
+
+        Args:
+            due_ms: Unix milliseconds; it is looked at up to 16 ms later.
+            queue: number of the queue, as leases count them.
+            offset: queue offset of the message.
+        """
         number = due_ms >> _SLOT_BITS
         slot = self._slots.get(number)
         if slot is None:

@@ -92,7 +92,12 @@ class LeaseQueue:
         return offset in self._open
 
     def is_held(self, offset: int, attempt: int) -> bool:
-        """Tell whether somebody has a message under this attempt."""
+        """Tell whether somebody has a message under this attempt.
+
+        Args:
+            offset: queue offset.
+            attempt: how often it was handed out before; 0 the first time.
+        """
         value = self._open.get(offset)
         return value is not None and value & HOLDER_MAX > 0 and _times(value) == attempt + 1
 
@@ -123,6 +128,14 @@ class LeaseQueue:
 
         A due time of 0 makes them ready at once. Those between `position` and the first are
         done with.
+
+        Args:
+            offset: queue offset of the first one.
+            count: how many follow one another; 1 or more.
+            due_ms: Unix milliseconds at which they come again when nobody acknowledges them.
+            holder: number of who gets them, up to `HOLDER_MAX`; 0 for nobody.
+            times: how often they were handed out, this time included; what is above `TIMES_MAX`
+                counts as it.
         """
         value = due_ms << _TIMES_BITS | min(times, TIMES_MAX)
         value = value << _HOLDER_BITS | holder
@@ -147,7 +160,12 @@ class LeaseQueue:
         return self._open.pop(offset, None) is not None
 
     def done_with(self, offset: int, count: int) -> None:
-        """Be done with messages that follow one another, were they handed out or not."""
+        """Be done with messages that follow one another, were they handed out or not.
+
+        Args:
+            offset: queue offset of the first one.
+            count: how many follow one another.
+        """
         span = range(offset, offset + count)
         for each in span if count <= len(self._open) else [n for n in self._open if n in span]:
             self.done(each)
@@ -173,7 +191,12 @@ class LeaseQueue:
         return None
 
     def fit(self, least: int, most: int) -> None:
-        """Be done with what the queue no longer has, and with what it has not yet."""
+        """Be done with what the queue no longer has, and with what it has not yet.
+
+        Args:
+            least: queue offset of the first message that the queue still has.
+            most: queue offset behind its last message.
+        """
         gone = [offset for offset in self._open if not least <= offset < most]
         for offset in gone:
             self.done(offset)

@@ -115,6 +115,17 @@ class LeaseRequest:
     ) -> LeaseRequest:
         """Check the arguments of a call.
 
+        Args:
+            group: whose consumers share the messages.
+            subscriptions: topic -> expression; one topic or more.
+            holder: who gets them; empty for this process's nameless one.
+            max_messages: at most this many; 1 or more.
+            lease_ms: for how long, milliseconds.
+            max_reconsume_times: how often a message comes again before it is a dead letter.
+            by_priority: queues with higher ids first, always.
+            drop_expired: acknowledge what has expired in place of handing it out.
+            call: name under which another process asks, so that it can ask again; empty for none.
+
         Raises:
             ArgumentError: one is not what it should be.
             MessageIllegalError: the group or a topic is no legal name.
@@ -177,7 +188,13 @@ class LeaseResult:
         self.dead: list[tuple[LeaseQueue, LeasedItem, Lease]] = []
 
     def add(self, queue: LeaseQueue, item: LeasedItem, lease: Lease) -> None:
-        """Take a message that is leased."""
+        """Take a message that is leased.
+
+        Args:
+            queue: where it lies.
+            item: the message, or what is known of one that cannot be read.
+            lease: under which it is handed out.
+        """
         if isinstance(item, Damaged):
             self.dead.append((queue, item, lease))
             return

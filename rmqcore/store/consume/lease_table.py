@@ -65,7 +65,7 @@ class LeasedStore(Protocol):
         tags: str | None = None,
         max_scanned: int | None = None,
     ) -> GetMessageResult:
-        """Messages of one queue from an offset on, and where to go on."""
+        """Messages of one queue from an offset on; see `MessageStore.get_message`."""
 
     def flush(self) -> int:
         """Write everything put so far to the disk."""
@@ -73,16 +73,16 @@ class LeasedStore(Protocol):
     def put_message(
         self, message: Message, *, durability: Durability | None = None
     ) -> PutMessageResult:
-        """Store a message; failures that are not the message's are statuses."""
+        """Store a message; see `MessageStore.put_message`."""
 
     def min_queue_offset(self, topic: str, queue_id: int) -> int:
-        """Smallest offset of a queue; 0 when it is unknown."""
+        """Smallest offset of a queue; 0 when it is unknown. See `MessageStore.min_queue_offset`."""
 
     def deleted_below(self, topic: str) -> int:
         """Physical offset below which records are of a topic of this name that was deleted."""
 
     def max_queue_offset(self, topic: str, queue_id: int) -> int:
-        """Offset behind the last message of a queue; 0 when it is unknown."""
+        """Offset behind a queue's last message; see `MessageStore.max_queue_offset`."""
 
     def queues(self) -> list[tuple[str, int]]:
         """(topic, queue id) of every queue."""
@@ -237,6 +237,10 @@ class LeaseTable:
     def hand_out(self, entries: Sequence[Entry], call: str) -> None:
         """Write down what is leased, and which call of another process gets it, if one does.
 
+        Args:
+            entries: of the journal: a `Leased` for each run of messages, others as they come.
+            call: name of the other process's call; empty when it is this process's own.
+
         Raises:
             OSError: it cannot be written.
         """
@@ -257,8 +261,15 @@ class LeaseTable:
     def undo_lease(self, call: str, holder: int) -> list[str]:
         """Free what a call was given whose answer was lost: it counts as not handed out.
 
+        Args:
+            call: name of the call; one that is not known frees nothing.
+            holder: number of who was given it; what has another holder by now stays leased.
+
         Returns:
             the topic of each message.
+
+        Raises:
+            OSError: it cannot be written.
         """
         freed = []
         for number, first, count, times, _ in self._handed.pop(call, ()):
@@ -371,6 +382,11 @@ class LeaseTable:
     def follow_set(self, topic: str | None, group: str | None, queue_id: int | None) -> None:
         """Begin anew, in the journal and on the disk, where offsets have been set.
 
+        Args:
+            topic: whose offsets were set; None for every one.
+            group: which group's; None for every one.
+            queue_id: which queue's; None for all of them.
+
         Raises:
             OSError: it cannot be written.
         """
@@ -418,7 +434,13 @@ class LeaseTable:
     def in_turn(
         self, group: str, topics: tuple[str, ...], by_priority: bool
     ) -> Sequence[LeaseQueue]:
-        """The queues of a group, in the order in which they are asked now."""
+        """The queues of a group, in the order in which they are asked now.
+
+        Args:
+            group: who asks.
+            topics: by name, each once; the group's retry topic comes with them.
+            by_priority: queues with higher ids first, always; else all take turns.
+        """
         self._find_new_queues()
         route = self._routes.get((group, topics, by_priority))
         if route is None:
@@ -437,7 +459,12 @@ class LeaseTable:
         return asked
 
     def keys_of(self, group: str, topics: Iterable[str]) -> list[tuple[str, int]]:
-        """(topic, queue id) of each queue of a group's topics and of its retry topic, sorted."""
+        """(topic, queue id) of each queue of a group's topics and of its retry topic, sorted.
+
+        Args:
+            group: whose retry topic belongs to it.
+            topics: by name; one without queues adds none.
+        """
         self._find_new_queues()
         wanted = {RETRY_PREFIX + group, *topics}
         return sorted(key for key in self._known if key[0] in wanted)
@@ -462,7 +489,18 @@ class LeaseTable:
                 queue.give_free(offset)
 
     def set(self, queue: LeaseQueue, offset: int, due_ms: int, holder: int) -> None:
-        """Let an open message come again at another time; 0 is at once."""
+        """Let an open message come again at another time; 0 is at once.
+
+        Args:
+            queue: of the message.
+            offset: queue offset of one that is open.
+            due_ms: Unix milliseconds at which it comes again.
+            holder: number of who has it until then; 0 for nobody.
+
+        Raises:
+            KeyError: the message is not open.
+            OSError: it cannot be written.
+        """
         times = queue.times(offset)
         self.write((Leased(queue.number, offset, 1, due_ms, holder, times),))
         if due_ms:

@@ -581,7 +581,7 @@ class Leases:
             return count
 
     def follow_set(self, topic: str | None, group: str | None, queue_id: int | None) -> None:
-        """Begin anew where somebody has set or removed offsets; None is any.
+        """Begin anew where somebody has set or removed offsets; see `LeaseTable.follow_set`.
 
         At once, and on the disk: whatever becomes of ``consumerOffset.json``, it does not stand
         against the journal.

@@ -24,7 +24,14 @@ def first_retry_level(reconsume_times: int) -> int:
 
 
 def retry_ms(item: MessageExt | Damaged, lease: Lease, levels_ms: Sequence[int]) -> int:
-    """How long the next try waits, milliseconds, where no delayed messages are delivered."""
+    """How long the next try waits, milliseconds, where no delayed messages are delivered.
+
+    Args:
+        item: what was handed out; of what cannot be read nobody knows earlier tries.
+        lease: under which it was; its attempts count.
+        levels_ms: milliseconds of each delay level, the first one first; the last one holds for all
+            above.
+    """
     before = 0 if isinstance(item, Damaged) else item.reconsume_times
     level = first_retry_level(before + lease.attempt)
     return levels_ms[min(level, len(levels_ms)) - 1]
@@ -71,7 +78,14 @@ def sent_again(
 
 
 def damaged_letter(topic: str, item: Damaged, lease: Lease, body_max: int | None) -> Message:
-    """What is put into a dead-letter topic for a message that cannot be read."""
+    """What is put into a dead-letter topic for a message that cannot be read.
+
+    Args:
+        topic: the group's dead-letter topic.
+        item: what is left of the message, and why it cannot be read.
+        lease: under which it was handed out; says where it lies.
+        body_max: bytes of the body that are kept; None for all.
+    """
     properties = {
         "RETRY_TOPIC": lease.topic,
         "DAMAGED": item.reason[:_REASON_MAX],

@@ -51,7 +51,19 @@ def listed(messages: object) -> list[Message]:
 def encoded_batch(
     messages: list[Message], topic: str | None, queue_id: int
 ) -> tuple[bytes, str | None, int]:
-    """A list of messages as a batch body, with the queue that they share."""
+    """A list of messages as a batch body, with the queue that they share.
+
+    Args:
+        messages: one or more, all of one queue; none delayed, none of a transaction.
+        topic: theirs, once more, or None.
+        queue_id: where they go; 0 leaves it to the first message.
+
+    Returns:
+        the batch's body, the topic and the queue id.
+
+    Raises:
+        MessageIllegalError: there is none, or one that cannot be put with the others.
+    """
     if not messages:
         raise MessageIllegalError("a batch has one message or more")
     if not shares_queue(messages):

@@ -48,7 +48,13 @@ class Appended:
         return self._result.row_count
 
     def add(self, receipt: PutMessageResult, appender: RecordAppender, queues: Queues) -> None:
-        """Note a piece that was appended."""
+        """Note a piece that was appended.
+
+        Args:
+            receipt: of the piece.
+            appender: which has just appended it, and knows the queue offsets.
+            queues: (topic, queue id) by the number that the appender has for it.
+        """
         self.receipt = receipt
         piece = PutColumnsResult(
             row_count=receipt.message_count,
@@ -93,6 +99,12 @@ class ColumnPuts:
         self, table: object, topic: str | None, queue_count: int, *, copy: bool
     ) -> Appended:
         """Append every row of a table, batch by batch; nothing is waited for.
+
+        Args:
+            table: see `MessageStore.put_columns`.
+            topic: of rows without one; None when the table has a column of topics.
+            queue_count: queues of a topic over which rows without a queue id go in turn.
+            copy: keep of rows that were stored before what a copy keeps.
 
         Raises:
             RowIllegalError: a row is no message; nothing of its batch was appended.

@@ -122,7 +122,15 @@ class Confirmation(DiskWait):
     # ---- the waits
 
     def confirmed(self, receipt: PutMessageResult, put_wait: PutWait) -> PutMessageResult:
-        """The receipt of what was appended, when it is where it is waited for."""
+        """The receipt of what was appended, when it is where it is waited for.
+
+        Args:
+            receipt: of a record that is in the log.
+            put_wait: from `put_wait`.
+
+        Returns:
+            the receipt with its durability; its status says when a wait was too long.
+        """
         begun = None
         if put_wait.slaves is not None:
             begun = put_wait.slaves.begin(receipt.phy_offset + receipt.store_size)
@@ -132,7 +140,10 @@ class Confirmation(DiskWait):
     async def confirmed_async(
         self, receipt: PutMessageResult, put_wait: PutWait
     ) -> PutMessageResult:
-        """As `confirmed`, without blocking the event loop."""
+        """As `confirmed`, without blocking the event loop.
+
+        Arguments as those of `confirmed`.
+        """
         begun = None
         if put_wait.slaves is not None:
             begun = put_wait.slaves.begin_async(receipt.phy_offset + receipt.store_size)

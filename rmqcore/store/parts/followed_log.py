@@ -194,7 +194,15 @@ class FollowedLog:
     # ---- what a master sends
 
     def bytes_at(self, phy_offset: int, size: int) -> memoryview | None:
-        """Bytes of the log as they are, at most ``size``, of one file; None: there are none."""
+        """Bytes of the log as they are, at most ``size``, of one file; None: there are none.
+
+        Args:
+            phy_offset: where to begin.
+            size: bytes at most; fewer where the file or the log ends.
+
+        Returns:
+            a view of the file's pages, which holds them mapped.
+        """
         view = self._log.view(phy_offset, size)
         if view is None:
             return None
@@ -233,7 +241,12 @@ class FollowedLog:
         return self._health.why_not_appended()
 
     def has_messages(self, topic: str, behind: int = 0) -> bool:
-        """Tell whether a topic has messages that can be read, behind a physical offset."""
+        """Tell whether a topic has messages that can be read, behind a physical offset.
+
+        Args:
+            topic: by name.
+            behind: physical offset; a topic whose messages all begin before it has none.
+        """
         return self._topics.has_messages(topic, behind)
 
     def deletions(self) -> dict[str, int]:

@@ -159,6 +159,18 @@ class GeneralReads:
         Source: RocketMQ store/DefaultMessageStore.java, getMessage.
         Differs: no more is held back than the caller asked for, a filter looks as far as the caller
             says, and an unknown queue is answered as such and not created.
+
+        Args:
+            topic: of the queue.
+            queue_id: of the queue; one that does not exist is a status.
+            queue_offset: of the first message; one that the queue has not is a status.
+            max_messages: at most this many.
+            max_bytes: of records at most; the first message comes in any case.
+            tags: expression such as ``a || b``; None for all messages.
+            max_scanned: units at most that a filter looks at; None as far as the queue goes.
+
+        Raises:
+            CorruptStoreError: a record or unit that is read is damaged.
         """
         max_messages, max_bytes = min(max_messages, _ALL), min(max_bytes, _ALL)
         queue = self._queues.find(topic, queue_id)
@@ -198,7 +210,10 @@ class GeneralReads:
         tags: str | None,
         max_scanned: int,
     ) -> None:
-        """Read into memory what a get needs, without the interpreter's lock."""
+        """Read into memory what a get needs, without the interpreter's lock.
+
+        Arguments as those of `get_message`.
+        """
         queue = self._queues.find(topic, queue_id)
         if queue is None or queue.unit_size != UNIT_SIZE or self._log.mapped is None:
             return
@@ -347,6 +362,19 @@ class GeneralReads:
         Source: RocketMQ store/DefaultMessageStore.java, queryMessage.
         Differs: topic, key and time are compared with the record's own, and a message that is
             indexed twice is found once.
+
+        Args:
+            topic: as the message has it.
+            key: one of the message's keys, or its unique key.
+            max_messages: at most this many, the newest.
+            begin_ms: first store time, Unix milliseconds.
+            end_ms: last store time, Unix milliseconds; None for no end.
+            page: physical offset before which to look, from the result before; None from the newest
+                on.
+            explain: also say which index files and records were looked at.
+
+        Raises:
+            CorruptStoreError: an index file or a record is damaged.
         """
         begin_ms = min(begin_ms, END_OF_TIME_MS)
         last_ms = END_OF_TIME_MS if end_ms is None else min(end_ms, END_OF_TIME_MS)
@@ -418,6 +446,16 @@ class GeneralReads:
 
         Source: RocketMQ store/queue/ConsumeQueueStore.java, getOffsetInQueueByTime.
         Differs: the whole queue is searched, where RocketMQ searches one of its files.
+
+        Args:
+            topic: of the queue.
+            queue_id: of the queue; one that is unknown answers 0.
+            timestamp_ms: store time, Unix milliseconds.
+            boundary: a value of `BoundaryType`: of several messages of that time the first or the
+                last.
+
+        Raises:
+            ValueError: the boundary is none.
         """
         lower = BoundaryType(boundary) is BoundaryType.LOWER
         queue = self._queues.find(topic, queue_id)

@@ -25,13 +25,13 @@ class QueueReads(Protocol):
         ...
 
     def min_queue_offset(self, topic: str, queue_id: int) -> int:
-        """Number of the oldest message of a queue."""
+        """Number of the oldest message of a queue; see `MessageStore.min_queue_offset`."""
         ...
 
     def get_message(
         self, topic: str, queue_id: int, queue_offset: int, *, max_messages: int = 32
     ) -> GetMessageResult:
-        """Messages of one queue from an offset on."""
+        """Messages of one queue from an offset on; see `MessageStore.get_message`."""
         ...
 
 
@@ -53,7 +53,12 @@ class LogReads(Protocol):
         ...
 
     def next_good(self, offset: int, end: int) -> int:
-        """Physical offset of the first good record behind a damaged place, or the end."""
+        """Physical offset of the first good record behind a damaged place, or the end.
+
+        Args:
+            offset: physical offset of the damaged place.
+            end: physical offset behind the log's last byte, returned when nothing good follows.
+        """
         ...
 
     def behind_blank(self, offset: int) -> int | None:
@@ -66,7 +71,16 @@ class LogReads(Protocol):
 
 
 def checked_bounds(queue_id: object, start: object, stop: object) -> None:
-    """Refuse bounds of an iteration that are none."""
+    """Refuse bounds of an iteration that are none.
+
+    Args:
+        queue_id: a queue's id, or None.
+        start: where to begin, or None.
+        stop: where to end, or None.
+
+    Raises:
+        ArgumentError: one is not None and no whole number of 0 or more.
+    """
     for name, bound in (("queue_id", queue_id), ("start", start), ("stop", stop)):
         if bound is not None:
             whole_number(name, bound)
@@ -80,7 +94,19 @@ def topic_messages(
     stop: int | None,
     on_damage: OnDamage | None,
 ) -> Iterator[MessageExt]:
-    """The messages of a topic, or of one of its queues; see `MessageStore.messages`."""
+    """The messages of a topic, or of one of its queues; see `MessageStore.messages`.
+
+    Args:
+        reads: of the store.
+        topic: by name; an unknown one has no messages.
+        queue_id: None for all queues, one after the other.
+        start: queue offset to begin at; None for the oldest.
+        stop: queue offset to end before; None for all there are.
+        on_damage: called with each damaged place, which is passed over; None raises there.
+
+    Raises:
+        CorruptRecordError: a record is damaged and nobody listens.
+    """
     for name, number in reads.queues():
         if name == topic and queue_id in (None, number):
             yield from _queue_messages(reads, name, number, start, stop, on_damage)
@@ -123,7 +149,17 @@ def _queue_messages(
 def log_messages(
     reads: LogReads, start: int | None, stop: int | None, on_damage: OnDamage | None
 ) -> Iterator[MessageExt]:
-    """The messages of the whole log, in its order; see `MessageStore.messages`."""
+    """The messages of the whole log, in its order; see `MessageStore.messages`.
+
+    Args:
+        reads: of the store.
+        start: physical offset of a record; None for the log's begin.
+        stop: physical offset to end before; None for all there is.
+        on_damage: called with each damaged place, which is passed over; None raises there.
+
+    Raises:
+        CorruptRecordError: a record is damaged and nobody listens.
+    """
     look = reads.message_in_log
     offset = max(start or 0, reads.min_phy_offset)
     end = 0

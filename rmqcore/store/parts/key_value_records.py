@@ -22,7 +22,14 @@ _HEAD: Final = struct.Struct(">qI")
 
 
 def record_of(topic: str, key: bytes, value: bytes | None, expires_ms: int) -> Message:
-    """The record of a change: a value of None deletes."""
+    """The record of a change: a value of None deletes.
+
+    Args:
+        topic: of the table.
+        key: of the entry; its size is checked by the put.
+        value: None deletes the key.
+        expires_ms: Unix milliseconds from which on the entry is gone; 0 for never.
+    """
     head = _HEAD.pack(expires_ms, len(key))
     tags = DELETE if value is None else PUT
     return Message(topic, b"".join((head, key, value or b"")), tags=tags)
@@ -39,6 +46,14 @@ def record_of_call(
     """As `record_of`, for a call that may be made again under its name.
 
     What it deletes is in it, where the caller gets that: the entry in ``taken``.
+
+    Args:
+        topic: of the table.
+        key: of the entry.
+        value: None deletes the key.
+        expires_ms: Unix milliseconds from which on the entry is gone; 0 for never.
+        taken: by key, value and time of what the table has now.
+        call: name of the call; empty for one that nobody repeats.
     """
     if value is None and call:
         value, _ = taken.get(key, (b"", 0))

@@ -39,7 +39,12 @@ class Table:
         self.made: dict[str, list[tuple[int, int]]] = {}
 
     def note(self, call: str, made: Sequence[tuple[int, int]]) -> None:
-        """Remember what a call has put, for when its answer is lost."""
+        """Remember what a call has put, for when its answer is lost.
+
+        Args:
+            call: its name; empty for one that nobody repeats.
+            made: (queue offset, count) of each run of records, in the order of the log.
+        """
         if call and made:
             known = self.made.setdefault(call, [])
             for offset, count in made:
@@ -97,7 +102,16 @@ class Table:
     def range(
         self, first: bytes, last: bytes | None, max_entries: int
     ) -> list[tuple[bytes, bytes]]:
-        """The entries from a key on and before another, by key; 0 ``max_entries`` for all."""
+        """The entries from a key on and before another, by key; 0 ``max_entries`` for all.
+
+        Args:
+            first: the key to begin at, which need not be there.
+            last: the key to end before; None to the end.
+            max_entries: at most this many.
+
+        Returns:
+            (key, value) of each.
+        """
         start = bisect_left(self.keys, first)
         stop = len(self.keys) if last is None else bisect_left(self.keys, last)
         if max_entries:

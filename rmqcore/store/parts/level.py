@@ -89,13 +89,23 @@ class Level:
 
         So who reads one queue and puts into another leaves it to the reput service to dispatch many
         records at a time.
+
+        Args:
+            topic: of the queue.
+            queue_id: of the queue; it need not exist.
+
+        Raises:
+            StoreClosedError: the store is closed.
         """
         handle = self._handle
         if handle.closed or handle.forked or not self.is_level(topic, queue_id):
             self.catch_up_all()
 
     def is_level(self, topic: str, queue_id: int) -> bool:
-        """Tell whether no message of a queue waits; False also where that is not known."""
+        """Tell whether no message of a queue waits; False also where that is not known.
+
+        Arguments as those of `CatchesUp.is_level`.
+        """
         tail = self._writer.tail
         if self._reput.offset >= tail.max_offset:
             return True

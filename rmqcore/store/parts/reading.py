@@ -67,7 +67,12 @@ class CatchesUp(Protocol):
         ...
 
     def catch_up_queue(self, topic: str, queue_id: int) -> None:
-        """Catch up with one queue."""
+        """Catch up with one queue.
+
+        Args:
+            topic: of the queue that will be read.
+            queue_id: its id; the queue may be one that comes with this.
+        """
         ...
 
     def catch_up_log(self) -> None:
@@ -75,7 +80,12 @@ class CatchesUp(Protocol):
         ...
 
     def is_level(self, topic: str, queue_id: int) -> bool:
-        """Tell whether no message of a queue waits; False also where that is not known."""
+        """Tell whether no message of a queue waits; False also where that is not known.
+
+        Args:
+            topic: of the queue.
+            queue_id: of the queue; it need not exist.
+        """
         ...
 
 
@@ -464,7 +474,7 @@ class Reading:
         return self._files.log.message_at(offset)
 
     def next_good(self, offset: int, end: int) -> int:
-        """Physical offset of the first good record behind a damaged place, or the end."""
+        """Physical offset of the first good record behind a damage; see `LogReads.next_good`."""
         behind = offset + 1
         files = [
             file
@@ -495,7 +505,15 @@ class Reading:
 
 
 def queue_names(topic: object, queue_id: object) -> tuple[str, int]:
-    """The names of a queue, checked."""
+    """The names of a queue, checked.
+
+    Args:
+        topic: what a caller gave: a text.
+        queue_id: a whole number of 32 bits.
+
+    Raises:
+        ArgumentError: one of them is not.
+    """
     return text("topic", topic), whole_number("queue_id", queue_id, -(2**31), 2**31 - 1)
 
 

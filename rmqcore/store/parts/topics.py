@@ -201,7 +201,12 @@ class Topics:
     # ---- what a master has deleted
 
     def has_messages(self, topic: str, behind: int = 0) -> bool:
-        """Tell whether a topic has messages that can be read, behind a physical offset."""
+        """Tell whether a topic has messages that can be read, behind a physical offset.
+
+        Args:
+            topic: by name.
+            behind: physical offset; a topic whose messages all begin before it has none.
+        """
         return any(
             queue.min_offset < queue.max_offset and queue.end_phy_offset > behind
             for queue in self._consume_queues.of_topic(topic)

@@ -78,7 +78,7 @@ class Writing:
         *,
         durability: Durability | DurabilityName | None = None,
     ) -> PutMessageResult:
-        """As the store's `put_message`, for other parts."""
+        """As `MessageStore.put_message`, for other parts."""
         return self._putter.put_message(message, durability=durability)
 
     # ---- the general path of one put: checked, appended, waited for
@@ -86,7 +86,17 @@ class Writing:
     def put_generally(
         self, message: Message | MessageExt, durability: Durability | DurabilityName | None
     ) -> PutMessageResult:
-        """Put any message: a delayed one, into a full file, with a durability of its own."""
+        """Put any message: a delayed one, into a full file, with a durability of its own.
+
+        Args:
+            message: as it is; nothing of it is changed.
+            durability: what the receipt waits for; None leaves it to the settings and the message.
+
+        Raises:
+            MessageIllegalError: it is no message that can be stored.
+            ConfigError: that durability cannot be had here.
+            StoreClosedError: the store is closed.
+        """
         ready = self._checked(message)
         put_wait = self._confirmation.put_wait(
             durability, wait_store_msg_ok=ready.wait_store_msg_ok
@@ -174,7 +184,18 @@ class Writing:
         return message
 
     def append(self, put: Callable[..., Any], *what: object) -> PutMessageResult:
-        """Append, rolling to the next file when the current one is full."""
+        """Append, rolling to the next file when the current one is full.
+
+        Args:
+            put: a method of the log's tail; answers with a receipt, or that the file is full.
+            what: its arguments.
+
+        Returns:
+            the receipt; its status says when nothing was appended, and why.
+
+        Raises:
+            StoreClosedError: the store is closed.
+        """
         while True:
             full_at = self._writer.attached_offset
             answer = put(*what)

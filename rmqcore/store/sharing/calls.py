@@ -162,7 +162,12 @@ def _defaults(method: Callable[..., Any]) -> dict[str, object]:
 
 
 def given(method: Callable[..., Any], settings: dict[str, Any]) -> dict[str, Any]:
-    """The arguments by name that are not a method's defaults: only these are sent."""
+    """The arguments by name that are not a method's defaults: only these are sent.
+
+    Args:
+        method: a method of `MessageStore`, whose signature has the defaults.
+        settings: arguments by name.
+    """
     defaults = _defaults(method)
     return {
         name: value
@@ -174,7 +179,15 @@ def given(method: Callable[..., Any], settings: dict[str, Any]) -> dict[str, Any
 
 
 def method_of(store: DefaultMessageStore, method: str) -> Callable[..., Any]:
-    """What the owner calls for a method of `CALLS`."""
+    """What the owner calls for a method of `CALLS`.
+
+    Args:
+        store: the owner's.
+        method: a key of `CALLS`.
+
+    Raises:
+        KeyError: it is none.
+    """
     row = CALLS[method]
     if row.function is not None:
         return partial(row.function, store)
@@ -187,7 +200,15 @@ def method_of(store: DefaultMessageStore, method: str) -> Callable[..., Any]:
 
 
 def coroutine_of(store: DefaultMessageStore, method: str) -> Callable[..., Any]:
-    """What the owner awaits for a method of `CALLS`; the method itself where it is none."""
+    """What the owner awaits for a method of `CALLS`; the method itself where it is none.
+
+    Args:
+        store: the owner's.
+        method: a key of `CALLS`.
+
+    Raises:
+        KeyError: that is no key of `CALLS`.
+    """
     row = CALLS[method]
     if not row.coroutine:
         return method_of(store, method)
@@ -206,6 +227,14 @@ def request_of(
     name: str = "",
 ) -> RemotingCommand:
     """The request for a call.
+
+    Args:
+        method: a key of `CALLS`.
+        args: its arguments by place; `values` says which types can be sent.
+        settings: those by name.
+        again_ms: Unix milliseconds since which an owner that has ended may have stored it; None for
+            not.
+        name: by which a call that threads work on is known when it comes again; empty for none.
 
     Raises:
         ArgumentError: an argument is nothing that a store takes.

@@ -182,7 +182,12 @@ class OwnerChannel:
         return asking
 
     def give_up(self, request: RemotingCommand, waiter: Waiter) -> None:
-        """Tell the owner that nobody waits for an answer any more, without waiting for that."""
+        """Tell the owner that nobody waits for an answer any more, without waiting for that.
+
+        Args:
+            request: what was sent.
+            waiter: who waited for its answer; one that was never sent is passed over.
+        """
         if not waiter.opaque or self.lost:
             return
         fields = {"opaque": str(waiter.opaque)}
@@ -247,6 +252,10 @@ class OwnerChannel:
     def send(self, request: RemotingCommand, waiter: Waiter) -> None:
         """Send a request whose answer the waiter gets; may block while the owner does not read.
 
+        Args:
+            request: its number is set here.
+            waiter: must be given to `drop` afterwards.
+
         Raises:
             ChannelLostError: the owner has gone.
             OwnerTimeoutError: it does not read.
@@ -264,7 +273,16 @@ class OwnerChannel:
             signs_of_life = self._signs_of_life
 
     def send_now(self, request: RemotingCommand, waiter: Waiter) -> bool:
-        """As `send`, if that does not block; False when it would, and nothing was sent."""
+        """As `send`, if that does not block; False when it would, and nothing was sent.
+
+        Args:
+            request: its number is set here.
+            waiter: must be given to `drop` afterwards.
+
+        Raises:
+            ChannelLostError: the owner goes while it is sent.
+            MessageIllegalError: the request is too large; nothing was done.
+        """
         if body_size(request) > _SENT_AT_ONCE_SIZE:
             return False
         with self._sending.within(0.0) as mine:

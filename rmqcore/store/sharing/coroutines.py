@@ -12,7 +12,18 @@ from rmqcore.store.sharing.channel import ChannelLostError, LivenessProbe, Owner
 
 
 async def ask(channel: OwnerChannel, request: RemotingCommand, timeout_s: float) -> RemotingCommand:
-    """As `OwnerChannel.call`, without blocking the event loop."""
+    """As `OwnerChannel.call`, without blocking the event loop.
+
+    Args:
+        channel: with the owner; threads may use it meanwhile.
+        request: what to ask.
+        timeout_s: after half of it without an answer the owner is asked whether it is there.
+
+    Raises:
+        ChannelLostError: the owner has gone.
+        OwnerTimeoutError: it does not answer; whether it has done what was asked is not known.
+        MessageIllegalError: the request is too large; nothing was done.
+    """
     loop = asyncio.get_running_loop()
     woken = asyncio.Event()
     waiter = Waiter(partial(_wake, loop, woken), reads=False)

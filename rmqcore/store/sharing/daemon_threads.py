@@ -28,7 +28,17 @@ class DaemonThreads(ThreadPoolExecutor):
         self._lock = threading.Lock()
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Call a function in one of the threads."""
+        """Call a function in one of the threads.
+
+        Args:
+            fn: what to call.
+            *args: its arguments by place.
+            **kwargs: those by name.
+
+        Returns:
+            what comes of it, its exception too; one that is cancelled before its turn is not
+                called.
+        """
         future: Future[T] = Future()
         with self._lock:
             if len(self._started) < _THREADS_MAX:
@@ -39,7 +49,12 @@ class DaemonThreads(ThreadPoolExecutor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End the threads when they have done all that was submitted."""
+        """End the threads when they have done all that was submitted.
+
+        Args:
+            wait: return when they have ended, not before.
+            cancel_futures: without effect; what was submitted is done.
+        """
         with self._lock:
             started, self._started = self._started, []
         for _ in started:

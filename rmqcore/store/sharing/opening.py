@@ -31,7 +31,7 @@ def open_handle(
     owner_timeout_ms: float,
     settings: Mapping[str, Any],
 ) -> SharedStore:
-    """See `rmqcore.open_shared`."""
+    """Open a handle of a shared store; see `rmqcore.open_shared`, whose arguments these are."""
     _refuse_greenlets(path)
     _check_timeout(owner_timeout_ms)
     loaded = load_config(config, profile=profile, **settings)

@@ -14,7 +14,12 @@ _log = logging.getLogger("rmqcore")
 
 
 def watch_owner(handle: weakref.ref[SharedHandle], channel: OwnerChannel) -> None:
-    """Wait for the end of the owner, then see to the next, so that there always is one."""
+    """Wait for the end of the owner, then see to the next, so that there always is one.
+
+    Args:
+        handle: of the client; when it is gone, so is the thread.
+        channel: the connection with the owner of now.
+    """
     channel.until_lost()
     told = ""
     while (store := handle()) is not None:

@@ -42,7 +42,12 @@ def pieces_of(answer: RemotingCommand) -> Iterator[RemotingCommand]:
 
 
 def joined(pieces: list[bytes], last: RemotingCommand) -> RemotingCommand:
-    """The answer of which these pieces and then the last one have come."""
+    """The answer of which these pieces and then the last one have come.
+
+    Args:
+        pieces: in the order in which they came; none for an answer of one frame.
+        last: the answer with its code and fields; its body becomes the whole one.
+    """
     if pieces:
         last.body = b"".join((*pieces, last.body))
     return last

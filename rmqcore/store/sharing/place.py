@@ -219,12 +219,23 @@ def _credentials_of(connected: socket.socket) -> tuple[int, int]:
 
 
 def readable(connected: socket.socket, deadline: float) -> bool:
-    """Wait until a socket can be read; False when it is too late."""
+    """Wait until a socket can be read; False when it is too late.
+
+    Args:
+        connected: a socket.
+        deadline: seconds of the monotonic clock; infinity waits without end.
+    """
     return bool(_ready(connected, select.POLLIN, deadline))
 
 
 def writable(connected: socket.socket, deadline: float, *, or_readable: bool = False) -> bool:
-    """Wait until a socket can be written; False when it is too late, or it can be read only."""
+    """Wait until a socket can be written; False when it is too late, or it can be read only.
+
+    Args:
+        connected: a socket.
+        deadline: seconds of the monotonic clock; infinity waits without end.
+        or_readable: also return when there is something to read.
+    """
     events = select.POLLOUT | (select.POLLIN if or_readable else 0)
     return bool(_ready(connected, events, deadline) & ~select.POLLIN)
 

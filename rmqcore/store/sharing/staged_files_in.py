@@ -31,6 +31,12 @@ def listed(store_path: str | os.PathLike[str], files: list[StagedFile]) -> list[
 def append_listed(store: DefaultMessageStore, name: str, number: int, files: list[Listed]) -> int:
     """As `append_staged`, of files that another process has named.
 
+    Args:
+        store: the owner's.
+        name: of the series that the append belongs to.
+        number: of the append in its series.
+        files: (name below the store's `staging_root`, size in bytes, records) of each.
+
     Raises:
         StoreError: a file lies elsewhere: what has been appended is removed; or the ledger of that
             name would.

@@ -24,20 +24,47 @@ class UniqueKeys:
         self._numbers = itertools.count()
 
     def put(self, args: tuple[Any, ...], settings: dict[str, Any]) -> tuple[tuple[Any, ...], Any]:
-        """The arguments of `put`, with a key."""
+        """The arguments of `put`, with a key.
+
+        Args:
+            args: of the call, by place.
+            settings: those by name.
+
+        Returns:
+            both, with the key among the properties.
+        """
         return args, {**settings, "properties": self._with_key(settings.get("properties"))}
 
     def put_message(
         self, args: tuple[Any, ...], settings: dict[str, Any]
     ) -> tuple[tuple[Any, ...], Any]:
-        """The arguments of `put_message`, with a key."""
+        """The arguments of `put_message`, with a key.
+
+        Args:
+            args: of the call by place: the message first, which is not changed.
+            settings: those by name.
+
+        Returns:
+            both, with a copy of the message that has a key.
+        """
         message, *others = args
         return (self._keyed(message), *others), settings
 
     def put_messages(
         self, args: tuple[Any, ...], settings: dict[str, Any]
     ) -> tuple[tuple[Any, ...], Any]:
-        """The arguments of `put_messages`, each message with a key, as an encoded batch."""
+        """The arguments of `put_messages`, each message with a key, as an encoded batch.
+
+        Args:
+            args: of the call by place: first a list of messages, or an encoded batch.
+            settings: those by name.
+
+        Returns:
+            both, with the batch encoded; one that is encoded and has no topic stays as it is.
+
+        Raises:
+            MessageIllegalError: they cannot be put as one batch.
+        """
         messages = args[0]
         topic, queue_id = settings.get("topic"), settings.get("queue_id", 0)
         if isinstance(messages, _BUFFERS):
