@@ -81,6 +81,10 @@ def parse_delete_when(text: str) -> frozenset[int]:
 def checked_value(item: dataclasses.Field[Any], value: object) -> Any:
     """Convert one value to the setting's type and check its range.
 
+    Args:
+        item: a field that `setting` has declared.
+        value: of the field's type, or a text that stands for one, as in ``broker.conf``.
+
     Raises:
         ConfigError: the type, the range or the grammar of the value is wrong.
     """

@@ -43,6 +43,11 @@ def archived_end(directory: StoreDir) -> int:
 def store_archive_note(directory: StoreDir, url: str, end: int) -> None:
     """Write down how far the archive reaches.
 
+    Args:
+        directory: of the store.
+        url: of the archive.
+        end: physical offset behind the last byte that the archive has.
+
     Raises:
         OSError: it could not be written; the former note counts.
 

@@ -75,7 +75,7 @@ class BatchConsumeQueue(UnitFile):
         self._show()
 
     def blank_between(self, start_phy_offset: int, stop_phy_offset: int) -> int:
-        """Do nothing: that a batch is gone, a reader finds out at its record."""
+        """As `ConsumeQueue.blank_between`, but nothing: a reader finds out that a batch is gone."""
         return 0
 
     # ---- reading
@@ -92,12 +92,28 @@ class BatchConsumeQueue(UnitFile):
         return low
 
     def read_units(self, offset: int, count: int) -> bytes:
-        """The 20-byte heads of up to ``count`` units, from the one that holds ``offset`` on."""
+        """The 20-byte heads of up to ``count`` units, from the one that holds ``offset`` on.
+
+        Args:
+            offset: queue offset of any message of the first batch.
+            count: batches at most; fewer at the end of the queue.
+
+        Raises:
+            CorruptStoreError: a file has become shorter than it was.
+        """
         units = self.units_from(self._unit_of(offset), count)
         return b"".join(units[at : at + UNIT_SIZE] for at in range(0, len(units), BATCH_UNIT_SIZE))
 
     def offset_after(self, offset: int, units: int) -> int:
-        """Queue offset behind ``units`` units from the one that holds ``offset``."""
+        """Queue offset behind ``units`` units from the one that holds ``offset``.
+
+        Args:
+            offset: queue offset of any message of the first batch.
+            units: batches to pass over; beyond the last one is the queue's end.
+
+        Raises:
+            CorruptStoreError: a file has become shorter than it was.
+        """
         number = self._unit_of(offset) + units
         return self._base(number)[0] if number < self.unit_end else self.max_offset
 

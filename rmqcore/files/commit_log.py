@@ -130,7 +130,15 @@ class CommitLog:
         return View(data, offset, len(data), file.path)
 
     def read(self, offset: int, size: int) -> memoryview | None:
-        """``size`` bytes from ``offset``, zero-copy where the file is mapped; None when gone."""
+        """``size`` bytes from ``offset``, zero-copy where the file is mapped; None when gone.
+
+        Args:
+            offset: physical offset.
+            size: bytes, all of them in one file.
+
+        Raises:
+            CorruptStoreError: the file has become shorter than it was.
+        """
         file = self.queue.find(offset)
         if file is None:
             return None
@@ -140,7 +148,15 @@ class CommitLog:
         return file.read(position, size)
 
     def fetch(self, begin: int, end: int) -> None:
-        """Read bytes into memory without the interpreter's lock; what is not there, not."""
+        """Read bytes into memory without the interpreter's lock; what is not there, not.
+
+        Args:
+            begin: physical offset; one that is gone ends it.
+            end: physical offset behind the last byte, perhaps in a later file.
+
+        Raises:
+            CorruptStoreError: a file has become shorter than it was.
+        """
         while begin < end and (view := self.view(begin, 0)) is not None:
             file = self.queue.find(begin)
             size = min(end - begin, view.base_offset + view.end - begin, _FETCHED_AT_ONCE)

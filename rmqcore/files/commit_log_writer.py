@@ -33,7 +33,16 @@ class FileSource(Protocol):
     """Gives the log its next file: AllocateMappedFileService, or one made on the spot."""
 
     def ready_file(self, path: Path, offset: int) -> MappedFile:
-        """A ready file of the log's size that begins at ``offset``."""
+        """A ready file of the log's size that begins at ``offset``.
+
+        Args:
+            path: of the file, whose directory exists.
+            offset: physical offset of its first byte.
+
+        Raises:
+            DiskFullError: there is no room.
+            OSError: the system refused.
+        """
         ...
 
 
@@ -136,6 +145,10 @@ class CommitLogWriter:
 
     def make_file(self, path: Path, offset: int) -> MappedFile:
         """Create a log file, reserved whole; it is not in the log yet.
+
+        Args:
+            path: of the file, whose directory exists.
+            offset: physical offset of its first byte.
 
         Raises:
             DiskFullError: there is no room.

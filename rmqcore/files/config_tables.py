@@ -32,6 +32,10 @@ _FOLLOWED: Final = "followedVersion"
 def check_topic_name(topic: str, what: str = "topic") -> None:
     """Refuse a name under which no topic can be created; ``what`` says whose name it is.
 
+    Args:
+        topic: the name.
+        what: whose name errors say it is.
+
     Raises:
         MessageIllegalError: the name is empty, longer than 127 (retry and dead-letter topics:
             255), or has a character other than letters, digits, ``%``, ``|``, ``_`` and ``-`` (so
@@ -79,6 +83,11 @@ class TopicConfig:
     @classmethod
     def from_java(cls, name: str, entry: object) -> Self:
         """Read an entry of ``topics.json``.
+
+        Args:
+            name: of the topic, by which it stands in the file.
+            entry: the JSON object that stands there; fields that nobody knows are kept in
+                ``other``.
 
         Raises:
             ValueError: it is no object, or a field has a wrong type.
@@ -411,7 +420,15 @@ def _decoded_by(decode: Callable[[dict[str, object]], object]) -> Callable[[str]
 
 
 def mapping(name: str, value: object) -> Mapping[str, Any]:
-    """What has to be an object of the file; ValueError names what is none."""
+    """What has to be an object of the file; ValueError names what is none.
+
+    Args:
+        name: what errors call it.
+        value: as JSON gave it.
+
+    Raises:
+        ValueError: it is no object.
+    """
     if not isinstance(value, dict):
         raise ValueError(f"{name} is no object")  # noqa: TRY004 - the text is wrong, not a type
     return value
@@ -424,7 +441,18 @@ def _integer(name: str, value: object, *, least: int = 0) -> int:
 
 
 def numbered_offsets(name: str, value: object) -> dict[int, int]:
-    """Offsets by an integer key: a queue id or a delay level."""
+    """Offsets by an integer key: a queue id or a delay level.
+
+    Args:
+        name: what errors call the object.
+        value: a JSON object of offsets; its keys are at most ten digits.
+
+    Returns:
+        offset by number.
+
+    Raises:
+        ValueError: it is none; the text names what is wrong.
+    """
     offsets = {}
     for key, offset in mapping(name, value).items():
         if not re.fullmatch(r"\d{1,10}", key, re.ASCII):

@@ -221,7 +221,15 @@ class ConsumeQueue(UnitFile):
             at = file.file_from_offset + file.size
 
     def blank_between(self, start_phy_offset: int, stop_phy_offset: int) -> int:
-        """Put fillers in place of the units of a damaged stretch of the log; how many."""
+        """Put fillers in place of the units of a damaged stretch of the log; how many.
+
+        Args:
+            start_phy_offset: physical offset at which the stretch begins.
+            stop_phy_offset: physical offset behind it; units of records from there on stay.
+
+        Raises:
+            OSError: the system refused; those before are replaced.
+        """
         count = 0
         for number in range(self.first_at_or_above(start_phy_offset), self.unit_end):
             unit = self.unit(number)
@@ -243,11 +251,24 @@ class ConsumeQueue(UnitFile):
     # ---- reading
 
     def read_units(self, offset: int, count: int) -> bytes:
-        """Up to ``count`` units from ``offset``, fewer at the end of the queue."""
+        """Up to ``count`` units from ``offset``, fewer at the end of the queue.
+
+        Args:
+            offset: queue offset of the first one, which the queue has.
+            count: units at most, of 20 bytes each.
+
+        Raises:
+            CorruptStoreError: a file has become shorter than it was.
+        """
         return self.units_from(offset, count)
 
     def offset_after(self, offset: int, units: int) -> int:
-        """Queue offset behind ``units`` units from the one that holds ``offset``."""
+        """Queue offset behind ``units`` units from the one that holds ``offset``.
+
+        Args:
+            offset: queue offset of any message of the first unit.
+            units: how many to pass over; here each is one message.
+        """
         return offset + units
 
     def with_tags_codes(self, units: bytes) -> bytes:

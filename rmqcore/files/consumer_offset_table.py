@@ -83,11 +83,23 @@ class ConsumerOffsetTable(ConfigTable):
             self._changed |= self._revive_ends not in (None, self.read_revive_ends)
 
     def get(self, topic: str, group: str, queue_id: int) -> int | None:
-        """The next queue offset that the group wants; None when it has committed none."""
+        """The next queue offset that the group wants; None when it has committed none.
+
+        Args:
+            topic: of the queue.
+            group: whose offset it is.
+            queue_id: of the queue.
+        """
         return self._offsets.get(_offset_key(topic, group), {}).get(queue_id)
 
     def commit(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:
         """Set the next queue offset of a group.
+
+        Args:
+            topic: of the queue.
+            group: whose offset it is.
+            queue_id: of the queue; 0 to 2^31 - 1.
+            queue_offset: number of the first message that the group has not consumed.
 
         Raises:
             ArgumentError: the queue id or the offset is no whole number from 0 on, or the offset
@@ -113,13 +125,21 @@ class ConsumerOffsetTable(ConfigTable):
             self.on_set(topic, group, queue_id)
 
     def advance(self, topic: str, group: str, queue_id: int, queue_offset: int) -> None:
-        """As `commit`, for an offset of a message that has been read: nothing is checked."""
+        """As `commit`, for an offset of a message that has been read: nothing is checked.
+
+        Arguments as those of `commit`.
+        """
         with self._lock.within():
             self._offsets.setdefault(_offset_key(topic, group), {})[queue_id] = queue_offset
             self._changed = True
 
     def queues(self, topic: str, group: str) -> dict[int, int]:
-        """A copy of the offsets of one group in one topic, by queue id."""
+        """A copy of the offsets of one group in one topic, by queue id.
+
+        Args:
+            topic: by name; one that is unknown has none.
+            group: whose offsets they are.
+        """
         with self._lock.within():
             return dict(self._offsets.get(_offset_key(topic, group), {}))
 
@@ -135,7 +155,12 @@ class ConsumerOffsetTable(ConfigTable):
         return [(topic, group) for topic, _, group in keys]
 
     def forget_queue(self, topic: str, queue_id: int) -> None:
-        """Forget what every group has consumed of one queue."""
+        """Forget what every group has consumed of one queue.
+
+        Args:
+            topic: of the queue.
+            queue_id: of the queue; the topic's other queues keep theirs.
+        """
         with self._lock.within():
             self.follow_revive_queues()
             for key, queues in list(self._offsets.items()):
@@ -147,6 +172,11 @@ class ConsumerOffsetTable(ConfigTable):
 
     def remove(self, *, topic: str | None = None, group: str | None = None) -> int:
         """Forget the offsets of a topic, of a group, or of one group in one topic.
+
+        Args:
+            topic: only offsets in this one; None for every topic.
+            group: only offsets of this one; None for every group, and for all there is with no
+                topic.
 
         Returns:
             Pairs (topic, group) forgotten.

@@ -41,6 +41,10 @@ class DelayOffsetTable(ConfigTable):
     def commit(self, level: int, queue_offset: int) -> None:
         """Set the next queue offset to deliver at a level.
 
+        Args:
+            level: of ``messageDelayLevel``, whose first one is 1.
+            queue_offset: in the level's queue; number of the first message that was not delivered.
+
         Raises:
             ValueError: the level is below 1 or the offset is negative.
         """

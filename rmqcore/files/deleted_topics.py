@@ -152,6 +152,10 @@ class DeletedTopics:
     def delete(self, topic: str, phy_offset: int) -> None:
         """Write down that a topic's records below a physical offset are deleted.
 
+        Args:
+            topic: by name.
+            phy_offset: the end of the log at that moment; records from there on are of a new topic.
+
         Raises:
             OSError: it could not be written; nothing has changed.
         """
@@ -159,6 +163,10 @@ class DeletedTopics:
 
     def fit(self, log_start: int, log_end: int) -> None:
         """Forget what the log has no more, and let no note speak of what is still to be put.
+
+        Args:
+            log_start: physical offset of the log's first byte.
+            log_end: physical offset behind its last one.
 
         Raises:
             OSError: it could not be written.

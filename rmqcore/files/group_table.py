@@ -57,6 +57,10 @@ class SubscriptionGroupTable(ConfigTable):
     def put(self, group: str, fields: Mapping[str, object]) -> None:
         """Create or replace a group; fields that are left out keep RocketMQ's defaults.
 
+        Args:
+            group: by name.
+            fields: by RocketMQ's names, as they stand in the file.
+
         Raises:
             MessageIllegalError: the group is no legal name.
         """
@@ -85,12 +89,22 @@ class SubscriptionGroupTable(ConfigTable):
     # ---- what is forbidden
 
     def may_read(self, group: str, topic: str) -> bool:
-        """Tell whether a topic is not forbidden to a group."""
+        """Tell whether a topic is not forbidden to a group.
+
+        Args:
+            group: by name; one that is unknown may read everything.
+            topic: by name.
+        """
         topics = self._forbidden.get(group)
         return topics is None or not max(0, topics.get(topic, 0)) & _READ
 
     def set_readable(self, group: str, topic: str, readable: bool) -> None:
         """Allow a group to read a topic, or forbid it; neither has to be there.
+
+        Args:
+            group: by name.
+            topic: by name.
+            readable: False forbids it; the group's clients get no messages of the topic.
 
         Raises:
             MessageIllegalError: one of them is no legal name, so nothing can be forbidden.

@@ -171,6 +171,13 @@ class IndexFile:
     ) -> int:
         """Insert entries ``start`` to ``stop`` until the file is full; how many went in.
 
+        Args:
+            key_hashes: Java's hash of ``topic#key``, not negative, of each entry.
+            phy_offsets: physical offset of each entry's record.
+            store_timestamps_ms: store time of each entry's record, Unix milliseconds.
+            start: number of the first entry of these to insert.
+            stop: number behind the last one.
+
         Raises:
             DiskFullError: the file has holes, and there is no room to fill them.
         """
@@ -189,7 +196,18 @@ class IndexFile:
     def select_phy_offsets(
         self, key_hash: int, max_offsets: int, begin_ms: int, end_ms: int
     ) -> tuple[list[int], int, bool]:
-        """(physical offsets, newest first; chain steps; True when the chain was broken)."""
+        """(physical offsets, newest first; chain steps; True when the chain was broken).
+
+        Args:
+            key_hash: Java's hash of ``topic#key``, not negative.
+            max_offsets: at most this many.
+            begin_ms: first store time that counts, Unix milliseconds; the index knows it to the
+                second.
+            end_ms: last store time that counts, Unix milliseconds.
+
+        Raises:
+            CorruptStoreError: the file has become shorter than it was.
+        """
         handle = self._file.handle
         return walk_chain(
             self._file.region if self._file.writable else handle.fd,

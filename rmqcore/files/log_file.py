@@ -37,13 +37,41 @@ class LogFile(Protocol):
         """True for a file that is ours, and mapped."""
 
     def read(self, position: int, size: int) -> memoryview:
-        """So many bytes from a position."""
+        """So many bytes from a position.
+
+        Args:
+            position: of the first byte in the file.
+            size: bytes, all of them in the file.
+
+        Raises:
+            CorruptStoreError: the file has become shorter than it was.
+            IndexError: outside the file.
+            ObjectStoreError: of an archive: its store of objects fails.
+        """
 
     def read_bytes(self, position: int, size: int) -> bytes:
-        """A copy of them."""
+        """A copy of them.
+
+        Args:
+            position: of the first byte in the file.
+            size: bytes, all of them in the file.
+
+        Raises:
+            CorruptStoreError: the file has become shorter than it was.
+            ObjectStoreError: of an archive: its store of objects fails.
+        """
 
     def read_into(self, position: int, buffer: WriteableBuffer) -> None:
-        """Fill a buffer from a position on."""
+        """Fill a buffer from a position on.
+
+        Args:
+            position: of the first byte in the file.
+            buffer: is filled whole, from the file.
+
+        Raises:
+            CorruptStoreError: the file has become shorter than it was.
+            ObjectStoreError: of an archive: its store of objects fails.
+        """
 
     def data_stretches(self, position: int) -> list[tuple[int, int]]:
         """(first byte, end) of what may hold data from a position on."""

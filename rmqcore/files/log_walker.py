@@ -261,6 +261,13 @@ def record_heads(file: LogFile, at: int) -> Iterator[int]:
     """Positions from ``at`` on where a record's magic code and its own offset stand, in order.
 
     Stretches that were never written, which is what most of a log's last file is, are not read.
+
+    Args:
+        file: of the log.
+        at: position in the file.
+
+    Raises:
+        CorruptStoreError: the file has become shorter than it was.
     """
     for begin, stop in file.data_stretches(at):
         # a record whose size begins with zeros may begin before the first byte that is not 0

@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, ClassVar
 from weakref import ref
 
 from rmqcore.errors import NO_ROOM, CorruptStoreError, DiskFullError, StoreClosedError
+from rmqcore.files.zeros import ZEROS, holds_nothing, zero_pages
 from rmqcore.native.base._mapped import Descriptor, MappedRegion, reserve, zero_range
 from rmqcore.world import sync_data
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
-_ZEROS = bytes(1 << 20)
-_PAGE = resource.getpagesize()
 #: The status of a file counts its space in blocks of this many bytes.
 _BLOCK_SIZE = 512
 #: No file system makes a folio of more bytes than this.
@@ -32,25 +31,6 @@ _FOLIO_MAX = 2 << 20
 _DESCRIPTORS_MAX = 4096
 _MAPPINGS_MAX = 4096
 _MAP_COUNT = Path("/proc/sys/vm/max_map_count")
-
-
-def holds_nothing(path: Path) -> bool:
-    """True for an empty file and for zeros, which an interrupted creation leaves behind."""
-    with path.open("rb") as stream:
-        while data := stream.read(len(_ZEROS)):
-            if data.strip(b"\0"):
-                return False
-    return True
-
-
-def zero_pages(fd: int, start: int, stop: int) -> None:
-    """Write zeros to a file from byte ``stop`` back to ``start``, page by page.
-
-    A kill breaks a write off between two pages. What it leaves here is the front as it was.
-    """
-    for page in reversed(range(start - start % _PAGE, stop, _PAGE)):
-        begin = max(page, start)
-        os.pwrite(fd, _ZEROS[: min(page + _PAGE, stop) - begin], begin)
 
 
 def _descriptors_allowed() -> int:
@@ -116,6 +96,10 @@ class OpenFiles:
         """Note that a file has just opened its ``_handle`` or ``_region``.
 
         Takes no lock, each step is whole by itself: a finalizer may come here in between.
+
+        Args:
+            file: that has opened something.
+            kind: which of the two, by its name.
         """
         held = self._open[kind]
         held.pop(ref(file), None)
@@ -156,7 +140,7 @@ class OpenFiles:
         OpenFiles._at_most[kind] = min(total, allowed)
 
     def used(self, file: MappedFile, kind: str) -> None:
-        """Note that a file is used."""
+        """Note that a file is used; see `opened`."""
         # it may have been closed just now
         with suppress(KeyError):
             self._open[kind].move_to_end(ref(file))
@@ -339,8 +323,8 @@ class MappedFile:
 
     def _reserve_whole(self, fd: int) -> None:
         if not reserve(fd, 0, self.size):
-            for at in range(0, self.size, len(_ZEROS)):
-                os.pwrite(fd, _ZEROS[: self.size - at], at)
+            for at in range(0, self.size, len(ZEROS)):
+                os.pwrite(fd, ZEROS[: self.size - at], at)
 
     def reserve_from(self, position: int) -> None:
         """Reserve all from a position on, so that no store through the mapping meets a full disk.
@@ -355,8 +339,8 @@ class MappedFile:
             return
         try:
             if not reserve(handle.fd, position, self.size - position):
-                for at in range(position, self.size, len(_ZEROS)):
-                    os.pwrite(handle.fd, os.pread(handle.fd, len(_ZEROS), at), at)
+                for at in range(position, self.size, len(ZEROS)):
+                    os.pwrite(handle.fd, os.pread(handle.fd, len(ZEROS), at), at)
         except OSError as error:
             if error.errno in NO_ROOM:
                 raise DiskFullError(self.path, os.strerror(error.errno)) from error
@@ -395,6 +379,10 @@ class MappedFile:
     def read(self, position: int, size: int) -> memoryview:
         """``size`` bytes from ``position``: zero-copy where the file is ours, else read.
 
+        Args:
+            position: of the first byte in the file.
+            size: bytes, all of them in the file.
+
         Raises:
             CorruptStoreError: the file has become shorter than it was.
             IndexError: outside the file.
@@ -406,7 +394,7 @@ class MappedFile:
         return memoryview(self.read_bytes(position, size))
 
     def read_bytes(self, position: int, size: int) -> bytes:
-        """A copy of ``size`` bytes through the descriptor.
+        """A copy of ``size`` bytes through the descriptor; see `LogFile.read_bytes`.
 
         Raises:
             CorruptStoreError: the file has become shorter than it was.
@@ -428,7 +416,7 @@ class MappedFile:
         )
 
     def read_into(self, position: int, buffer: WriteableBuffer) -> None:
-        """Fill a buffer from ``position`` on, through the descriptor.
+        """Fill a buffer from ``position`` on, through the descriptor; see `LogFile.read_into`.
 
         Raises:
             CorruptStoreError: the file has become shorter than it was.
@@ -445,8 +433,14 @@ class MappedFile:
     def write(self, position: int, data: ReadableBuffer, *, reserve_step: int = 0) -> None:
         """Write through the descriptor, reserving space ahead where asked.
 
+        Args:
+            position: of the first byte in the file.
+            data: bytes, none of them behind the file's end.
+            reserve_step: reserve the disk's space in steps of this many bytes; 0 reserves none.
+
         Raises:
             DiskFullError: there is no room; the bytes were not stored.
+            OSError: the system refused; some of the bytes may be stored.
         """
         handle = self.handle
         view = memoryview(data).cast("B")
@@ -498,8 +492,8 @@ class MappedFile:
         handle = self.handle
         changed = False
         for start, stop in reversed(self.data_stretches(position)):
-            for at in reversed(range(start, stop, len(_ZEROS))):
-                zeros = _ZEROS[: stop - at]
+            for at in reversed(range(start, stop, len(ZEROS))):
+                zeros = ZEROS[: stop - at]
                 if os.pread(handle.fd, len(zeros), at) == zeros:
                     continue
                 changed = True

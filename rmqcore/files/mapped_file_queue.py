@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rmqcore.errors import CorruptStoreError
-from rmqcore.files.mapped_file import MappedFile, OpenFiles, holds_nothing
+from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.files.store_dir import NOT_A_FILE, NUMBERED_FILE, entries_of, leads_to, make_directory
+from rmqcore.files.zeros import holds_nothing
 from rmqcore.native.base._lock import ReentrantLock
 from rmqcore.world import sync_directory
 
@@ -87,7 +88,12 @@ def file_size_of(files: list[tuple[int, Path, int]]) -> int | None:
 
 
 def cut_short(file: MappedFile, size: int) -> CorruptStoreError:
-    """The error of a last file that holds data, and has fewer bytes than it should."""
+    """The error of a last file that holds data, and has fewer bytes than it should.
+
+    Args:
+        file: the last one.
+        size: bytes that it has.
+    """
     return CorruptStoreError(
         file.path,
         file.file_from_offset + size,
@@ -287,7 +293,17 @@ class MappedFileQueue:
         return file
 
     def new_file(self, path: Path, offset: int, *, whole: bool) -> MappedFile:
-        """Create a file; it is not in the queue yet."""
+        """Create a file; it is not in the queue yet.
+
+        Args:
+            path: of the file, whose directory exists.
+            offset: in the queue, of its first byte.
+            whole: reserve all of its space on the disk at once.
+
+        Raises:
+            DiskFullError: there is no room.
+            OSError: the system refused, for one because the file exists; nothing is left of it.
+        """
         file = MappedFile(path, self.file_size, offset, self.open_files)
         file.create(whole=whole)
         try:

@@ -32,12 +32,25 @@ class MessageRequestModeTable(ConfigTable):
         super().__init__(directory, clock=clock)
 
     def get(self, topic: str, group: str) -> tuple[str, int]:
-        """How a group gets a topic, and with how many others a client shares its queues."""
+        """How a group gets a topic, and with how many others a client shares its queues.
+
+        Args:
+            topic: by name.
+            group: by name.
+
+        Returns:
+            ``PULL`` or ``POP``; how many others, -1 where nothing was set.
+        """
         fields = self._modes.get(topic, {}).get(group, {})
         return str(fields.get("mode", PULL)), int(fields.get(_SHARE, -1))
 
     def has(self, topic: str, group: str) -> bool:
-        """Tell whether anything was set for a group and a topic."""
+        """Tell whether anything was set for a group and a topic.
+
+        Args:
+            topic: by name.
+            group: by name.
+        """
         return group in self._modes.get(topic, {})
 
     def __len__(self) -> int:

@@ -30,6 +30,10 @@ def later_of(known_ms: int, seen_ms: int) -> int:
 
     Where the clock was set back it is ``seen_ms`` all the same: records of later times may follow
     that are not on the disk.
+
+    Args:
+        known_ms: what is known so far, Unix milliseconds; 0 for nothing.
+        seen_ms: store time of what was put last, Unix milliseconds; 0 when nothing was.
     """
     went_on = seen_ms > known_ms or 0 < seen_ms < known_ms - _CLOCK_STEP_BACK_MAX_MS
     return seen_ms if went_on else known_ms

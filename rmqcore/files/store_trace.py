@@ -99,7 +99,7 @@ class Note(Protocol):
 
 
 def unnoted(event: str, count: int = 0, words: str = "") -> None:
-    """Take nothing down, for parts that belong to no open store."""
+    """Take nothing down, for parts that belong to no open store; see `StoreTrace.note`."""
 
 
 def error_words(error: BaseException) -> str:

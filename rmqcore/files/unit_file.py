@@ -233,8 +233,13 @@ class UnitFile(UnitQueue):
     def write(self, number: int, units: memoryview) -> None:
         """Write units at their place, in files that are made as they are needed.
 
+        Args:
+            number: of the first unit.
+            units: bytes of whole units.
+
         Raises:
             DiskFullError: no room.
+            OSError: the system refused; some of the units may be written.
         """
         at = number * self.unit_size
         while units:
@@ -294,7 +299,15 @@ class UnitFile(UnitQueue):
     # ---- reading
 
     def units_from(self, number: int, count: int) -> bytes:
-        """Up to ``count`` units from ``number``, fewer at the end of the queue."""
+        """Up to ``count`` units from ``number``, fewer at the end of the queue.
+
+        Args:
+            number: of the first unit, from the file's first one on.
+            count: units at most; one that is not there ends it.
+
+        Raises:
+            CorruptStoreError: a file has become shorter than it was.
+        """
         count = min(count, self.unit_end - number)
         if count <= 0:
             return b""

@@ -20,10 +20,10 @@ from typing import Final, Protocol
 
 from rmqcore.errors import CorruptStoreError
 from rmqcore.files.deleted_topics import DeletedTopics
-from rmqcore.files.mapped_file import zero_pages
 from rmqcore.files.mapped_file_queue import numbered_files
 from rmqcore.files.store_dir import StoreDir, make_directory, room_at
 from rmqcore.files.store_mark import StoreMark
+from rmqcore.files.zeros import zero_pages
 from rmqcore.ha.frames import OFFSET_MAX, QUIET_S, REPORT, FrameReader
 from rmqcore.ha.sockets import connect, send_all
 from rmqcore.world import monotonic_s, sync_directory, sync_fd, sync_file, wall_clock_ms

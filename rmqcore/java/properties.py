@@ -46,7 +46,12 @@ def properties_by_line(text: str) -> Iterator[tuple[str, str, int]]:
 
 
 def format_property(name: str, value: str) -> str:
-    """One line ``name=value`` that `parse_properties` and Java read back, in ASCII."""
+    """One line ``name=value`` that `parse_properties` and Java read back, in ASCII.
+
+    Args:
+        name: as it is, not escaped: letters, digits, dots.
+        value: any text; its line ends, backslashes and what is not ASCII are escaped.
+    """
     escaped = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
     encoded = "".join(
         chr(unit) if unit < 0x7F else f"\\u{unit:04X}" for unit in _utf16_units(escaped)

@@ -20,12 +20,13 @@ from rmqcore.files.commit_log import CommitLog
 from rmqcore.files.config_tables import TopicConfigTable
 from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
 from rmqcore.files.deleted_topics import DeletedTopics
-from rmqcore.files.mapped_file import OpenFiles, holds_nothing
+from rmqcore.files.mapped_file import OpenFiles
 from rmqcore.files.mapped_file_queue import MappedFileQueue, cut_short
 from rmqcore.files.store_checkpoint import StoreCheckpoint
 from rmqcore.files.store_dir import NOT_A_FILE
 from rmqcore.files.store_mark import StoreMark
 from rmqcore.files.unit_file import UNIT_HEAD
+from rmqcore.files.zeros import holds_nothing
 from rmqcore.native.base._published import PublishedOffset
 from rmqcore.native.derive._dispatch import DispatchBatch
 from rmqcore.native.format._numbers import UNIT_SIZE

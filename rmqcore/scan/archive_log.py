@@ -266,7 +266,15 @@ class ArchiveLog:
 
 
 def write_tables(tables: Iterable[tuple[str, bytes]], root: Path) -> None:
-    """Write a store's tables below its directory."""
+    """Write a store's tables below its directory.
+
+    Args:
+        tables: (file name below ``config/``, content) of each; one that is there is replaced.
+        root: of the store; made when it is missing.
+
+    Raises:
+        OSError: the system refused.
+    """
     config = StoreDir(root).config
     config.mkdir(parents=True, exist_ok=True)
     for name, data in tables:

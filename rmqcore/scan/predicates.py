@@ -93,7 +93,12 @@ def pushed_down(expression: object) -> Selection:
 
 
 def columns_in(expression: object, columns: tuple[str, ...]) -> set[str]:
-    """The columns that an Arrow expression may look at, perhaps more."""
+    """The columns that an Arrow expression may look at, perhaps more.
+
+    Args:
+        expression: a filter of ``pyarrow.compute``; its text is searched for names.
+        columns: names that count.
+    """
     words = set(re.findall(r"\w+", str(expression)))
     return {name for name in columns if name in words}
 

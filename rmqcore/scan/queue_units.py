@@ -83,6 +83,11 @@ class QueueUnits:
         """(number, physical offset, size) of the first message from a unit on.
 
         None when only fillers come before ``stop``.
+
+        Args:
+            key: topic and queue id.
+            number: of the first unit.
+            stop: number behind the last one that is looked at.
         """
         while number < stop:
             data = self._files.units(key, number, min(_LOOK_UNITS, stop - number))
@@ -115,14 +120,28 @@ class QueueUnits:
         return low
 
     def between(self, key: QueueKey, low: int, high: int) -> UnitRange:
-        """The units of a queue whose records begin in ``[low, high)``."""
+        """The units of a queue whose records begin in ``[low, high)``.
+
+        Args:
+            key: topic and queue id.
+            low: physical offset at which records may begin.
+            high: physical offset at which they no longer may.
+        """
         bounds = self.range(key)
         first = self.first_at_or_above(key, low)
         end = self.first_at_or_above(key, high, UnitRange(*key, first, bounds.end))
         return UnitRange(*key, first, end)
 
     def places(self, units: UnitRange, most: int) -> NDArray[np.int64]:
-        """(physical offset, size) of the messages of a range's first units, ``most`` of them."""
+        """(physical offset, size) of the messages of a range's first units, ``most`` of them.
+
+        Args:
+            units: a range of one queue.
+            most: units at most that are looked at.
+
+        Returns:
+            int64, a row for each message; none for fillers.
+        """
         return places_of(
             self._files, UnitRange(*units.key, units.first, min(units.end, units.first + most))
         )
@@ -131,6 +150,10 @@ class QueueUnits:
         """(physical offset, size) of the record that is number ``count`` of ranges in log order.
 
         Fillers count as well. None when there are not that many.
+
+        Args:
+            ranges: units of one queue or more.
+            count: 1 for the first record.
         """
         if sum(units.count for units in ranges) < count:
             return None
@@ -180,7 +203,15 @@ class QueueUnits:
 
 
 def places_of(files: UnitFiles, units: UnitRange) -> NDArray[np.int64]:
-    """(physical offset, size) of the messages of a range, a row each; no fillers."""
+    """(physical offset, size) of the messages of a range, a row each; no fillers.
+
+    Args:
+        files: of the store.
+        units: a range of one queue.
+
+    Returns:
+        int64, two columns.
+    """
     found = np.frombuffer(files.units(units.key, units.first, units.count), UNITS)
     found = found[(found["size"] > 0) & (found["size"] < FILLER_SIZE)]
     return np.stack((found["phy_offset"].astype(np.int64), found["size"].astype(np.int64)), 1)

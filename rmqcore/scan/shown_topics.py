@@ -20,7 +20,12 @@ class Log(Protocol):
     """What knows the topics of a log."""
 
     def shown_topics(self, named: Iterable[str], *, services: bool) -> ShownTopics:
-        """What is shown of each topic; arguments as those of `ShownTopics`."""
+        """What is shown of each topic; see `ShownTopics`.
+
+        Args:
+            named: topics that somebody has asked for by name; those are shown whatever they are.
+            services: also show the topics of RocketMQ's own services.
+        """
 
 
 #: These files say which topics there are, and which were deleted.

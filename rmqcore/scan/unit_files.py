@@ -94,7 +94,13 @@ class UnitFiles:
         return found
 
     def units(self, key: QueueKey, first: int, count: int) -> bytes:
-        """The bytes of ``count`` units from number ``first`` on."""
+        """The bytes of ``count`` units from number ``first`` on.
+
+        Args:
+            key: topic and queue id.
+            first: number of the first unit, 0 or more.
+            count: units of 20 bytes each.
+        """
         at, stop = first * UNIT_SIZE, (first + count) * UNIT_SIZE
         parts = []
         while at < stop:
@@ -108,7 +114,12 @@ class UnitFiles:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def unit_head(self, key: QueueKey, number: int) -> tuple[int, int]:
-        """(phy_offset, size) of the unit with a number; zeros for one that is not there."""
+        """(phy_offset, size) of the unit with a number; zeros for one that is not there.
+
+        Args:
+            key: topic and queue id.
+            number: of the unit; a negative one is not there.
+        """
         return UNIT_HEAD.unpack_from(self.units(key, number, 1)) if number >= 0 else (0, 0)
 
     def first_unit(self, key: QueueKey) -> tuple[int, int]:

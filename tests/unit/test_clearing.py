@@ -5,11 +5,12 @@ import os
 import pytest
 
 from rmqcore.files import mapped_file
-from rmqcore.files.mapped_file import MappedFile, OpenFiles, zero_pages
+from rmqcore.files.mapped_file import MappedFile, OpenFiles
+from rmqcore.files.zeros import PAGE_SIZE as PAGE
+from rmqcore.files.zeros import zero_pages
 
 pytestmark = pytest.mark.logic
 
-PAGE = mapped_file._PAGE
 PAGES = 600
 
 

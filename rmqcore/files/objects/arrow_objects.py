@@ -90,7 +90,11 @@ class ArrowObjects:
         return ArrowReader(stream, url, self._options)
 
     def create(self, name: str, content: bytes | Path, sha256: str) -> str:
-        """Make an object; S3 compares the SHA-256 with what it has got."""
+        """As `Objects.create`; S3 compares the SHA-256 with what it has got.
+
+        Raises:
+            ObjectStoreError: it is not S3, which alone can be written here; or it cannot be made.
+        """
         client, (bucket, key) = self._writer(), self._place(name)
 
         def put() -> str:
@@ -188,7 +192,7 @@ class ArrowReader:
         self.tag = _text(tag)
 
     def read_at(self, position: int, size: int) -> bytes:
-        """So many bytes from a position on, fewer where the object ends."""
+        """So many bytes from a position on; see `ObjectReader.read_at`."""
         size = max(0, min(size, self.size - position))
         return tried(
             lambda: bytes(self._stream.read_at(size, position)),

@@ -41,9 +41,13 @@ class DirectoryObjects:
         return FileReader(self.path / name)
 
     def create(self, name: str, content: bytes | Path, sha256: str) -> str:
-        """Make an object, on the disk when it returns.
+        """As `Objects.create`, on the disk when it returns.
 
         Of two who make it at once one gets an error. What a kill has left is written anew.
+
+        Raises:
+            DiskFullError: there is no room.
+            OSError: the system refused.
         """
         path = self.path / name
         make_directory(path.parent)
@@ -106,7 +110,11 @@ class FileReader:
         self.size = os.fstat(self._stream.fileno()).st_size
 
     def read_at(self, position: int, size: int) -> bytes:
-        """So many bytes from a position on, fewer where the file ends."""
+        """So many bytes from a position on; see `ObjectReader.read_at`.
+
+        Raises:
+            OSError: the system refused.
+        """
         fd = self._stream.fileno()
         data = os.pread(fd, size, position)
         while len(data) < size and (more := os.pread(fd, size - len(data), position + len(data))):

@@ -58,7 +58,12 @@ class FsspecObjects:
         return FsspecReader(self._files, path, url, facts, self._options)
 
     def create(self, name: str, content: bytes | Path, sha256: str) -> str:
-        """Make an object."""
+        """As `Objects.create`; the SHA-256 is not compared here.
+
+        Raises:
+            ObjectStoreError: the scheme has no write that refuses a name which is there; or it
+                fails.
+        """
         if self._scheme not in _CREATE:
             reason = f"{self._scheme}:// can be read, not written: no write there is for new names"
             raise ObjectStoreError(self.url, f"{reason} only")
@@ -102,7 +107,7 @@ class FsspecReader:
         self.tag = str(facts.get("ETag") or facts.get("etag") or "")
 
     def read_at(self, position: int, size: int) -> bytes:
-        """So many bytes from a position on, fewer where the object ends."""
+        """So many bytes from a position on; see `ObjectReader.read_at`."""
         end = min(position + size, self.size)
         return tried(
             lambda: bytes(self._files.cat_file(self._path, start=position, end=end)),

@@ -32,7 +32,15 @@ class ObjectReader(Protocol):
     tag: str
 
     def read_at(self, position: int, size: int) -> bytes:
-        """So many bytes from a position on, fewer only where the object ends."""
+        """So many bytes from a position on, fewer only where the object ends.
+
+        Args:
+            position: of the first byte.
+            size: bytes at most; none when the position is at or behind the end.
+
+        Raises:
+            ObjectStoreError: it cannot be read.
+        """
 
     def close(self) -> None:
         """Close it."""

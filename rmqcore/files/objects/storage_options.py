@@ -89,7 +89,13 @@ def s3_options(given: StorageOptions) -> dict[str, str]:
 
 
 def scrubbed(text: object, given: StorageOptions) -> str:
-    """A text of somebody else's in one line, without any secret."""
+    """A text of somebody else's in one line, without any secret.
+
+    Args:
+        text: an error or a message; its line ends become blanks.
+        given: options by name; the values of those that are secret, and AWS's in the environment,
+            go.
+    """
     line = " ".join(str(text).split())
     secrets = [str(value) for name, value in given.items() if _is_secret(name)]
     secrets += [os.environ.get(name, "") for name in _SECRETS]

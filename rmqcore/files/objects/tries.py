@@ -82,7 +82,16 @@ def tried(
 
 
 def told(found: Exception, url: str, options: StorageOptions) -> ObjectStoreError:
-    """What somebody else's error means."""
+    """What somebody else's error means.
+
+    Args:
+        found: what a package has raised.
+        url: of the object.
+        options: whose secrets are kept out of the text.
+
+    Returns:
+        the nearest error of ours; it is not raised here.
+    """
     text = scrubbed(found, options) or type(found).__name__
     codes = _codes(found)
     if isinstance(found, FileExistsError) or codes & _EXISTS:

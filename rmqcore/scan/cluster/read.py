@@ -118,6 +118,10 @@ class _Reading:
 def check_same(range: QueueRange, pulled: Pulled) -> None:
     """Refuse messages that were put behind the last one that a range had when it was planned.
 
+    Args:
+        range: as it was planned; one without a last message accepts all.
+        pulled: what a broker has answered for it.
+
     Raises:
         TopicMadeAnewError: they are of a topic that was made since.
     """

@@ -293,7 +293,12 @@ class Cluster:
 
 
 def sent_back(asked: int, answer: RemotingCommand) -> int:
-    """Where a broker sends a group that asks for a message which is there; -1: nowhere."""
+    """Where a broker sends a group that asks for a message which is there; -1: nowhere.
+
+    Args:
+        asked: queue offset that was asked for.
+        answer: of a pull.
+    """
     following = answer.number("nextBeginOffset", -1)
     moved = answer.code == ResponseCode.PULL_OFFSET_MOVED
     return following if moved and following <= asked < answer.number("maxOffset", 0) else -1
@@ -305,7 +310,13 @@ def queue_fields(queue: MessageQueue) -> dict[str, str]:
 
 
 def pull_fields(group: str, first: int, count: int) -> dict[str, str]:
-    """The fields of a pull that holds no message for anybody, but for those of its queue."""
+    """The fields of a pull that holds no message for anybody, but for those of its queue.
+
+    Args:
+        group: under which to pull; nothing is committed for it.
+        first: queue offset of the first message.
+        count: messages at most.
+    """
     return {
         "consumerGroup": group,
         "sysFlag": str(PULL_SUBSCRIPTION),
