@@ -18,8 +18,8 @@ from kombu.transport.base import to_rabbitmq_queue_arguments
 from kombu.utils.compat import detect_environment
 from kombu.utils.json import dumps, loads
 
-from rmqcore.adapters import kombu_bindings as table
 from rmqcore.adapters.addresses import address_of, path_of
+from rmqcore.adapters.kombu_bindings import SharedExchanges
 from rmqcore.adapters.kombu_qos import GROUP, QoS
 from rmqcore.adapters.names import topic_of
 from rmqcore.adapters.opened import DELETE_CONSUMED_EVERY_S, OpenedStore, lease_of
@@ -30,12 +30,9 @@ from rmqcore.world import monotonic_s, sleep, wall_clock_ms
 
 if TYPE_CHECKING:
     from rmqcore.message import Lease, ReceivedMessage
-    from rmqcore.store.protocol import MessageStore
 
-#: the tables: arguments by queue, properties by exchange, bindings, queues that may expire
+#: the tables: arguments by queue, queues that may expire
 QUEUES: Final = "kombu-queues"
-EXCHANGES: Final = "kombu-exchanges"
-BINDINGS: Final = "kombu-bindings"
 EXPIRING: Final = "kombu-expiring"
 
 #: One `drain_events` delivers at most this many messages.
@@ -52,7 +49,7 @@ _DELETING_MS: Final = 10_000
 _DELETING_PAUSE_S: Final = 0.01
 
 
-class Channel(virtual.Channel):  # type: ignore[misc]
+class Channel(SharedExchanges):
     """A channel: publishes into a store and consumes from it.
 
     What is declared is shared by all processes that use the store, and outlives them.
@@ -74,7 +71,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
 
     def __init__(self, connection: Transport, **kwargs: Any) -> None:
         super().__init__(connection, **kwargs)
-        self.store: MessageStore = connection.opened.store
+        self.store = connection.opened.store
         #: queues that are consumed without acknowledgements
         self._without_ack: set[str] = set()
         self._arguments: dict[str, dict[str, Any]] = {}
@@ -116,12 +113,32 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         consumer_tag: str,
         **kwargs: Any,
     ) -> None:
-        """Consume from a queue."""
+        """Consume from a queue.
+
+        Args:
+            queue: its name.
+            no_ack: what is delivered counts as acknowledged.
+            callback: called with each `kombu` message.
+            consumer_tag: by which the consumer is ended again.
+            kwargs: more of kombu's, passed on.
+        """
         (self._without_ack.add if no_ack else self._without_ack.discard)(queue)
         super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
 
     def basic_get(self, queue: str, no_ack: bool = False, **_: object) -> Any:
-        """One message of a queue; None when there is none."""
+        """One message of a queue; None when there is none.
+
+        Args:
+            queue: its name.
+            no_ack: what is returned counts as acknowledged.
+
+        Returns:
+            a `kombu` message.
+
+        Raises:
+            StoreError: the store is closed, or takes nothing.
+            OSError: the system refused.
+        """
         self.keep_queues([queue], 0)
         for raw in self._received_one(queue, 0, no_ack=no_ack):
             message = self.Message(raw, channel=self)
@@ -168,7 +185,15 @@ class Channel(virtual.Channel):  # type: ignore[misc]
     def received(
         self, leased: Sequence[ReceivedMessage], *, no_ack: bool
     ) -> Iterator[dict[str, Any]]:
-        """Messages as kombu has them; one that is none goes to the dead-letter topic."""
+        """Messages as kombu has them; one that is none goes to the dead-letter topic.
+
+        Args:
+            leased: messages of the queues' topics, each with a lease of the group.
+            no_ack: acknowledge each as it is handed on.
+
+        Yields:
+            a message as kombu's virtual transports have it: ``body``, ``headers``, ``properties``.
+        """
         for message in leased:
             lease = lease_of(message)
             raw = self._decoded(message)
@@ -242,7 +267,13 @@ class Channel(virtual.Channel):  # type: ignore[misc]
     # ---- queues
 
     def prepare_queue_arguments(self, arguments: Any, **kwargs: Any) -> Any:
-        """The arguments of a queue as AMQP names them: ``x-expires``, ``x-message-ttl``."""
+        """The arguments of a queue as AMQP names them: ``x-expires``, ``x-message-ttl``.
+
+        Args:
+            arguments: by name, of AMQP already.
+            kwargs: kombu's: ``expires`` and ``message_ttl`` in seconds, ``max_priority`` and
+                others.
+        """
         return to_rabbitmq_queue_arguments(arguments, **kwargs)
 
     def _new_queue(
@@ -276,15 +307,23 @@ class Channel(virtual.Channel):  # type: ignore[misc]
             known = self._arguments[queue] = loads(value)
         return known
 
+    def expires_after_ms(self, queue: str) -> int:
+        """Milliseconds after which a queue that nobody uses is deleted; 0 for never."""
+        return int(self._declared(queue).get("x-expires", 0))
+
     def keep_queues(self, queues: Iterable[str], longest_s: float) -> float:
         """Let queues that expire without consumers know that they have one.
+
+        Args:
+            queues: names; those that never expire are passed over.
+            longest_s: seconds, returned when nothing has to be said before.
 
         Returns:
             the seconds after which that has to be said again, or ``longest_s``.
         """
         now = monotonic_s()
         for queue in queues:
-            expires_ms = self._declared(queue).get("x-expires", 0)
+            expires_ms = self.expires_after_ms(queue)
             if not expires_ms:
                 continue
             left = self._kept_until.get(queue, 0) - now
@@ -298,8 +337,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
     def _keep(self, queue: str, expires_ms: int) -> None:
         arguments = dumps(self._declared(queue)).encode()
         self.store.kv_put(QUEUES, queue.encode(), arguments, ttl_ms=expires_ms)
-        for key, value in self._bindings_of(queue):
-            self.store.kv_put(BINDINGS, key, value, ttl_ms=expires_ms)
+        self.keep_bindings(queue, expires_ms)
 
     def delete_expired(self) -> None:
         """Delete queues that nobody has used for as long as they were declared to live."""
@@ -330,94 +368,22 @@ class Channel(virtual.Channel):  # type: ignore[misc]
     def queue_delete(
         self, queue: str, if_unused: bool = False, if_empty: bool = False, **_: object
     ) -> None:
-        """Delete a queue with its messages and its bindings."""
+        """Delete a queue with its messages and its bindings.
+
+        Args:
+            queue: its name; one that is not there is nothing to do.
+            if_unused: without effect.
+            if_empty: do nothing when it has messages.
+        """
         if if_empty and self._size(queue):
             return
-        for key, _value in self._bindings_of(queue):
-            self.store.kv_put(BINDINGS, key, None)
+        self.delete_bindings(queue)
         name = queue.encode()
         self.store.kv_put(QUEUES, name, _DELETING, ttl_ms=_DELETING_MS)
         self._arguments.pop(queue, None)
         self._delete_messages(name)
 
     # ---- exchanges and bindings
-
-    def exchange_declare(
-        self, exchange: str | None = None, type: str | None = "direct", **kwargs: Any
-    ) -> None:
-        """Declare an exchange, for all processes."""
-        kind = type or "direct"
-        if kind not in self.exchange_types:
-            raise ChannelError(f"exchange type {kind!r}: direct, topic and fanout are there")
-        name = exchange or f"amq.{kind}"
-        self._learn(name)
-        is_new = name not in self.state.exchanges
-        super().exchange_declare(exchange=name, type=kind, **kwargs)
-        if is_new:
-            declared = dumps(self.state.exchanges[name]).encode()
-            self.store.kv_swap(EXCHANGES, name.encode(), None, declared)
-
-    def exchange_delete(self, exchange: str, **_: object) -> None:
-        """Delete an exchange and its bindings."""
-        self.store.kv_take(BINDINGS, **table.bindings_from(exchange))
-        self.store.kv_put(EXCHANGES, exchange.encode(), None)
-        self.state.exchanges.pop(exchange, None)
-
-    def _learn(self, exchange: str) -> None:
-        """Know an exchange that another process may have declared."""
-        if exchange not in self.state.exchanges:
-            (value,) = self.store.kv_get(EXCHANGES, [exchange.encode()])
-            if value is not None:
-                self.state.exchanges[exchange] = loads(value)
-
-    def typeof(self, exchange: str, default: str = "direct") -> Any:
-        """The exchange type instance of an exchange."""
-        self._learn(exchange)
-        return super().typeof(exchange, default)
-
-    def get_exchanges(self) -> list[str]:
-        """The names of all exchanges."""
-        return [key.decode() for key, _ in self.store.kv_list(EXCHANGES)]
-
-    def get_table(self, exchange: str) -> list[tuple[str, str | None, str]]:
-        """(routing key, pattern, queue) of each binding of an exchange."""
-        found = self.store.kv_list(BINDINGS, **table.bindings_from(exchange))
-        return [table.binding_of(value) for _, value in found]
-
-    def queue_bind(
-        self,
-        queue: str,
-        exchange: str | None = None,
-        routing_key: str = "",
-        arguments: Mapping[str, Any] | None = None,
-        **_: object,
-    ) -> None:
-        """Bind a queue to an exchange, for all processes."""
-        exchange = exchange or "amq.direct"
-        bound = self.typeof(exchange).prepare_bind(queue, exchange, routing_key, arguments)
-        key, value = table.binding_key(exchange, queue, routing_key), dumps(bound).encode()
-        expires_ms = self._declared(queue).get("x-expires", 0)
-        if expires_ms:
-            self.store.kv_put(BINDINGS, key, value, ttl_ms=expires_ms)
-        else:
-            self.store.kv_swap(BINDINGS, key, None, value)
-
-    def queue_unbind(
-        self, queue: str, exchange: str | None = None, routing_key: str = "", **_: object
-    ) -> None:
-        """Take a binding away."""
-        key = table.binding_key(exchange or "amq.direct", queue, routing_key)
-        self.store.kv_put(BINDINGS, key, None)
-
-    def list_bindings(self) -> Iterator[tuple[str, str, str]]:
-        """(queue, exchange, routing key) of every binding."""
-        for key, _ in self.store.kv_list(BINDINGS):
-            exchange, queue, routing_key = key.decode().split(table.SEPARATOR)
-            yield queue, exchange, routing_key
-
-    def _bindings_of(self, queue: str) -> list[tuple[bytes, bytes]]:
-        middle = f"{table.SEPARATOR}{queue}{table.SEPARATOR}".encode()
-        return [entry for entry in self.store.kv_list(BINDINGS) if middle in entry[0]]
 
 
 _Channel = Channel
@@ -475,7 +441,13 @@ class Transport(virtual.Transport):  # type: ignore[misc]
         return given if "://" in given else f"rmqcore:///{self.client.virtual_host.lstrip('/')}"
 
     def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:
-        """The address as banners and errors show it: with the whole path."""
+        """The address as banners and errors show it: with the whole path.
+
+        Args:
+            uri: as it was given; returned when it is no address of a directory.
+            include_password: without effect: there is none.
+            mask: without effect.
+        """
         try:
             return address_of(path_of(self._address()))
         except ConfigError:
@@ -501,6 +473,10 @@ class Transport(virtual.Transport):  # type: ignore[misc]
 
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
         """Deliver what is there; without anything wait for it.
+
+        Args:
+            connection: kombu's; it is this transport's own.
+            timeout: seconds; None without end.
 
         Raises:
             TimeoutError: nothing came within ``timeout`` seconds.

@@ -38,7 +38,12 @@ class QoS(virtual.QoS):  # type: ignore[misc]
         self._forget_lease(delivery_tag)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        """Give a message back, so that it comes again at once in its place, or drop it."""
+        """Give a message back, so that it comes again at once in its place, or drop it.
+
+        Args:
+            delivery_tag: of the message; one that is not known, or settled, is passed over.
+            requeue: give it back; else it is dropped.
+        """
         if not requeue:
             self.ack(delivery_tag)
             return

@@ -90,13 +90,34 @@ class Home(Protocol):
         """The next queue offset when the entry was last written as a whole."""
 
     def set_at(self, entry: int, at: int) -> None:
-        """Say where the first element, or the top, is now."""
+        """Say where the first element, or the top, is now.
+
+        Args:
+            entry: number of the queue's entry.
+            at: queue offset.
+        """
 
     def set_end(self, entry: int, end: int) -> None:
-        """Say that the table knows all messages below an offset."""
+        """Say that the table knows all messages below an offset.
+
+        Args:
+            entry: number of the queue's entry.
+            end: the next message's queue offset.
+        """
 
     def put(self, topic: str, body: bytes, queue_id: int, properties: dict[str, str]) -> int:
-        """Put a message; its queue offset."""
+        """Put a message; its queue offset.
+
+        Args:
+            topic: where it goes.
+            body: at most what the store's ``max_message_size`` allows.
+            queue_id: number of the queue's entry; 0 in other topics.
+            properties: of the message.
+
+        Raises:
+            OSError: the store takes nothing; nothing was put.
+            MessageIllegalError: the body is too large.
+        """
 
     def make_room(self) -> None:
         """Called before each push: a log file that nobody needs any more can go."""
@@ -246,17 +267,17 @@ class NamedFifo(NamedQueue):
 
     @classmethod
     def can_be(cls, at: int, end: int) -> bool:
-        """An offset of the queue, or the next message's."""
+        """An offset of the queue, or the next message's; see `NamedQueue.can_be`."""
         return 0 <= at <= end
 
     @classmethod
     def at_after(cls, last: int, link: ElementLink) -> int:
-        """Where the queue began when the last message came."""
+        """Where the queue began when the last message came; see `NamedQueue.at_after`."""
         return min(link.at, last)
 
     @classmethod
     def newer(cls, by_log: int, by_table: int, end: int) -> int:
-        """The later one: the table knows of more that was taken."""
+        """The later one, since the table knows of more that was taken; see `NamedQueue.newer`."""
         return min(max(by_log, by_table), end)
 
     def move_to(self, entry: int) -> None:
@@ -348,17 +369,17 @@ class NamedLifo(NamedQueue):
 
     @classmethod
     def can_be(cls, at: int, end: int) -> bool:
-        """An offset of the queue, or none."""
+        """An offset of the queue, or none; see `NamedQueue.can_be`."""
         return _NO_TOP <= at < end
 
     @classmethod
     def at_after(cls, last: int, link: ElementLink) -> int:
-        """The last message is the top."""
+        """The last message, which is the top; see `NamedQueue.at_after`."""
         return last
 
     @classmethod
     def newer(cls, by_log: int, by_table: int, end: int) -> int:
-        """What the log says: a push leaves the table as it is."""
+        """What the log says, since a push leaves the table as it is; see `NamedQueue.newer`."""
         return by_log
 
     def move_to(self, entry: int) -> None:

@@ -86,6 +86,10 @@ def named_queues(path: Path, durability: Durability = Durability.PAGE_CACHE) -> 
 
     One whose directory has been removed is closed: the path is another's.
 
+    Args:
+        path: of the directory; made when it is missing.
+        durability: of every put; one that is open keeps its own, and refuses another.
+
     Raises:
         StoreLockedError: another process has it.
         ConfigError: the directory holds something else.
@@ -166,7 +170,12 @@ class NamedQueues:
     # ---- the table
 
     def word(self, entry: int, field: int) -> int:
-        """One number of an entry of the table."""
+        """One number of an entry of the table.
+
+        Args:
+            entry: number of the entry; -1 for the table's own.
+            field: number of the word in the entry.
+        """
         return self._table.words[(entry + 1) * _WORDS + field]
 
     def at(self, entry: int) -> int:
@@ -178,11 +187,19 @@ class NamedQueues:
         return self.word(entry, _END)
 
     def set_at(self, entry: int, at: int) -> None:
-        """Say where the first element, or the top, is now."""
+        """Say where the first element, or the top, is now; see `Home.set_at`.
+
+        Raises:
+            StoreForkedError: the table belongs to the parent process.
+        """
         self._set(entry, _AT, at)
 
     def set_end(self, entry: int, end: int) -> None:
-        """Say that the table knows all messages below an offset."""
+        """Say that the table knows all messages below an offset; see `Home.set_end`.
+
+        Raises:
+            StoreForkedError: the table belongs to the parent process.
+        """
         self._set(entry, _END, end)
 
     def _set(self, entry: int, field: int, value: int) -> None:
@@ -261,6 +278,10 @@ class NamedQueues:
     def open(self, name: str, kind: type[_Queue]) -> _Queue:
         """Open a queue by its name, made when there is none.
 
+        Args:
+            name: any text; it is stored in a form that the table has room for.
+            kind: `NamedFifo` or `NamedLifo`.
+
         Raises:
             StoreLockedError: it is open already, in this process.
             ConfigError: there is one of the other kind.
@@ -305,7 +326,7 @@ class NamedQueues:
         return sorted(self._entries)
 
     def put(self, topic: str, body: bytes, queue_id: int, properties: dict[str, str]) -> int:
-        """Put a message; its queue offset.
+        """Put a message, and get its queue offset; see `Home.put`.
 
         Raises:
             OSError: the store takes nothing; nothing was put.
@@ -412,7 +433,15 @@ class NamedQueues:
             self._table.flush()
 
     def bury(self, name: str, body: bytes) -> None:
-        """Keep an element that nobody can read among the dead letters."""
+        """Keep an element that nobody can read among the dead letters.
+
+        Args:
+            name: of the queue, which the dead letter says.
+            body: of the element.
+
+        Raises:
+            OSError: the store takes nothing; nothing was put.
+        """
         self.put(DEAD_LETTERS, body, 0, {"QUEUE": name})
 
     # ---- what was taken and is not done with

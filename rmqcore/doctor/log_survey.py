@@ -163,7 +163,19 @@ def survey_until(
     verify_crc_property: bool,
     multi_dispatch: bool,
 ) -> FileSurvey:
-    """Look at a log file again, up to a physical offset where a record ends."""
+    """Look at a log file again, up to a physical offset where a record ends.
+
+    Args:
+        file: what the first look has found.
+        stop: physical offset inside the file.
+        file_size: bytes that a file of this log has.
+        gap_min: bytes; a smaller gap takes the record behind it with it.
+        verify_crc_property: demand the ``__CRC32#`` property of every record.
+        multi_dispatch: records are fanned out to light queues (LMQ).
+
+    Raises:
+        OSError: the file cannot be read.
+    """
     log = str(file.path.parent)
     split = Split(log, log, file.start, file.start + file_size, file.start, file_size)
     size = stop - file.start

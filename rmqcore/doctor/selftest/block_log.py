@@ -160,7 +160,18 @@ class BlockLog:
             one.flush(self.now, self.now)
 
     def before(self, call: str, fd: int, at: int, size: int, path: str | None) -> int:
-        """Note what a flush will cover."""
+        """Note what a flush will cover.
+
+        Args:
+            call: name of the system call.
+            fd: its arguments: a descriptor, or -1.
+            at: a position, or an address.
+            size: bytes.
+            path: its path; None where it has none.
+
+        Returns:
+            0: the call is made.
+        """
         del fd, at, size, path
         if call in _FLUSHES:
             self._flushes_go_on.wait()
@@ -172,7 +183,15 @@ class BlockLog:
         return 0
 
     def after(self, call: str, fd: int, at: int, size: int, result: int) -> None:
-        """Note what a flush has covered, and what it or another call has changed."""
+        """Note what a flush has covered, and what it or another call has changed.
+
+        Args:
+            call: name of the system call.
+            fd: its arguments: a descriptor, or -1.
+            at: a position, or an address.
+            size: bytes.
+            result: what it has returned: for ``mmap`` the address.
+        """
         with self._lock:
             if call == "mmap":
                 self._note_region(result, size, os.fstat(fd).st_ino, at)

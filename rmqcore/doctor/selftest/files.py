@@ -20,7 +20,15 @@ def read_files(path: Path) -> Files:
 
 
 def write_files(path: Path, files: Files) -> None:
-    """Make a directory that holds these files and nothing else."""
+    """Make a directory that holds these files and nothing else.
+
+    Args:
+        path: of the directory; what is in it goes.
+        files: bytes by name below the directory.
+
+    Raises:
+        OSError: the system refused.
+    """
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir(parents=True)
     for name, data in files.items():

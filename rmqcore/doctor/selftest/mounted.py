@@ -116,6 +116,13 @@ def _cut(row: Row, image: Path, mode: str, side: Path) -> None:
 def mounted(file_system: str, scratch: Path) -> Iterator[Path]:
     """A new image, mounted at ``live`` beside it, with room for a copy mounted at ``after``.
 
+    Args:
+        file_system: a key of `FILE_SYSTEMS`, such as ``ext4``.
+        scratch: directory for the image and both places; has room for two images.
+
+    Yields:
+        path of the image.
+
     Raises:
         CalledProcessError: this process may not mount.
     """

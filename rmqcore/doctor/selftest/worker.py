@@ -41,7 +41,13 @@ class _Teller:
 
 
 def run(task: dict[str, Any], teller: _Teller) -> list[Row]:
-    """Do one task of the runner's."""
+    """Do one task of the runner's.
+
+    Args:
+        task: ``task`` names one, ``seed`` and ``scratch`` are of all; the rest are its own
+            arguments.
+        teller: is told how far it is.
+    """
     seed, scratch, told = task["seed"], Path(task["scratch"]), teller.progress
     keep = Path(task["keep"]) if task.get("keep") else None
     match task["task"]:

@@ -50,7 +50,16 @@ class BrokenPromiseError(Exception):
 
 
 def open_for(path: Path, mode: str, **settings: Any) -> MessageStore:
-    """Open a store for a writer of one of the `MODES`."""
+    """Open a store for a writer of one of the `MODES`.
+
+    Args:
+        path: of the store; made when it is missing.
+        mode: a key of `MODES`.
+        settings: more, by our names; they win.
+
+    Raises:
+        CorruptStoreError: the log is damaged.
+    """
     return open_store(
         path, **{"flush_interval_consume_queue_ms": 5} | SIZES | MODES[mode] | settings
     )
@@ -65,7 +74,13 @@ def body_of(number: int) -> bytes:
 def put(
     store: MessageStore, number: int, *, durability: Durability | None = None
 ) -> PutMessageResult:
-    """Put message ``number``; topic, queue and keys follow from it. Returns its receipt."""
+    """Put message ``number``; topic, queue and keys follow from it. Returns its receipt.
+
+    Args:
+        store: open for writing.
+        number: from 0 on; each writer counts from another multiple of `NUMBERS_A_WRITER`.
+        durability: what the receipt waits for; None leaves it to the store.
+    """
     return store.put(
         f"T{number % 2}",
         body_of(number),
