@@ -52,7 +52,19 @@ def place_of(store: Path) -> str:
 def verify_place(
     place: str, options: list[str] | None, *, crc: bool, jobs: int, as_json: bool
 ) -> Never:
-    """Verify an archive, print what was found, and end the command."""
+    """Verify an archive, print what was found, and end the command.
+
+    Args:
+        place: URL of the archive.
+        options: ``NAME=VALUE`` of ``--storage``; None for none.
+        crc: also compare bodies with their CRCs.
+        jobs: processes that read side by side.
+        as_json: print JSON for machines.
+
+    Raises:
+        typer.Exit: always: 0 when it is clean, else 1.
+        ObjectStoreError: it cannot be read.
+    """
     with Bars() as bars:
         report = verify_archive(
             place,

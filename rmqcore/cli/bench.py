@@ -15,6 +15,7 @@ import typer
 
 from rmqcore import Durability, MessageStore, open_store
 from rmqcore.cli.exit_codes import ExitCode
+from rmqcore.cli.options import AsJson
 from rmqcore.cli.output import print_facts, print_json, print_table, show, size_text
 from rmqcore.cli.progress import Bars
 from rmqcore.errors import ArgumentError
@@ -63,7 +64,7 @@ def bench(
     ] = Path(),
     size: Annotated[int, typer.Option(min=1, max=4_000_000, help="bytes of a body")] = 1024,
     seconds: Annotated[float, typer.Option(min=0.01, help="that each step lasts")] = 1.0,
-    as_json: bool = typer.Option(False, "--json", help="print JSON for machines"),
+    as_json: AsJson = False,
 ) -> None:
     """Measure puts and gets in a scratch directory, beside what its disk does alone.
 

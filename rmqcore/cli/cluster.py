@@ -46,6 +46,12 @@ def _cut(one: QueueRange, start: int | None, stop: int | None) -> QueueRange:
 
 
 def export_url(url: Path, directory: Path, file_format: str) -> list[ExportedPart]:
-    """Write the messages of a topic to files; see `export_topic`."""
+    """Write the messages of a topic to files; see `export_topic`.
+
+    Args:
+        url: ``namesrv://host:port/topic``.
+        directory: where the files go.
+        file_format: as that of `export_topic`.
+    """
     access, topic = parse_namesrv_url(url)
     return export_topic(access, topic, directory, file_format=file_format)

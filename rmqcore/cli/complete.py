@@ -22,7 +22,12 @@ _READ_BYTES: Final = 4 << 20
 
 
 def starting(names: Iterable[str], incomplete: str) -> list[str]:
-    """The names that begin so, each once."""
+    """The names that begin so, each once.
+
+    Args:
+        names: all there are, perhaps some twice.
+        incomplete: what was typed so far; empty begins every name.
+    """
     return sorted({name for name in names if name.startswith(incomplete)})
 
 
@@ -40,12 +45,22 @@ def stores(incomplete: str) -> list[str]:
 
 
 def topics(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Topics that have queues in the store of the command line."""
+    """Topics that have queues in the store of the command line.
+
+    Args:
+        ctx: of the command line that is being typed.
+        incomplete: what was typed so far.
+    """
     return starting(_topics(_store(ctx)), incomplete)
 
 
 def groups(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Groups that have offsets in the store of the command line."""
+    """Groups that have offsets in the store of the command line.
+
+    Args:
+        ctx: of the command line that is being typed.
+        incomplete: what was typed so far.
+    """
     return starting(_groups(_store(ctx)), incomplete)
 
 

@@ -97,7 +97,12 @@ def describe(error: BaseException) -> str:
 
 
 def as_followed(text: str, store: object) -> str:
-    """What the library advises, in words that can be typed: commands on this store, options."""
+    """What the library advises, in words that can be typed: commands on this store, options.
+
+    Args:
+        text: of an error or a finding; ``STORE`` in it becomes the store.
+        store: as it was given; it is quoted for the shell.
+    """
     text = text.replace('or read it with mode="r"', "or read it with rmqcore cat STORE")
     text = text.replace('mode="r"', "rmqcore cat STORE --skip-damaged")
     text = _SETTING.sub(r"-c \1=\2", text)
@@ -158,7 +163,20 @@ class Application(_Group):
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run the command of the arguments and end the process with its exit code."""
+        """Run the command of the arguments and end the process with its exit code.
+
+        Args:
+            args: words behind the program's name; None for those of this process.
+            prog_name: name of the program in its help; None for that of this process.
+            complete_var: variable by which the shell asks for completions; None for click's own
+                name.
+            standalone_mode: False returns the exit code in place of ending the process.
+            windows_expand_args: without effect here.
+            extra: what click takes more.
+
+        Raises:
+            SystemExit: always, with the exit code, unless ``standalone_mode`` is False.
+        """
         words = sys.argv[1:] if args is None else list(args)
         try:
             with _sigterm_as_interrupt():
@@ -259,7 +277,15 @@ class DoctorGroup(_Group):
     usage_code = FsckCode.USAGE
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command of the arguments: `look` where the first one is a path."""
+        """The command of the arguments: `look` where the first one is a path.
+
+        Args:
+            ctx: click's.
+            args: words from the command on, at least one.
+
+        Raises:
+            click.UsageError: it is neither a command nor a path; names the nearest.
+        """
         first = args[0]
         if first not in self.commands and (os.sep in first or os.path.lexists(first)):
             args = ["look", *args]
@@ -271,13 +297,23 @@ class DoctorGroup(_Group):
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        """Its commands, and stores."""
+        """Its commands, and stores.
+
+        Args:
+            ctx: click's.
+            incomplete: what was typed so far.
+        """
         item = getattr(typer.core, "CompletionItem", None)
         paths = stores(incomplete) if item and incomplete[:1] != "-" else []
         return [*super().shell_complete(ctx, incomplete), *map(item or str, paths)]
 
 
 def warn(message: object, *_: object, as_json: bool, **__: object) -> None:
-    """Write a warning to standard error, as a line or as a JSON object."""
+    """Write a warning to standard error, as a line or as a JSON object.
+
+    Args:
+        message: what to say; `warnings.showwarning` calls this, too, with more that is not shown.
+        as_json: write ``{"warning": ...}``.
+    """
     line = json.dumps({"warning": str(message)}) if as_json else f"rmqcore: warning: {message}"
     note(line)

@@ -86,6 +86,11 @@ def printer(
 ) -> Callable[[MessageExt], None]:
     """What prints a message as the options say.
 
+    Args:
+        message_format: of ``--format``; None for the two below.
+        as_json: a line of JSON for each message.
+        long: a line of text with time, queue, offsets, tags and keys in front of each body.
+
     Raises:
         typer.BadParameter: the format is none.
     """

@@ -171,8 +171,8 @@ def recover(
 @app.command()
 def cat(
     folder: Folder,
-    topic: Annotated[str, typer.Argument()],
-    partition: Annotated[int, typer.Argument()] = 0,
+    topic: Annotated[str, typer.Argument(help="of the partition")],
+    partition: Annotated[int, typer.Argument(help="its number")] = 0,
     start: Annotated[int | None, typer.Option(help="offset of a message")] = None,
     count: Annotated[int, typer.Option("-n", help="messages at most")] = 2**31,
     as_json: Json = False,

@@ -25,6 +25,10 @@ _TYPED_MS = 500
 def expect_topic(admin: Admin, topic: str) -> None:
     """Refuse a topic that no name server knows.
 
+    Args:
+        admin: asks the name servers.
+        topic: as it was typed.
+
     Raises:
         NoRouteError: it is one; names the nearest.
     """
@@ -36,6 +40,10 @@ def expect_topic(admin: Admin, topic: str) -> None:
 def expect_group(admin: Admin, group: str) -> None:
     """Refuse a group that no broker knows.
 
+    Args:
+        admin: asks the brokers.
+        group: as it was typed.
+
     Raises:
         GroupNotFoundError: it is one; names the nearest.
     """
@@ -46,6 +54,10 @@ def expect_group(admin: Admin, group: str) -> None:
 
 def broker_name(admin: Admin, named: str) -> str:
     """The name of a registered broker that was given by its name or by an address.
+
+    Args:
+        admin: asks the name servers.
+        named: name of a broker, or ``host:port`` of its master or a slave.
 
     Raises:
         NoRouteError: there is none; names the nearest.
@@ -63,6 +75,10 @@ def broker_address(admin: Admin, named: str) -> str:
 
     An address is taken as it is: a broker that no name server knows can be asked, too.
 
+    Args:
+        admin: asks the name servers, when it is a name.
+        named: ``host:port``, or name of a broker.
+
     Raises:
         typer.BadParameter: an address whose port is none.
         NoRouteError: no broker has the name; names the nearest.
@@ -78,14 +94,24 @@ def broker_address(admin: Admin, named: str) -> str:
 
 
 def remote_topics(ctx: typer.Context, incomplete: str) -> list[str]:
-    """For the shell: the topics of the name servers of the command line, if they answer soon."""
+    """For the shell: the topics of the name servers of the command line, if they answer soon.
+
+    Args:
+        ctx: of the command line that is being typed.
+        incomplete: what was typed so far.
+    """
     with suppress(RmqCoreError, OSError), _asked(ctx) as admin:
         return starting(admin.topics(), incomplete)
     return []
 
 
 def remote_groups(ctx: typer.Context, incomplete: str) -> list[str]:
-    """For the shell: the groups of the brokers that these know, likewise."""
+    """For the shell: the groups of the brokers that these know, likewise.
+
+    Args:
+        ctx: of the command line that is being typed.
+        incomplete: what was typed so far.
+    """
     with suppress(RmqCoreError, OSError), _asked(ctx) as admin:
         return starting(admin.groups(), incomplete)
     return []
@@ -103,6 +129,10 @@ def _asked(ctx: typer.Context) -> Admin:
 
 def check_address(text: str, option: str) -> None:
     """Refuse what is not host:port.
+
+    Args:
+        text: as it was typed.
+        option: name of the option that errors say.
 
     Raises:
         typer.BadParameter: it is not, or the port is above 65535.

@@ -89,21 +89,53 @@ def parse_settings(pairs: list[str] | None) -> dict[str, object]:
 
 
 def configured(config: Path | None, settings: list[str] | None) -> StoreConfig:
-    """The configuration of ``--config`` and ``-c``; the latter wins."""
+    """The configuration of ``--config`` and ``-c``; the latter wins.
+
+    Args:
+        config: path of a ``broker.conf``; None for none.
+        settings: ``NAME=VALUE`` of each ``-c``, by RocketMQ's name or ours; None for none.
+
+    Raises:
+        ConfigError: a setting is unknown, or its value is none; the file cannot be read as one.
+        OSError: the system refused the file.
+    """
     return load_config(config).with_settings(parse_settings(settings))
 
 
 def open_for_reading(
     store: Path, config: Path | None, settings: list[str] | None
 ) -> ReadOnlyMessageStore:
-    """The store as its writer, if any, has it now; changes nothing."""
+    """The store as its writer, if any, has it now; changes nothing.
+
+    Args:
+        store: its directory.
+        config: as those of `configured`: the file.
+        settings: single ones.
+
+    Raises:
+        StoreNotFoundError: no store there.
+        ConfigError: a setting is none.
+        CorruptStoreError: its files are none that a writer leaves.
+    """
     return rmqcore.open_store(store, mode="r", config=configured(config, settings))
 
 
 def open_for_writing(
     store: Path, config: Path | None, settings: list[str] | None, bars: Bars
 ) -> DefaultMessageStore:
-    """The store to write to, made when missing; shows how far its recovery is."""
+    """The store to write to, made when missing; shows how far its recovery is.
+
+    Args:
+        store: its directory.
+        config: as those of `configured`: the file.
+        settings: single ones.
+        bars: show how far it is.
+
+    Raises:
+        StoreLockedError: another process has it open for writing.
+        ConfigError: a setting is none.
+        CorruptStoreError: the log is damaged; nothing was changed.
+    """
     opened = rmqcore.open_store(store, config=configured(config, settings), progress=bars.recovery)
     bars.hide_recovery()
     return opened
@@ -112,7 +144,13 @@ def open_for_writing(
 def open_with_others(
     store: Path, config: Path | None, settings: list[str] | None, bars: Bars
 ) -> MessageStore:
-    """As `open_for_writing`, of a store that other processes may have open by `open_shared`."""
+    """As `open_for_writing`, of a store that other processes may have open by `open_shared`.
+
+    Arguments as those of `open_for_writing`.
+
+    Raises:
+        StoreLockedError: a process that does not share it has it open for writing.
+    """
     opened = rmqcore.open_shared(store, config=configured(config, settings), progress=bars.recovery)
     bars.hide_recovery()
     return opened
@@ -167,7 +205,13 @@ def check_queues_are_there(store: ReadOnlyMessageStore) -> None:
 
 
 def one_of(kind: str, wrong: str, names: list[str]) -> str:
-    """What would be accepted: the nearest name, or all when they are few."""
+    """What would be accepted: the nearest name, or all when they are few.
+
+    Args:
+        kind: what the names are of: ``topic``, ``queue``.
+        wrong: as it was typed.
+        names: all that would be accepted.
+    """
     near = difflib.get_close_matches(wrong, names, n=1)
     if near:
         return f"a {kind} of this store; did you mean {near[0]}?"

@@ -31,12 +31,25 @@ _STYLES = {
 
 
 def show(line: str = "", *, style: str = "") -> None:
-    """Print one line; in a style where standard output is a terminal."""
+    """Print one line; in a style where standard output is a terminal.
+
+    Args:
+        line: without its end; empty prints an empty one.
+        style: a key of the styles; empty for none.
+    """
     sys.stdout.write(f"{styled(line, style)}\n")
 
 
 def styled(text: str, style: str) -> str:
-    """A text in one of the styles, where standard output shows colours."""
+    """A text in one of the styles, where standard output shows colours.
+
+    Args:
+        text: one line.
+        style: a key of the styles; empty for none.
+
+    Raises:
+        KeyError: there is no such style.
+    """
     if not style or not text or not _has_colours():
         return text
     return f"\x1b[{_STYLES[style]}m{text}\x1b[0m"
@@ -155,7 +168,13 @@ def for_json(message: MessageExt) -> dict[str, Any]:
 
 
 def print_message(message: MessageExt, *, as_json: bool, long: bool) -> None:
-    """Print one message: its body's bytes, with ``long`` one line of text, or a line of JSON."""
+    """Print one message: its body's bytes, with ``long`` one line of text, or a line of JSON.
+
+    Args:
+        message: whose body is printed unpacked.
+        as_json: a line of JSON, which wins over ``long``.
+        long: a line of text with time, queue, offsets, tags and keys in front of the body.
+    """
     if as_json:
         print_json(for_json(message))
         return

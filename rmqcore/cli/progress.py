@@ -51,7 +51,13 @@ class Bars:
             self._progress.stop()
 
     def show(self, name: str, done: int, total: int | None) -> None:
-        """Move one bar; without a total it only says that something happens."""
+        """Move one bar; without a total it only says that something happens.
+
+        Args:
+            name: of the bar; the first one with it makes it.
+            done: how many are done, in whatever unit.
+            total: how many there are; None while nobody knows.
+        """
         if self._progress is None:
             return
         if name not in self._tasks:

@@ -73,7 +73,12 @@ def index(
 
 
 def print_report(report: RebuildReport, as_json: bool) -> None:
-    """Print what a rebuild did."""
+    """Print what a rebuild did.
+
+    Args:
+        report: of consume queues or the index.
+        as_json: print JSON for machines.
+    """
     if as_json:
         print_json(report.as_dict())
         return

@@ -46,6 +46,11 @@ class Access:
 def access(access_key: str | None, secret_key: str | None, tls: bool) -> Access:
     """The signer and the trust that the options ask for.
 
+    Args:
+        access_key: of the account; None for none.
+        secret_key: of the account; None for none.
+        tls: trust the authorities that this machine trusts; False connects without TLS.
+
     Raises:
         typer.BadParameter: one of the keys is missing.
     """

@@ -92,7 +92,13 @@ def table_lines(
 def facts_lines(
     facts: Mapping[str, str], *, width: int | None = None, paint: Painter | None = None
 ) -> list[str]:
-    """Names and values, a pair a line; a value that is too long goes on below itself."""
+    """Names and values, a pair a line; a value that is too long goes on below itself.
+
+    Args:
+        facts: value by name.
+        width: columns of a line, which names and unbroken words may pass; None for no end.
+        paint: given a padded text and the bare one, returns what is printed; None changes nothing.
+    """
     painted = paint or _plain
     names = max(map(text_width, facts), default=0)
     lines = []

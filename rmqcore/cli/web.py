@@ -107,11 +107,22 @@ class BrokerPages:
 def pages_beside(
     port: int | None, accounts: Mapping[str, Account] | None, *, write: bool
 ) -> Callable[[Broker], BrokerPages | None]:
-    """What makes the pages about a broker, or None without a port; see `BrokerPages`."""
+    """What makes the pages about a broker, or None without a port; see `BrokerPages`.
+
+    Args:
+        port: for the pages; 0 for any that is free, None for no pages.
+        accounts: who may see them; None for everybody with the token.
+        write: let the pages change things.
+    """
     return lambda broker: None if port is None else BrokerPages(broker, port, accounts, write=write)
 
 
 def address(server: WebServer, entry: Entry) -> str:
-    """What a browser is given: the token lets in who has it."""
+    """What a browser is given: the token lets in who has it.
+
+    Args:
+        server: started.
+        entry: of the pages; one without a token lets everybody in.
+    """
     token = f"?token={entry.token}" if entry.token else ""
     return f"http://{_HOST}:{server.port}/{token}"
