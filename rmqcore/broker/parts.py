@@ -149,6 +149,10 @@ class BrokerParts(BrokerState):
     def follow_deletion(self, topic: str, phy_offset: int) -> bool:
         """Delete on a slave what its master has deleted of a topic, and forget what is known of it.
 
+        Args:
+            topic: by name.
+            phy_offset: below which the master has deleted its records.
+
         Returns:
             False when the slave's log does not reach there yet.
 

@@ -80,7 +80,15 @@ class QueryMessages:
 
     @serves(RequestCode.VIEW_MESSAGE_BY_ID, needs=needs.view_message)
     def view(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """The message whose record begins at a physical offset."""
+        """The message whose record begins at a physical offset.
+
+        Args:
+            connection: whose account decides whether it sees the message of an open transaction.
+            request: header ``offset``: the physical offset.
+
+        Returns:
+            the record as it lies in the log; code 1 when none begins there.
+        """
         offset = request.number("offset")
         try:
             found = self._store.message_at(offset) if offset >= 0 else None

@@ -188,7 +188,20 @@ class AdminTopics:
         return success(body=java_body({"offsetTable": table, "topicPutTps": put_tps}))
 
     def stored_ms(self, topic: str, queue_id: int, offset: int, otherwise: int) -> int:
-        """When a message was stored; another number when it is not there."""
+        """When a message was stored; another number when it is not there.
+
+        Args:
+            topic: of the queue.
+            queue_id: of the queue.
+            offset: queue offset; below 0 there is none.
+            otherwise: what to return where no message is.
+
+        Returns:
+            Unix milliseconds.
+
+        Raises:
+            StoreError: it cannot be read.
+        """
         if offset < 0:
             return otherwise
         found = self._store.get_message(topic, queue_id, offset, max_messages=1).messages

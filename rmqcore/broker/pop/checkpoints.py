@@ -193,6 +193,10 @@ class Checkpoints:
     def acknowledge(self, key: CheckpointKey, offsets: Sequence[int]) -> bool:
         """Store that messages are done with; False when none of them was open.
 
+        Args:
+            key: (topic, group, queue id, start offset, time of the pop) of the checkpoint.
+            offsets: queue offsets; those that are not open in it are passed over.
+
         Raises:
             StoreError: it cannot be stored; they are as open as before.
         """

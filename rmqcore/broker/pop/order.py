@@ -183,7 +183,18 @@ class PopOrder:
         invisible_ms: int,
         attempt_id: str | None,
     ) -> list[str]:
-        """Note what is handed out; the entries of ``orderCountInfo`` for it."""
+        """Note what is handed out; the entries of ``orderCountInfo`` for it.
+
+        Args:
+            key: group, topic and queue id; what was handed out of it before is over.
+            offsets: queue offsets, ascending, at least one.
+            pop_time_ms: from `pop_time_ms`.
+            invisible_ms: milliseconds until they may be handed out again.
+            attempt_id: of the request; the same one again is no further try. None for none.
+
+        Returns:
+            texts ``0 qoQUEUE%OFFSET TRIES``, and one ``0 QUEUE TRIES`` with the least.
+        """
         former, counts = self._batches.get(key), dict[int, int]()
         if former is not None and attempt_id and attempt_id == former.attempt_id:
             counts = dict(former.counts)
@@ -206,7 +217,12 @@ class PopOrder:
         ]
 
     def pop_time_ms(self, keys: Iterable[OrderKey], now_ms: int) -> int:
-        """The time of a pop of queues, Unix time: that of no batch that they have handed out."""
+        """The time of a pop of queues, Unix time: that of no batch that they have handed out.
+
+        Args:
+            keys: of the queues that the pop may hand out of.
+            now_ms: Unix milliseconds.
+        """
         taken = {self._batches[key].pop_time_ms for key in keys if key in self._batches}
         while now_ms in taken:
             now_ms += 1
@@ -214,6 +230,11 @@ class PopOrder:
 
     def acknowledge(self, key: OrderKey, offset: int, pop_time_ms: int) -> int | None:
         """Note that a message is done with.
+
+        Args:
+            key: group, topic and queue id.
+            offset: queue offset of the message.
+            pop_time_ms: of the receipt, which says which batch it is of.
 
         Returns:
             where the group goes on in the queue; None when the receipt is of an earlier batch, or
@@ -233,7 +254,14 @@ class PopOrder:
         return batch.next_offset
 
     def keep_until(self, key: OrderKey, offset: int, pop_time_ms: int, visible_ms: int) -> None:
-        """Let one message come again at another time; nothing for one of an earlier batch."""
+        """Let one message come again at another time; nothing for one of an earlier batch.
+
+        Args:
+            key: group, topic and queue id.
+            offset: queue offset of the message; one that was not handed out is passed over.
+            pop_time_ms: of the receipt, which says which batch it is of.
+            visible_ms: Unix milliseconds.
+        """
         batch = self._batches.get(key)
         if batch is not None and pop_time_ms == batch.pop_time_ms and offset in batch.offsets:
             visible = {**batch.visible_ms, offset: visible_ms}

@@ -115,6 +115,13 @@ class PopMessages:
         """Hand messages out, or wait for some.
 
         The disk is read in another thread.
+
+        Args:
+            connection: answers later, where a request waits.
+            request: header of 200050; see `PopRequest`.
+
+        Returns:
+            None: it is answered later.
         """
         try:
             wanted = self._wanted(connection, request)
@@ -459,7 +466,18 @@ class PopMessages:
     def notification(
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand | None:
-        """Tell whether there is something to pop, now or within a time."""
+        """Tell whether there is something to pop, now or within a time.
+
+        Args:
+            connection: answers later, where a request waits.
+            request: header of 200054; see `PopRequest`.
+
+        Returns:
+            None: it is answered later.
+
+        Raises:
+            RequestRefusedError: a field is not what it should be, or group or topic is refused.
+        """
         wanted = PopRequest.of(request)
         self._check(wanted)
         return self._notified(connection, request, wanted, arrived=True)

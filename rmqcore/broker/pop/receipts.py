@@ -33,7 +33,12 @@ CheckpointKey: TypeAlias = tuple[str, str, int, int, int]
 
 
 def retry_topic_of(group: str, topic: str) -> str:
-    """Where the messages of a topic go that a group did not acknowledge in time."""
+    """Where the messages of a topic go that a group did not acknowledge in time.
+
+    Args:
+        group: its name.
+        topic: its name; a retry topic of the group stays as it is.
+    """
     if topic.startswith(RETRY_PREFIX + group):
         return topic
     return f"{RETRY_PREFIX}{group}_{topic}"
@@ -163,6 +168,11 @@ class Checkpoint:
     def from_java(cls, body: bytes, revive_queue: int, place: int) -> Checkpoint:
         """Read the body of a record.
 
+        Args:
+            body: JSON.
+            revive_queue: queue of the revive topic that the record lies in.
+            place: queue offset of the record there.
+
         Raises:
             ValueError: it is none.
         """
@@ -214,7 +224,13 @@ def done_body(
 
 
 def ack_body(key: CheckpointKey, offsets: Sequence[int], broker_name: str) -> bytes:
-    """The body of a record that acknowledges messages of a checkpoint."""
+    """The body of a record that acknowledges messages of a checkpoint.
+
+    Args:
+        key: (topic, group, queue id, start offset, time of the pop) of the checkpoint.
+        offsets: queue offsets, at least one; several make a batch.
+        broker_name: of this broker.
+    """
     topic, group, queue_id, start_offset, pop_time_ms = key
     single = len(offsets) == 1
     body: dict[str, object] = {

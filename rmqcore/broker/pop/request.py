@@ -48,6 +48,10 @@ class PopRequest:
     def of(cls, request: RemotingCommand, passed_ms: int = 0) -> PopRequest:
         """Read a header.
 
+        Args:
+            request: of a POP (200050), a peek (200052) or a notification (200054).
+            passed_ms: milliseconds that the request has waited in this process already.
+
         Raises:
             RequestRefusedError: a field is missing, no number or too long; answers with code 1.
         """
@@ -105,6 +109,10 @@ def passed_ms(connection: Connection, born_ms: int) -> int:
 
 def invisible_time_of(request: RemotingCommand, default: int | None = None) -> int:
     """For how long nobody else gets what is handed out, milliseconds; 12 hours at most.
+
+    Args:
+        request: header ``invisibleTime``.
+        default: milliseconds where it is missing; None refuses that.
 
     Raises:
         RequestRefusedError: the field is missing without a default, or no number.

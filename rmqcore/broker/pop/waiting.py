@@ -121,7 +121,12 @@ class WaitingPops:
             self._remove(pop)
 
     def arrived(self, topic: str, queue_id: int) -> None:
-        """Wake one request of each group that waits for messages of a queue."""
+        """Wake one request of each group that waits for messages of a queue.
+
+        Args:
+            topic: of the queue; its retry topics wake those of the topic, too.
+            queue_id: of the queue.
+        """
         if topic not in self._keys:
             return
         for key in self._keys[topic]:

@@ -56,6 +56,10 @@ class ColdReads:
     async def fetch(self, connection: Connection, wanted: QueueRange) -> None:
         """Wait until they can; a condition's messages are fetched ahead.
 
+        Args:
+            connection: who waits; one that has closed meanwhile reads nothing.
+            wanted: topic, queue id, queue offset, number of messages and subscription.
+
         Raises:
             StoreClosedError: the store is closed.
         """

@@ -154,6 +154,16 @@ class PullMessages:
         """Messages of one queue; waits for the next one when asked to.
 
         The disk is read in another thread.
+
+        Args:
+            connection: answers later, where a request waits.
+            request: header of 11; see `PullRequest`.
+
+        Returns:
+            None: it is answered later.
+
+        Raises:
+            RequestRefusedError: a field is not what it should be, or group or topic is refused.
         """
         wanted = PullRequest.of(request)
         asked = wanted.range_of(self._checked(wanted))

@@ -65,7 +65,13 @@ class Wakes(Generic[_Item]):
         self._is_planned = False
 
     def add(self, connection: Connection, item: _Item, times_max: int = 1) -> None:
-        """Have one woken, or once more, but no more often than that; `begin` lets it happen."""
+        """Have one woken, or once more, but no more often than that; `begin` lets it happen.
+
+        Args:
+            connection: whose turn it is to be.
+            item: who is to be woken.
+            times_max: at most this often, in all that was added and is not woken yet.
+        """
         items = self._waiting.setdefault(connection, OrderedDict())
         items[item] = min(times_max, items.get(item, 0) + 1)
 
@@ -100,7 +106,12 @@ class WaitingTexts:
         self._sizes: Counter[Connection] = Counter()
 
     def have_room(self, connection: Connection, size: int) -> bool:
-        """Tell whether one more request of a connection may keep so many characters."""
+        """Tell whether one more request of a connection may keep so many characters.
+
+        Args:
+            connection: of the client.
+            size: characters of the texts that the request keeps.
+        """
         more = max(0, size - _USUAL_TEXT)
         return not more or (
             self._sizes[connection] + more <= _TEXTS_OF_ONE_MAX
@@ -108,12 +119,22 @@ class WaitingTexts:
         )
 
     def add(self, connection: Connection, size: int) -> None:
-        """Note that a request waits."""
+        """Note that a request waits.
+
+        Args:
+            connection: of the client.
+            size: characters of the texts that the request keeps.
+        """
         if size > _USUAL_TEXT:
             self._sizes[connection] += size - _USUAL_TEXT
 
     def remove(self, connection: Connection, size: int) -> None:
-        """Note that a request waits no more."""
+        """Note that a request waits no more.
+
+        Args:
+            connection: of the client.
+            size: the same as for `add`.
+        """
         if size > _USUAL_TEXT:
             self._sizes[connection] -= size - _USUAL_TEXT
             if not self._sizes[connection]:
@@ -141,7 +162,12 @@ class WaitingPulls:
         return [(pull.queue, pull.connection) for pull in pulls]
 
     def add(self, pull: WaitingPull, timeout_s: float) -> bool:
-        """Let a pull wait for an arrival, or for at most these seconds; False: it may not."""
+        """Let a pull wait for an arrival, or for at most these seconds; False: it may not.
+
+        Args:
+            pull: who waits, and for which queue.
+            timeout_s: seconds; `WAIT_S_MAX` at most.
+        """
         loop = asyncio.get_running_loop()
         if self._released:
             loop.call_soon(pull.wake, False)
@@ -166,7 +192,12 @@ class WaitingPulls:
             self._remove(pull)
 
     def arrived(self, topic: str, queue_id: int) -> None:
-        """Answer the pulls that wait for a queue; the rest of very many in the next rounds."""
+        """Answer the pulls that wait for a queue; the rest of very many in the next rounds.
+
+        Args:
+            topic: of the queue.
+            queue_id: of the queue.
+        """
         for pull in self._by_queue.get((topic, queue_id), ()):
             self._wakes.add(pull.connection, pull)
         self._wakes.begin()

@@ -54,7 +54,15 @@ class ReplyMessages:
     @serves(RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2, needs=needs.publish)
     @masters_only(ResponseCode.SERVICE_NOT_AVAILABLE)
     async def reply(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Pass a reply on to who waits for it; the answer says whether that one has it."""
+        """Pass a reply on to who waits for it; the answer says whether that one has it.
+
+        Args:
+            connection: of the consumer.
+            request: header of 324 or 325, as of a send; its body is the answer.
+
+        Raises:
+            RequestRefusedError: the topic cannot be sent to, or the message is too large.
+        """
         wanted = SendRequest(request)
         check_body(request)
         self._topics.check_sendable(wanted.topic)

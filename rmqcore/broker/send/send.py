@@ -131,7 +131,15 @@ class SendMessages:
     def send(
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand]:
-        """Store a message, or a batch of one queue, under long or short names of fields."""
+        """Store a message, or a batch of one queue, under long or short names of fields.
+
+        Args:
+            connection: of the producer; says the born host.
+            request: header of 10, 310 or 320; its body is a message's, or a batch of messages.
+
+        Raises:
+            RequestRefusedError: the broker is too busy, or message or topic is refused.
+        """
         self._check_not_busy()
         wanted = SendRequest(request)
         check_body(request)

@@ -11,7 +11,13 @@ QueueKey: TypeAlias = tuple[tuple[str, object], ...]
 
 
 def queue_key(broker_name: str, topic: str, queue_id: int) -> QueueKey:
-    """The fields of RocketMQ's ``MessageQueue``, as a key."""
+    """The fields of RocketMQ's ``MessageQueue``, as a key.
+
+    Args:
+        broker_name: of the broker that has the queue.
+        topic: by name.
+        queue_id: of the queue.
+    """
     return (("brokerName", broker_name), ("queueId", queue_id), ("topic", topic))
 
 

@@ -87,14 +87,24 @@ class BrokerState:
         self._listeners_of: dict[str, Arrived] = {}
 
     def on_arrival(self, listener: Arrived, topic: str | None = None) -> None:
-        """Have somebody called when a queue has messages: of any topic, or of one."""
+        """Have somebody called when a queue has messages: of any topic, or of one.
+
+        Args:
+            listener: called with topic and queue id, on the event loop.
+            topic: one, which has no other listener of its own; None for all.
+        """
         if topic is None:
             self._listeners += (listener,)
         else:
             self._listeners_of[topic] = listener
 
     def arrived(self, topic: str, queue_id: int) -> None:
-        """Tell who waits for messages that a queue has some; on the event loop."""
+        """Tell who waits for messages that a queue has some; on the event loop.
+
+        Args:
+            topic: of the queue.
+            queue_id: of the queue.
+        """
         for listener in self._listeners:
             listener(topic, queue_id)
         if topic in self._listeners_of:

@@ -53,6 +53,10 @@ class BudgetExceededError(RequestRefusedError):
 def check_name(kind: str, name: str) -> None:
     """Refuse a name that is longer than any client's.
 
+    Args:
+        kind: what it names, for the refusal: ``a group's name``.
+        name: at most `NAME_SIZE_MAX` characters.
+
     Raises:
         RequestRefusedError: it is; answers with code 1.
     """

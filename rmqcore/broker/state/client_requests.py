@@ -40,7 +40,16 @@ class ClientRequests:
 
     @serves(RequestCode.HEART_BEAT, needs=needs.heart_beat)
     def heart_beat(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Take in which groups a client belongs to."""
+        """Take in which groups a client belongs to.
+
+        Args:
+            connection: of the client.
+            request: its body: ``clientID``, ``consumerDataSet`` and ``producerDataSet`` as JSON.
+
+        Raises:
+            RequestRefusedError: the body is none, or a name is too long.
+            BudgetExceededError: clients would keep too much.
+        """
         body = read_object(request)
         client = Client(
             connection,
@@ -93,7 +102,12 @@ class ClientRequests:
 
     @serves(RequestCode.UNREGISTER_CLIENT, needs=needs.leave_group)
     def unregister(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Let a client go."""
+        """Let a client go.
+
+        Args:
+            connection: of the client.
+            request: header ``producerGroup`` and ``consumerGroup``; one that is missing stays.
+        """
         producer, consumer = request.text("producerGroup", ""), request.text("consumerGroup", "")
         if producer:
             self._producers.unregister(producer, connection)

@@ -129,7 +129,12 @@ class Members:
         self._size += bytes_more
 
     def remove(self, connection: Connection, group: str) -> None:
-        """Note that a client has left a group."""
+        """Note that a client has left a group.
+
+        Args:
+            connection: of the client.
+            group: which; one that the client is not in is passed over.
+        """
         sizes = self._sizes.get(connection, {})
         if group in sizes:
             self._size -= sizes.pop(group)
@@ -178,6 +183,15 @@ class Consumers:
     ) -> None:
         """Take one group of a heart-beat in.
 
+        Args:
+            name: of the group.
+            client: who beats.
+            consume_type: ``CONSUME_PASSIVELY``, ``CONSUME_ACTIVELY`` or ``CONSUME_POP``.
+            message_model: ``CLUSTERING`` or ``BROADCASTING``.
+            consume_from_where: where a group begins that has read nothing, by RocketMQ's name.
+            subscriptions: of all topics; those that are missing are over.
+            notify: tell all of the group's clients when clients or topics have changed.
+
         Raises:
             RequestRefusedError: see `Members.add`.
         """
@@ -196,7 +210,13 @@ class Consumers:
             self._on_change(group)
 
     def unregister(self, name: str, connection: Connection, *, notify: bool) -> None:
-        """Let one client of a group go."""
+        """Let one client of a group go.
+
+        Args:
+            name: of the group; one that is not there is passed over.
+            connection: of the client.
+            notify: tell the group's other clients.
+        """
         self.members.remove(connection, name)
         group = self.groups.get(name)
         if group is None or group.clients.pop(connection, None) is None:
@@ -226,6 +246,10 @@ class Producers:
     def register(self, group: str, client: Client) -> None:
         """Take one group of a heart-beat in.
 
+        Args:
+            group: by name.
+            client: who beats.
+
         Raises:
             RequestRefusedError: see `Members.add`.
         """
@@ -247,7 +271,12 @@ class Producers:
         )
 
     def unregister(self, group: str, connection: Connection) -> None:
-        """Let one client of a group go."""
+        """Let one client of a group go.
+
+        Args:
+            group: by name; one that is not there is passed over.
+            connection: of the client.
+        """
         self.members.remove(connection, group)
         clients = self.groups.get(group, {})
         clients.pop(connection, None)
@@ -274,6 +303,10 @@ class Producers:
         """A connection of a group, one after the other, that may be told a message of a topic.
 
         None when none is there. With accounts it is one whose account may end the transaction.
+
+        Args:
+            group: by name.
+            topic: of the message.
         """
         clients = [
             connection
@@ -294,7 +327,12 @@ class Producers:
 
 
 def expired(consumers: Consumers, producers: Producers) -> set[Connection]:
-    """The connections whose clients have sent no heart-beat for too long."""
+    """The connections whose clients have sent no heart-beat for too long.
+
+    Args:
+        consumers: of the broker.
+        producers: of the broker.
+    """
     limit = monotonic_s() - EXPIRED_AFTER_S
     groups = [*(group.clients for group in consumers.groups.values()), *producers.groups.values()]
     return {

@@ -200,6 +200,10 @@ class Groups:
     def expect_readable(self, group: str, topic: str) -> None:
         """Refuse to let a group read a topic that is forbidden to it.
 
+        Args:
+            group: by name.
+            topic: by name.
+
         Raises:
             RequestRefusedError: it is; answers with code 16.
         """
@@ -209,6 +213,11 @@ class Groups:
 
     def set_readable(self, group: str, topic: str, readable: bool) -> None:
         """Allow a group to read a topic, or forbid it; as in RocketMQ, neither has to be there.
+
+        Args:
+            group: by name.
+            topic: by name.
+            readable: False forbids it.
 
         Raises:
             RequestRefusedError: one of them is no name; answers with code 29.
@@ -226,9 +235,15 @@ class Groups:
     def put(self, group: str, fields: Mapping[str, object]) -> None:
         """Create or replace a group.
 
+        Args:
+            group: by name; at most `GROUP_NAME_MAX` characters.
+            fields: of RocketMQ's ``SubscriptionGroupConfig``, by its names; None leaves the
+                default.
+
         Raises:
             RequestRefusedError: its name is no group's, or a field is not what RocketMQ's is;
                 answers with code 29.
+            BudgetExceededError: there are too many groups, or the fields are too large.
         """
         fields = {name: value for name, value in fields.items() if value is not None}
         if self.table.get(group) is None and len(self.table) >= GROUPS_MAX:

@@ -118,7 +118,12 @@ class Offsets:
                 table.advance(topic, group, queue_id, end)
 
     def moved_to(self, key: ReadQueue, offset: int) -> int | None:
-        """Where a group has to go on that pulls from an offset; None: there."""
+        """Where a group has to go on that pulls from an offset; None: there.
+
+        Args:
+            key: group, topic and queue id.
+            offset: queue offset that a pull asks for.
+        """
         if key not in self.resets:
             return None
         group, topic, queue_id = key
@@ -156,6 +161,13 @@ class Offsets:
         """Tell whether a new group reads a queue from its first message, whatever it asked for.
 
         So it does where there is none yet: who asks for the end next would miss what came between.
+
+        Args:
+            topic: of the queue; one that is unknown is young.
+            queue_id: of the queue.
+
+        Raises:
+            StoreError: the first message cannot be read.
         """
         if self._store.min_queue_offset(topic, queue_id) > 0:
             return False
@@ -183,6 +195,12 @@ class Offsets:
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set the next offset that a group wants.
 
+        Args:
+            group: by name.
+            topic: of the queue.
+            queue_id: of the queue.
+            offset: queue offset of the first message that it has not consumed.
+
         Raises:
             RequestRefusedError: it is no offset; answers with code 29.
             BudgetExceededError: the group has none of the queue, and there are too many.
@@ -195,6 +213,11 @@ class Offsets:
 
     def expect_room(self, topic: str, group: str, queue_id: int) -> None:
         """Refuse one offset more than are kept.
+
+        Args:
+            topic: of the queue.
+            group: by name.
+            queue_id: of the queue.
 
         Raises:
             BudgetExceededError: it is so; the group has none of this queue.

@@ -50,7 +50,13 @@ class PassedOver:
         self.counts: dict[str, int] = {}
 
     def add(self, service: str, record: str, error: Exception) -> None:
-        """Count a record, and say why; what nobody has expected with its traceback."""
+        """Count a record, and say why; what nobody has expected with its traceback.
+
+        Args:
+            service: by name, under which it is counted.
+            record: what it is and where, for the log.
+            error: what was raised.
+        """
         self.counts[service] = self.counts.get(service, 0) + 1
         trace = None if isinstance(error, RmqCoreError) else error
         logger.error("%s: %s is passed over: %s", service, record, error, exc_info=trace)
@@ -59,6 +65,8 @@ class PassedOver:
         """A context that passes a record over when the work on it raises.
 
         What the store, the disk or the memory refuses now is raised: that is no record's fault.
+
+        Arguments as those of `add`.
         """
         return Guard(self, service, record)
 

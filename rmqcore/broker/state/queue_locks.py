@@ -41,7 +41,16 @@ class QueueLocks:
 
     @serves(RequestCode.LOCK_BATCH_MQ, needs=needs.lock_queues)
     def lock(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Lock queues for a client; the answer names those that it has now."""
+        """Lock queues for a client; the answer names those that it has now.
+
+        Args:
+            connection: of the client; what it has locked is free when it closes.
+            request: its body: ``consumerGroup``, ``clientId`` and ``mqSet``, a list of queues, as
+                JSON.
+
+        Raises:
+            RequestRefusedError: the body is none, or a name is too long.
+        """
         body = read_object(request)
         group, client_id = str(body.get("consumerGroup", "")), str(body.get("clientId", ""))
         check_name("a group's name", group)

@@ -25,9 +25,16 @@ class RequestModes:
     async def put(self, topic: str, group: str, mode: str, share: int) -> None:
         """Set how a group gets a topic; it is in the file when this returns.
 
+        Args:
+            topic: by name; it need not exist.
+            group: by name; it need not exist.
+            mode: ``PULL`` or ``POP``.
+            share: with how many others a client shares its queues when it pops.
+
         Raises:
             RequestRefusedError: it cannot be written; answers with code 14.
             BudgetExceededError: it is new, and there are too many.
+            RequestRefusedError: a name is too long; answers with code 1.
         """
         check_name("a topic's name", topic)
         check_name("a group's name", group)

@@ -124,7 +124,12 @@ class Resets(dict[ReadQueue, int]):
         return None
 
     def takes(self, key: ReadQueue, offset: int) -> bool:
-        """Tell whether a group may commit an offset."""
+        """Tell whether a group may commit an offset.
+
+        Args:
+            key: group, topic and queue id.
+            offset: queue offset that is to be committed.
+        """
         return self.get(key) is None and offset <= self.ends.get(key, offset)
 
     def bring_back(self, has_offset: Callable[[ReadQueue], bool]) -> None:

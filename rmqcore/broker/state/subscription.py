@@ -83,7 +83,13 @@ class Subscription:
 
     @classmethod
     def of(cls, topic: str, expression: str | None, expression_type: str | None) -> Subscription:
-        """The subscription that a request carries."""
+        """The subscription that a request carries.
+
+        Args:
+            topic: by name.
+            expression: tags such as ``a || b``, or a condition; None and empty for all messages.
+            expression_type: ``TAG`` or ``SQL92``; None for the first.
+        """
         kind = expression_type or TAG
         return cls(topic, (expression or "*").strip() or "*", kind)
 

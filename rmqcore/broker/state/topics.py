@@ -195,6 +195,10 @@ class Topics:
         """The retry or dead-letter topic of a group, created when it is missing.
 
         However many there are: a message waits for it.
+
+        Args:
+            topic: its name, with ``%RETRY%`` or ``%DLQ%`` in front.
+            queue_count: queues that it gets when it is made.
         """
         found = self.table.get(topic)
         if found is None:
@@ -259,6 +263,10 @@ class Topics:
     @staticmethod
     def queue_for_send(topic: TopicConfig, queue_id: int) -> int:
         """The queue that a message goes to; a negative number is any.
+
+        Args:
+            topic: the topic.
+            queue_id: as the request says.
 
         Raises:
             RequestRefusedError: the topic has no such queue; code 29.

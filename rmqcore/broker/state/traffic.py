@@ -53,7 +53,15 @@ class Traffic:
         self.dead: dict[tuple[str, str], int] = {}
 
     def add_stored(self, topic: str, kind: str, messages: int, size: int) -> None:
-        """Count what a send has stored."""
+        """Count what a send has stored.
+
+        Args:
+            topic: by name.
+            kind: type of the messages, by RocketMQ's name: ``NORMAL``, ``FIFO``, ``DELAY``,
+                ``TRANSACTION``.
+            messages: how many; 1 or more.
+            size: bytes of all of them.
+        """
         counts = self.stored.get((topic, kind))
         if counts is None:
             counts = self.stored[topic, kind] = StoredCounts()
@@ -66,7 +74,14 @@ class Traffic:
         counts.by_size[bucket] += messages
 
     def add_fetched(self, topic: str, group: str, messages: int, size: int) -> None:
-        """Count what a pull was answered with."""
+        """Count what a pull was answered with.
+
+        Args:
+            topic: by name.
+            group: by name.
+            messages: how many.
+            size: bytes of all of them.
+        """
         counts = self.fetched.get((topic, group))
         if counts is None:
             counts = self.fetched[topic, group] = FetchedCounts()
@@ -75,5 +90,10 @@ class Traffic:
         counts.size += size
 
     def add_dead(self, topic: str, group: str) -> None:
-        """Count a message that was tried often enough."""
+        """Count a message that was tried often enough.
+
+        Args:
+            topic: that it was sent to.
+            group: that could not consume it.
+        """
         self.dead[topic, group] = self.dead.get((topic, group), 0) + 1

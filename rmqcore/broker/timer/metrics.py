@@ -25,7 +25,12 @@ class TimerMetrics:
         self._version = DataVersion()
 
     def add(self, topic: str, step: int) -> None:
-        """Count a change of what waits of a topic."""
+        """Count a change of what waits of a topic.
+
+        Args:
+            topic: that they are sent to.
+            step: how many more wait, negative for fewer.
+        """
         entry = self._topics.setdefault(topic, _Count())
         entry.count += step
         entry.changed_ms = now_ms = wall_clock_ms()

@@ -54,6 +54,14 @@ class RecallMessages:
         """Take a timer message back by its handle; with `recallMessageEnable=true`.
 
         The answer to its send has named the handle.
+
+        Args:
+            connection: of the producer; says the born host of the record that takes it back.
+            request: header of 370: ``topic``, ``recallHandle`` and ``producerGroup``.
+
+        Raises:
+            RequestRefusedError: it is not allowed, topic or handle is refused, or nothing can be
+                stored.
         """
         topic = request.text("topic")
         self._check_allowed()
