@@ -69,7 +69,7 @@ class SlaveLog(Protocol):
         ...
 
     def append_data(self, data: memoryview | bytes, phy_offset: int) -> None:
-        """Append bytes of the master's log."""
+        """Append bytes of the master's log; see `FollowedLog.append_data`."""
         ...
 
     def drop_partial(self) -> int:
@@ -77,7 +77,7 @@ class SlaveLog(Protocol):
         ...
 
     def bytes_at(self, phy_offset: int, size: int) -> memoryview | None:
-        """Bytes of the log as they are, at most ``size``; None where there are none."""
+        """Bytes of the log as they are; see `FollowedLog.bytes_at`."""
         ...
 
     def note_compared(self) -> None:

@@ -57,7 +57,7 @@ class Log(Protocol):
         ...
 
     def bytes_at(self, phy_offset: int, size: int) -> memoryview | None:
-        """Bytes of the log as they are, at most ``size``, of one file; None: there are none."""
+        """Bytes of the log as they are, of one file; see `FollowedLog.bytes_at`."""
         ...
 
 

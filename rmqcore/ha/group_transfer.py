@@ -58,7 +58,13 @@ class GroupTransferService:
         self._stopped = False
 
     def is_in_sync(self, ack_offset: int, end: int) -> bool:
-        """Whether a slave that has acknowledged so far can be counted on."""
+        """Whether a slave that has acknowledged so far can be counted on.
+
+        Args:
+            ack_offset: physical offset up to which it has the log; negative before its first
+                report.
+            end: physical offset behind the last byte of the master's log.
+        """
         return ack_offset >= 0 and end - ack_offset < self._gap_max
 
     @property

@@ -68,7 +68,7 @@ class ReadLog(Protocol):
         ...
 
     def bytes_at(self, phy_offset: int, size: int) -> memoryview | None:
-        """Bytes of the log as they are, at most ``size``; None: there are none."""
+        """Bytes of the log as they are; see `FollowedLog.bytes_at`."""
         ...
 
     def record_begin(self, phy_offset: int) -> int:
@@ -85,7 +85,7 @@ class AppendedLog(Protocol):
         ...
 
     def append_data(self, data: bytes, phy_offset: int) -> None:
-        """Append bytes of the other side's log."""
+        """Append bytes of the other side's log; see `FollowedLog.append_data`."""
         ...
 
     def drop_partial(self) -> int:
@@ -333,7 +333,12 @@ class _Growth:
 
 
 def damage_in(directory: StoreDir, error: CorruptStoreError) -> Divergence | None:
-    """Where to cut a log that an opening has found damaged; None when that is not in the log."""
+    """Where to cut a log that an opening has found damaged; None when that is not in the log.
+
+    Args:
+        directory: of the store.
+        error: that the opening has raised; one that names no physical offset is not in the log.
+    """
     files = numbered_files(directory.commit_log)
     if not files or error.phy_offset < 0:
         return None

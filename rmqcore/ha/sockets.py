@@ -21,6 +21,10 @@ def tune(sock: socket.socket) -> None:
 async def connect(address: str, timeout_s: float) -> socket.socket:
     """Connect to ``host:port``.
 
+    Args:
+        address: a host's name or IPv4 address, and the port.
+        timeout_s: seconds for the connection, beside what the name's look-up takes.
+
     Raises:
         OSError: nobody takes the connection; TimeoutError, a kind of it: not in time.
         ValueError: it is no address.
@@ -107,6 +111,10 @@ class Receiver:
 
 async def send_all(sock: socket.socket, buffers: Sequence[bytes | memoryview]) -> None:
     """Send buffers one behind the other; what the system takes at once goes in one call.
+
+    Args:
+        sock: connected; it does not block.
+        buffers: must not change before this returns.
 
     Raises:
         OSError: the connection is gone.

@@ -104,7 +104,12 @@ class Callers:
 
 
 def signature(secret_key: str, signed: str) -> bytes:
-    """HMAC-SHA1 over the text that is signed, in hex."""
+    """HMAC-SHA1 over the text that is signed, in hex.
+
+    Args:
+        secret_key: of the account.
+        signed: what the client has signed: the text of ``x-mq-date-time``.
+    """
     digest = hmac.new(secret_key.encode(), signed.encode("utf-8", "replace"), "sha1")
     return digest.hexdigest().encode()
 

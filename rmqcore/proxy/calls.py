@@ -18,7 +18,12 @@ class CallConnection(Protocol):
     peer: str
 
     def send_messages(self, call: Call, messages: Sequence[bytes]) -> None:
-        """Send messages of a call's answer."""
+        """Send messages of a call's answer.
+
+        Args:
+            call: of this connection, and open.
+            messages: each as protobuf bytes.
+        """
 
     def consumed(self, size: int) -> None:
         """Note that a streamed message is not kept here any more."""

@@ -92,19 +92,40 @@ class Clients:
     # ---- what clients call
 
     def heartbeat(self, call: Call, caller: Caller, request: V2Message) -> V2Message:
-        """Note that a client is there."""
+        """Note that a client is there.
+
+        Args:
+            call: of the client.
+            caller: who it is.
+            request: a ``HeartbeatRequest``; nothing in it counts.
+        """
         self._seen(caller)
         return _HeartbeatResponse(status=OK)
 
     async def terminated(self, call: Call, caller: Caller, request: V2Message) -> V2Message:
-        """Let a client go that ends."""
+        """Let a client go that ends.
+
+        Args:
+            call: of the client.
+            caller: who it is.
+            request: a ``NotifyClientTerminationRequest``; nothing in it counts.
+        """
         client = self._clients.pop(caller.client_id, None)
         if client is not None:
             self._gone(caller.client_id)
         return _TerminationResponse(status=OK)
 
     async def telemetry(self, call: Call, caller: Caller) -> None:
-        """Answer settings with settings, for as long as the client's stream lasts."""
+        """Answer settings with settings, for as long as the client's stream lasts.
+
+        Args:
+            call: the client's stream of ``TelemetryCommand``.
+            caller: who it is.
+
+        Raises:
+            CallFailedError: what came is no such message.
+            RefusedError: its settings are refused.
+        """
         client = self._seen(caller)
         client.streams.append(call)
         try:

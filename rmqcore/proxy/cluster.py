@@ -197,6 +197,11 @@ HEART_BEAT_S: Final = 10.0
 def check_may_use(name: str, kind: MessageType | None, caller: Caller) -> None:
     """Refuse to make a topic for who may not use it.
 
+    Args:
+        name: of the topic.
+        kind: of the message that is sent first; None for a consumer.
+        caller: with its account; without one it may.
+
     Raises:
         RefusedError: it is so.
     """
@@ -224,7 +229,12 @@ def json_object(body: bytes) -> Mapping[str, Any]:
 
 
 def queues_of(broker_name: str, config: Mapping[str, Any]) -> BrokerQueues:
-    """The queues of a topic, of the answer to 351."""
+    """The queues of a topic, of the answer to 351.
+
+    Args:
+        broker_name: of the broker that has answered.
+        config: fields of a ``TopicConfig``; a count that is none is 0.
+    """
     return BrokerQueues(
         broker_name,
         count_of(config.get("readQueueNums")),
@@ -276,7 +286,13 @@ def made_after(template: TopicView | None, name: str) -> TopicView | None:
 
 
 def new_topic_fields(name: str, kind: MessageType | None, queue_count: int) -> dict[str, str]:
-    """The header of 17 that makes a topic."""
+    """The header of 17 that makes a topic.
+
+    Args:
+        name: of the topic.
+        kind: the only kind of messages that the topic takes; None for every kind.
+        queue_count: queues to read, and as many to write.
+    """
     fields = {
         "topic": name,
         "defaultTopic": TEMPLATE_TOPIC,
@@ -293,7 +309,12 @@ def new_topic_fields(name: str, kind: MessageType | None, queue_count: int) -> d
 
 
 def producers_body(client_id: str, groups: Sequence[str]) -> bytes:
-    """The body of a heart-beat (34) of producers."""
+    """The body of a heart-beat (34) of producers.
+
+    Args:
+        client_id: of the proxy, or of a client it stands for.
+        groups: of producers.
+    """
     body = {
         "clientID": client_id,
         "consumerDataSet": [],

@@ -120,7 +120,12 @@ def code_of(answer: RemotingCommand) -> Code:
 
 
 def status(code: Code, reason: str = "") -> V2Message:
-    """The status of an answer; without a reason its code's name is one."""
+    """The status of an answer; without a reason its code's name is one.
+
+    Args:
+        code: of RocketMQ's definition.
+        reason: for people; empty for the code's name.
+    """
     return Status(code=code, message=reason or code.name)
 
 

@@ -104,7 +104,17 @@ class ConsumerCalls:
     # ---- QueryAssignment
 
     async def assignment(self, call: Call, caller: Caller, request: V2Message) -> V2Message:
-        """Where a consumer receives from: any queue of each broker; in order, every queue."""
+        """Where a consumer receives from: any queue of each broker; in order, every queue.
+
+        Args:
+            call: of the client.
+            caller: who it is.
+            request: a ``QueryAssignmentRequest``: topic, group, and the endpoints that answers
+                name.
+
+        Raises:
+            RefusedError: topic or group is none, or has no queue to read from.
+        """
         topic, group = topic_name(request.topic), group_name(request.group)
         view, group_view = await self._view(topic, caller), await self._cluster.group(group)
         assignments = []
@@ -130,7 +140,19 @@ class ConsumerCalls:
     # ---- ReceiveMessage
 
     def receive(self, call: Call, caller: Caller, request: V2Message) -> Awaitable[None] | None:
-        """Hand messages out: their status, themselves, the time."""
+        """Hand messages out: their status, themselves, the time.
+
+        Args:
+            call: gets the answer, which is several messages.
+            caller: who it is.
+            request: a ``ReceiveMessageRequest``.
+
+        Returns:
+            None: all was sent.
+
+        Raises:
+            RefusedError: a field is not what it should be, or the broker refuses.
+        """
         wanted = self._wanted(call, request)
         if wanted.renews:
             self._note(caller)
@@ -389,7 +411,16 @@ class ConsumerCalls:
     def acknowledge(
         self, call: Call, caller: Caller, request: V2Message
     ) -> V2Message | Awaitable[V2Message]:
-        """Be done with messages; each has an entry in the answer."""
+        """Be done with messages; each has an entry in the answer.
+
+        Args:
+            call: of the client.
+            caller: who it is.
+            request: an ``AckMessageRequest``, with 1 to `_ACKS_MAX` entries.
+
+        Raises:
+            RefusedError: topic or group is none, or there are more entries.
+        """
         if not 0 < len(request.entries) <= _ACKS_MAX:
             raise RefusedError(Code.BAD_REQUEST, f"1 to {_ACKS_MAX} entries a request")
         group, topic = group_name(request.group), topic_name(request.topic)
@@ -454,7 +485,16 @@ class ConsumerCalls:
     # ---- ChangeInvisibleDuration
 
     async def change(self, call: Call, caller: Caller, request: V2Message) -> V2Message:
-        """Hand a message out again at another time; its new handle is in the answer."""
+        """Hand a message out again at another time; its new handle is in the answer.
+
+        Args:
+            call: of the client.
+            caller: who it is.
+            request: a ``ChangeInvisibleDurationRequest``; the duration is 12 hours at most.
+
+        Raises:
+            RefusedError: duration or handle is none, or the broker refuses.
+        """
         group, topic = group_name(request.group), topic_name(request.topic)
         invisible_ms = duration_ms(request.invisible_duration)
         if not 0 < invisible_ms <= INVISIBLE_MS_MAX:
@@ -469,7 +509,16 @@ class ConsumerCalls:
     # ---- ForwardMessageToDeadLetterQueue
 
     async def bury(self, call: Call, caller: Caller, request: V2Message) -> V2Message:
-        """Make a message a dead letter of its group."""
+        """Make a message a dead letter of its group.
+
+        Args:
+            call: of the client.
+            caller: who it is.
+            request: a ``ForwardMessageToDeadLetterQueueRequest``.
+
+        Raises:
+            RefusedError: the handle is none, or the broker refuses.
+        """
         group, topic = group_name(request.group), topic_name(request.topic)
         handle = await self._renewals.stop_renewing(caller, group, request.receipt_handle)
         most = max(1, request.max_delivery_attempts)

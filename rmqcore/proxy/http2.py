@@ -355,7 +355,7 @@ class Http2Connection(OtherProtocol):
         self.fail(call, GrpcStatus.INTERNAL, "the call failed; the log of the server says why")
 
     def send_messages(self, call: Call, messages: Sequence[bytes]) -> None:
-        """Send messages of a call's answer."""
+        """Send messages of a call's answer; see `CallConnection.send_messages`."""
         if not call.head_sent:
             call.head_sent = True
             self._http2.send_response(call.stream_id, _HEAD)
@@ -379,7 +379,13 @@ class Http2Connection(OtherProtocol):
         self._plan_flush()
 
     def fail(self, call: Call, status: GrpcStatus, reason: str) -> None:
-        """End a call without an answer."""
+        """End a call without an answer.
+
+        Args:
+            call: of this connection; one that is closed is passed over.
+            status: of gRPC.
+            reason: for people.
+        """
         if call.closed or self.closed:
             return
         self._release(call)

@@ -66,7 +66,12 @@ class Incoming:
     body: bytes
 
     def fields(self, topic: str, queue_id: int) -> dict[str, str]:
-        """The header of 310 under its letters. Source: SendMessageRequestHeaderV2."""
+        """The header of 310 under its letters. Source: SendMessageRequestHeaderV2.
+
+        Args:
+            topic: where it goes.
+            queue_id: where it goes.
+        """
         fields = {
             "producerGroup": topic,
             "topic": topic,
@@ -86,6 +91,10 @@ class Incoming:
 
 def incoming(message: V2Message, topic: str) -> Incoming:
     """What a broker gets of a message.
+
+    Args:
+        message: as the client sends it: RocketMQ's ``Message``.
+        topic: its topic, without the namespace's resource.
 
     Raises:
         RefusedError: it is not as the definition says.

@@ -29,7 +29,12 @@ class Kept(Generic[_Value]):
         return kept[1] if kept is not None and kept[0] > monotonic_s() else None
 
     def put(self, name: str, value: _Value) -> _Value:
-        """Keep a value from now on; returns it. One too many takes the place of all."""
+        """Keep a value from now on; returns it. One too many takes the place of all.
+
+        Args:
+            name: by which `get` finds it.
+            value: counts for as many seconds as all of them.
+        """
         if len(self._values) >= _KEPT_MAX:
             self._values.clear()
         self._values[name] = monotonic_s() + self._seconds, value

@@ -45,7 +45,13 @@ class OffsetCalls:
         self._cluster = cluster
 
     async def pull(self, call: Call, caller: Caller, request: V2Message) -> None:
-        """Send a queue's messages from an offset on, and the offset behind them."""
+        """Send a queue's messages from an offset on, and the offset behind them.
+
+        Args:
+            call: gets the answer, which is several messages; a refusal is one of them.
+            caller: who it is.
+            request: a ``PullMessageRequest``.
+        """
         try:
             answer = await self._pulled(call, caller, request)
             messages = messages_of([answer.body, *answer.parts])
@@ -92,7 +98,16 @@ class OffsetCalls:
         return answer if answer.code in _NONE else expect_success(answer)
 
     async def update(self, call: Call, caller: Caller, request: V2Message) -> V2Message:
-        """Set how far a group is in a queue."""
+        """Set how far a group is in a queue.
+
+        Args:
+            call: of the client.
+            caller: who it is.
+            request: an ``UpdateOffsetRequest``; its offset is 0 or more.
+
+        Raises:
+            RefusedError: the offset is none, or the broker refuses.
+        """
         if request.offset < 0:
             raise RefusedError(Code.ILLEGAL_OFFSET, "an offset is 0 or more")
         fields = {
@@ -103,13 +118,31 @@ class OffsetCalls:
         return _UpdateResponse(status=OK)
 
     async def get(self, call: Call, caller: Caller, request: V2Message) -> V2Message:
-        """Tell how far a group is in a queue."""
+        """Tell how far a group is in a queue.
+
+        Args:
+            call: of the client.
+            caller: who it is.
+            request: a ``GetOffsetRequest``.
+
+        Raises:
+            RefusedError: the group has no offset there, or the broker refuses.
+        """
         fields = {"consumerGroup": group_name(request.group), "setZeroIfNotFound": "false"}
         answer = await self._asked(caller, request, RequestCode.QUERY_CONSUMER_OFFSET, fields)
         return _GetResponse(status=OK, offset=answer.number("offset"))
 
     async def query(self, call: Call, caller: Caller, request: V2Message) -> V2Message:
-        """Tell where a queue begins or ends, or what was stored first from a time on."""
+        """Tell where a queue begins or ends, or what was stored first from a time on.
+
+        Args:
+            call: of the client.
+            caller: who it is.
+            request: a ``QueryOffsetRequest``; its timestamp is looked at to the millisecond.
+
+        Raises:
+            RefusedError: the timestamp is missing, or the broker refuses.
+        """
         policy, fields = request.query_offset_policy, dict[str, str]()
         if policy == QueryOffsetPolicy.TIMESTAMP:
             stamp = request.timestamp

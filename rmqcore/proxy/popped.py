@@ -36,6 +36,10 @@ class Popped(NamedTuple):
 def popped_of(answer: RemotingCommand, broker_name: str) -> list[Popped]:
     """The messages of an answer to 200050.
 
+    Args:
+        answer: of the broker: header of 200050, messages in its body.
+        broker_name: that handles name.
+
     Raises:
         RefusedError: the answer contradicts itself.
     """

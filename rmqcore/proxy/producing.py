@@ -68,7 +68,16 @@ class ProducerCalls:
     def send(
         self, call: Call, caller: Caller, request: V2Message
     ) -> V2Message | Awaitable[V2Message]:
-        """Store messages, each with an entry in the answer, in their order."""
+        """Store messages, each with an entry in the answer, in their order.
+
+        Args:
+            call: of the client.
+            caller: who it is.
+            request: a ``SendMessageRequest``, with 1 to `_BATCH_MAX` messages of one topic.
+
+        Raises:
+            RefusedError: a message is none, or the broker refuses the only one.
+        """
         count = len(request.messages)
         if not 0 < count <= _BATCH_MAX:
             raise RefusedError(Code.BAD_REQUEST, f"{count} messages; 1 to {_BATCH_MAX} a request")
@@ -150,7 +159,16 @@ class ProducerCalls:
     # ---- EndTransaction
 
     async def end(self, call: Call, caller: Caller, request: V2Message) -> V2Message:
-        """Commit a transaction's message, or roll it back."""
+        """Commit a transaction's message, or roll it back.
+
+        Args:
+            call: of the client.
+            caller: who it is.
+            request: an ``EndTransactionRequest``: the transaction's id, commit or rollback.
+
+        Raises:
+            RefusedError: resolution or id is none, or the broker refuses.
+        """
         topic = topic_name(request.topic)
         resolution = _RESOLUTIONS.get(request.resolution)
         if resolution is None:
@@ -176,7 +194,16 @@ class ProducerCalls:
     # ---- RecallMessage
 
     async def recall(self, call: Call, caller: Caller, request: V2Message) -> V2Message:
-        """Take a message back that has still to be delivered."""
+        """Take a message back that has still to be delivered.
+
+        Args:
+            call: of the client.
+            caller: who it is.
+            request: a ``RecallMessageRequest``, with the handle that the send was answered with.
+
+        Raises:
+            RefusedError: the handle is none, or the broker refuses.
+        """
         topic = topic_name(request.topic)
         broker_name = _broker_of(request.recall_handle)
         fields = {

@@ -54,7 +54,15 @@ def java_hash(text: str) -> int:
 
 @lru_cache(maxsize=4096)
 def consistent_hash(number: int, count: int) -> int:
-    """One of this many buckets, of which few change when there is one more."""
+    """One of this many buckets, of which few change when there is one more.
+
+    Args:
+        number: a hash; its lowest 64 bits count.
+        count: of buckets, 1 or more.
+
+    Returns:
+        0 to ``count - 1``.
+    """
     state, candidate = number & _MASK, 0
     while True:
         state = (_MULTIPLIER * state + 1) & _MASK

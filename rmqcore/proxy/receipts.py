@@ -113,13 +113,23 @@ class ReceiptHandle:
         return self.pop_time_ms + self.invisible_ms
 
     def topic_of(self, group: str, topic: str) -> str:
-        """The topic that the message was popped from."""
+        """The topic that the message was popped from.
+
+        Args:
+            group: that it was handed to.
+            topic: that it was sent to.
+        """
         if self.kind == NORMAL:
             return topic
         return f"%RETRY%{group}{_BETWEEN[self.kind]}{topic}"
 
     def fields(self, group: str, topic: str) -> dict[str, str]:
-        """What the headers of 200051 and 200053 have in common."""
+        """What the headers of 200051 and 200053 have in common.
+
+        Args:
+            group: that it was handed to.
+            topic: that it was sent to.
+        """
         return {
             "consumerGroup": group,
             "topic": self.topic_of(group, topic),
@@ -130,7 +140,13 @@ class ReceiptHandle:
         }
 
     def changed(self, pop_time_ms: int, invisible_ms: int, revive_queue: int) -> Self:
-        """The handle that counts after 200053."""
+        """The handle that counts after 200053.
+
+        Args:
+            pop_time_ms: of the answer, Unix milliseconds.
+            invisible_ms: of the answer, milliseconds from then on.
+            revive_queue: of the answer.
+        """
         start = self.start_offset if self.revive_queue == ORDERED else self.queue_offset
         return replace(
             self,

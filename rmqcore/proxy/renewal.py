@@ -81,7 +81,15 @@ class Renewals:
     def add(
         self, caller: Caller, group: str, topic: str, given: str, handle: ReceiptHandle
     ) -> None:
-        """Keep a message for a client, as long as that is there and there is room."""
+        """Keep a message for a client, as long as that is there and there is room.
+
+        Args:
+            caller: whose client has it.
+            group: of the client.
+            topic: that it was sent to.
+            given: the handle as the client was given it.
+            handle: the same, read.
+        """
         if self._count >= _MAX:
             return
         mine = self._kept.setdefault(caller.client_id, {})
@@ -89,12 +97,23 @@ class Renewals:
         mine[group, given] = _Kept(caller, group, topic, handle, monotonic_s())
 
     def is_kept(self, caller: Caller, group: str, given: str) -> bool:
-        """Tell whether a message is kept for a client, so that its handle may have changed."""
+        """Tell whether a message is kept for a client, so that its handle may have changed.
+
+        Args:
+            caller: who has it.
+            group: of the client.
+            given: the handle as the client was given it.
+        """
         mine = self._kept.get(caller.client_id)
         return mine is not None and (group, given) in mine
 
     async def stop_renewing(self, caller: Caller, group: str, given: str) -> ReceiptHandle:
         """The handle that counts now for one that was given; it is not renewed any more.
+
+        Args:
+            caller: who has it.
+            group: of the client.
+            given: the handle as the client was given it.
 
         Raises:
             RefusedError: the text is no handle, or its time is over.
@@ -118,6 +137,14 @@ class Renewals:
         suspend: bool = False,
     ) -> ReceiptHandle:
         """Hand a message out again at another time (200053); returns the handle that counts then.
+
+        Args:
+            caller: who has it.
+            group: of the client.
+            topic: that it was sent to.
+            handle: that counts now.
+            invisible_ms: milliseconds from now on.
+            suspend: the try does not count; only for brokers that know it.
 
         Raises:
             RefusedError: the broker does not.

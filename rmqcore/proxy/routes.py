@@ -30,7 +30,16 @@ class RouteCalls:
         self._cluster = cluster
 
     async def query(self, call: Call, caller: Caller, request: V2Message) -> V2Message:
-        """Answer with a topic's queues, also for a topic that its first use will make."""
+        """Answer with a topic's queues, also for a topic that its first use will make.
+
+        Args:
+            call: of the client.
+            caller: who it is.
+            request: a ``QueryRouteRequest``: topic, and the endpoints that answers name.
+
+        Raises:
+            RefusedError: there is no such topic, and none is made.
+        """
         name = topic_name(request.topic)
         view = await self._cluster.topic(name)
         if view is None:
@@ -48,7 +57,15 @@ class RouteCalls:
 def queue_message(
     topic: V2Message, view: TopicView, broker: BrokerQueues, queue_id: int, endpoints: V2Message
 ) -> V2Message:
-    """One queue as clients get it; -1 stands for any queue of the broker."""
+    """One queue as clients get it; -1 stands for any queue of the broker.
+
+    Args:
+        topic: RocketMQ's ``Resource``, as the client has named it.
+        view: of the topic.
+        broker: one of it.
+        queue_id: of the broker.
+        endpoints: where the client finds the broker: RocketMQ's ``Endpoints``, the proxy's own.
+    """
     readable, writable = queue_id < broker.readable, queue_id < broker.writable
     if readable and writable:
         permission = Permission.READ_WRITE

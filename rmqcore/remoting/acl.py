@@ -116,7 +116,12 @@ def signature_is_right(command: RemotingCommand, secret_key: str) -> bool:
 
 
 def strict_signature(command: RemotingCommand, secret_key: str) -> str:
-    """HMAC-SHA256 over all that a request says, each part behind its size; as Base64."""
+    """HMAC-SHA256 over all that a request says, each part behind its size; as Base64.
+
+    Args:
+        command: code, version, fields but for both signatures, and body are signed.
+        secret_key: of the account.
+    """
     digest = hmac.new(secret_key.encode("utf-8"), digestmod="sha256")
     digest.update(_HEAD.pack(b"rmqcore-strict-1", command.code, command.version))
     fields = command.ext_fields

@@ -23,6 +23,10 @@ def read_object(request: RemotingCommand, size_max: int = BODY_SIZE_MAX) -> dict
 
     Standard JSON: none of the bodies that clients send has keys that fastjson would not quote.
 
+    Args:
+        request: with its body.
+        size_max: bytes.
+
     Raises:
         RequestRefusedError: it is none, or has more than ``size_max`` bytes; answers with code 1.
     """
@@ -44,6 +48,11 @@ def objects_in(
     body: Mapping[str, Any], name: str, count_max: int = ENTRIES_MAX
 ) -> list[Mapping[str, Any]]:
     """The objects of a list in a body; what is none is passed over.
+
+    Args:
+        body: from `read_object`.
+        name: of the list; one that is missing, or none, is empty.
+        count_max: entries at most.
 
     Raises:
         RequestRefusedError: there are more than ``count_max``; answers with code 1.

@@ -72,7 +72,12 @@ class LocalConnection(Connection):
         self._answers.pop(id(request), None)
 
     def answer(self, request: RemotingCommand, response: RemotingCommand) -> None:
-        """Answer a request, once."""
+        """Answer a request, once.
+
+        Args:
+            request: from this connection; one that was answered is logged, and stays as it is.
+            response: as `RemotingServer` would send it.
+        """
         future = self._answers.pop(id(request), None)
         if request.answered or future is None:
             logger.error("request %d was answered a second time", request.code)
@@ -84,7 +89,12 @@ class LocalConnection(Connection):
     async def answer_in_turn(
         self, request: RemotingCommand, responses: Iterable[RemotingCommand]
     ) -> None:
-        """Only the first answer is taken: no request that is asked for here has several."""
+        """Only the first answer is taken: no request that is asked for here has several.
+
+        Args:
+            request: from this connection.
+            responses: at least one.
+        """
         for response in responses:
             self.answer(request, response)
             return
@@ -92,7 +102,9 @@ class LocalConnection(Connection):
     async def invoke(
         self, command: RemotingCommand, timeout_ms: float = 3000, *, serialize_type: int = 0
     ) -> RemotingCommand:
-        """Refuse: what a client in this process would have to answer is not asked for.
+        """Refuse, unlike `Connection.invoke`: no client in this process would have to answer.
+
+        Arguments as those of `Connection.invoke`.
 
         Raises:
             RemotingClosedError: always.
@@ -106,11 +118,24 @@ class LocalConnection(Connection):
         *,
         serialize_type: int = JSON_HEADER,
     ) -> None:
-        """As `notify`."""
+        """As `notify`.
+
+        Args:
+            command: what the server asks.
+            timeout_ms: without effect: nothing is waited for.
+            serialize_type: without effect: there is no frame.
+
+        Raises:
+            RemotingClosedError: the connection is closed.
+        """
         self.notify(command, serialize_type=serialize_type)
 
     def notify(self, command: RemotingCommand, *, serialize_type: int = JSON_HEADER) -> None:
         """Hand over what the server asks.
+
+        Args:
+            command: what the server asks.
+            serialize_type: without effect: there is no frame.
 
         Raises:
             RemotingClosedError: the connection is closed.

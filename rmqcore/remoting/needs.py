@@ -77,7 +77,12 @@ class NotDenied:
     name: str
 
     def is_met_by(self, account: Account, is_topic: IsTopic = _none_is) -> bool:
-        """Tell whether it is so."""
+        """Tell whether it is so.
+
+        Args:
+            account: with its permissions by topic.
+            is_topic: tells whether there is a topic of a name; without it there is none.
+        """
         by_name = any(
             self.name.endswith("_" + topic)
             for topic, permission in account.topics.items()
@@ -233,7 +238,15 @@ def leave_group(request: RemotingCommand, _: TopicAt) -> Iterator[_Need]:
 
 
 def view_message(request: RemotingCommand, topic_at: TopicAt) -> Iterator[_Need]:
-    """SUB on the topic of the message."""
+    """SUB on the topic of the message.
+
+    Args:
+        request: header ``offset``: a physical offset.
+        topic_at: gives the topic of the record at a physical offset, None where none begins.
+
+    Raises:
+        RequestRefusedError: no message begins there.
+    """
     offset = request.number("offset")
     topic = topic_at(offset)
     if topic is None:
@@ -244,7 +257,15 @@ def view_message(request: RemotingCommand, topic_at: TopicAt) -> Iterator[_Need]
 
 
 def send_back(request: RemotingCommand, topic_at: TopicAt) -> Iterator[_Need]:
-    """SUB on the group and on the topic of the message."""
+    """SUB on the group and on the topic of the message.
+
+    Args:
+        request: header ``group`` and ``offset``: a physical offset.
+        topic_at: gives the topic of the record at a physical offset, None where none begins.
+
+    Raises:
+        RequestRefusedError: no message begins there.
+    """
     group = _of_group(request, "group")
     yield group
     offset = request.number("offset")
@@ -256,7 +277,15 @@ def send_back(request: RemotingCommand, topic_at: TopicAt) -> Iterator[_Need]:
 
 
 def end_transaction(request: RemotingCommand, topic_at: TopicAt) -> Iterator[_Need]:
-    """PUB on the producer group and on the topic of the message."""
+    """PUB on the producer group and on the topic of the message.
+
+    Args:
+        request: header ``producerGroup`` and ``commitLogOffset``: a physical offset.
+        topic_at: gives the topic of the record at a physical offset, None where none begins.
+
+    Raises:
+        RequestRefusedError: no message begins there.
+    """
     group = _named(request.text("producerGroup"))
     yield Need(PUB, group=group)
     topic = topic_at(request.number("commitLogOffset"))
@@ -272,12 +301,22 @@ def any_is(_: str) -> bool:
 
 
 def of_use(topic: str, permission: Permission) -> Iterator[_Need]:
-    """What the first use of a topic needs, which may make it: as its later uses, see `publish`."""
+    """What the first use of a topic needs, which may make it: as its later uses, see `publish`.
+
+    Args:
+        topic: by name; a retry topic needs its group as well.
+        permission: PUB or SUB.
+    """
     yield from _of_topic(topic, permission)
 
 
 def of_transaction(group: str, topic: str) -> Iterator[_Need]:
-    """What the end of a transaction needs: of its producer group, of the topic of its message."""
+    """What the end of a transaction needs: of its producer group, of the topic of its message.
+
+    Args:
+        group: the producer group.
+        topic: of the message.
+    """
     yield Need(PUB, group=group)
     yield from _of_topic(topic, PUB)
 

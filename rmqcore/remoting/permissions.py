@@ -83,7 +83,12 @@ class AccessGate:
 
 
 def note_account(connection: Connection, account: Account) -> None:
-    """Note whose the requests of a connection are from now on."""
+    """Note whose the requests of a connection are from now on.
+
+    Args:
+        connection: that has shown who it is.
+        account: what it may do.
+    """
     connection.attributes[_ACCOUNT] = account
 
 

@@ -20,7 +20,12 @@ class OwnNetwork(Protocol):
     """An event loop with a network of its own."""
 
     def new_socket(self, family: int, kind: int) -> socket.socket:
-        """Make a socket, which behaves like one of the system's."""
+        """Make a socket, which behaves like one of the system's.
+
+        Args:
+            family: of addresses, such as ``AF_INET``.
+            kind: ``SOCK_STREAM`` or ``SOCK_DGRAM``.
+        """
         ...
 
     def local_address(self, target: str) -> str:
@@ -29,7 +34,15 @@ class OwnNetwork(Protocol):
 
 
 def new_socket(family: int, kind: int = socket.SOCK_STREAM) -> socket.socket:
-    """Make a socket of the network that the caller is in."""
+    """Make a socket of the network that the caller is in.
+
+    Args:
+        family: of addresses, such as ``AF_INET``.
+        kind: ``SOCK_STREAM`` or ``SOCK_DGRAM``.
+
+    Raises:
+        OSError: the system refuses, as it does when the process has no descriptor left.
+    """
     own = _own_network()
     return socket.socket(family, kind) if own is None else own.new_socket(family, kind)
 
@@ -99,6 +112,10 @@ def local_address(host: str, port: int) -> str:
     """This machine's address as a host sees it, ``127.0.0.1`` where there is no way to it.
 
     Nothing is sent.
+
+    Args:
+        host: name or address.
+        port: of the host; 0 where it does not matter.
     """
     own = _own_network()
     if own is not None:
