@@ -139,7 +139,15 @@ class ConsumeQueueStore:
         return queues
 
     def followed_one(self, topic: str, queue_id: int) -> StoredQueue | None:
-        """As `followed`, of one queue; None when there is no such."""
+        """As `followed`, of one queue; None when there is no such.
+
+        Args:
+            topic: of the queue.
+            queue_id: of the queue.
+
+        Raises:
+            CorruptConsumeQueueError: its files are none that a writer leaves.
+        """
         queue = self._queues.get((topic, queue_id))
         if queue is not None and not self._is_removed(queue):
             return queue.followed()
@@ -166,7 +174,12 @@ class ConsumeQueueStore:
     # ---- looking
 
     def find(self, topic: str, queue_id: int) -> StoredQueue | None:
-        """The queue, or None."""
+        """The queue, or None.
+
+        Args:
+            topic: of the queue.
+            queue_id: of the queue.
+        """
         return self._queues.get((topic, queue_id))
 
     @property
@@ -225,6 +238,11 @@ class ConsumeQueueStore:
         """True for a number that jumps too far, in a light queue: its producer may have written it.
 
         RocketMQ stores the numbers that come with a batch. Each message is in its own queue, too.
+
+        Args:
+            topic: of the queue.
+            queue_id: of the queue.
+            number: queue offset that a record gives itself.
         """
         queue = self._queues.get((topic, queue_id))
         if not (topic.startswith(LIGHT_QUEUE_PREFIX) and isinstance(queue, ConsumeQueue)):
@@ -341,7 +359,7 @@ class ConsumeQueueStore:
         return sum(queue.truncate(end_phy_offset) for queue in self)
 
     def blank_between(self, start_phy_offset: int, stop_phy_offset: int) -> int:
-        """Put fillers in place of the units of a damaged stretch of the log; how many."""
+        """Put fillers in place of a damaged stretch's units; see `ConsumeQueue.blank_between`."""
         return sum(queue.blank_between(start_phy_offset, stop_phy_offset) for queue in self)
 
     def correct_min_offset(self, min_phy_offset: int) -> None:
@@ -354,14 +372,32 @@ class ConsumeQueueStore:
         return sum(queue.delete_before(min_phy_offset) for queue in self)
 
     def end_at(self, topic: str, queue_id: int, offset: int, *, batches: bool) -> None:
-        """Set the next queue offset of a queue whose messages are gone from the log."""
+        """Set the next queue offset of a queue whose messages are gone from the log.
+
+        Args:
+            topic: of the queue, which is made when it is missing.
+            queue_id: of the queue.
+            offset: queue offset that its next message gets.
+            batches: one that is made holds a unit for each stored batch.
+
+        Raises:
+            OSError: it cannot be written.
+        """
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             queue = self._queues[topic, queue_id] = self._new(topic, queue_id, batches=batches)
         queue.end_at(offset)
 
     def drop(self, topic: str, queue_id: int) -> None:
-        """Remove one queue and its files, to be derived again."""
+        """Remove one queue and its files, to be derived again.
+
+        Args:
+            topic: of the queue; one that is not there is nothing to do.
+            queue_id: of the queue.
+
+        Raises:
+            OSError: a file cannot be removed.
+        """
         queue = self._queues.pop((topic, queue_id), None)
         if queue is not None:
             self._waiting.pop(queue, None)

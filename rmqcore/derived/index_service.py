@@ -262,7 +262,12 @@ class IndexService:
             self._unsynced.add(directory)
 
     def note_filed(self, batch: DispatchBatch, stop: int) -> None:
-        """Note that the first ``stop`` keys of a stretch have entries now."""
+        """Note that the first ``stop`` keys of a stretch have entries now.
+
+        Args:
+            batch: the stretch, with its keys in the order of the log.
+            stop: how many of them; at least one.
+        """
         file = self.files[-1]
         # a file that is in the set already is synced by a flush that has not yet emptied the set
         if file not in self._dirty:
@@ -314,6 +319,16 @@ class IndexService:
 
         Source: RocketMQ store/index/IndexService.java, queryOffset.
         Differs: files are left out by their own times only, whatever the order of the clock.
+
+        Args:
+            topic: as the message has it.
+            key: one of the message's keys, or its unique key.
+            max_offsets: at most this many.
+            begin_ms: first store time that counts, Unix milliseconds.
+            end_ms: last store time that counts, Unix milliseconds.
+
+        Raises:
+            CorruptIndexError: a hash chain is broken, so hits may be missing.
         """
         answer = IndexQuery(index_hash(f"{topic}#{key}"))
         for file in reversed(self.files):

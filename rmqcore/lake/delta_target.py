@@ -83,7 +83,12 @@ class DeltaTarget:
         return {}
 
     def append(self, rows: pa.Table, since: Progress, offsets: Progress) -> None:
-        """See `Target`."""
+        """Commit rows and how far queues were read then; see `Target.append`.
+
+        Raises:
+            TableAccessError: the table cannot be read or written.
+            RmqCoreError: a column is there with another type.
+        """
         table = self._table() or self._new_table()
         with self._errors():
             if self._offsets_of(table) != since:

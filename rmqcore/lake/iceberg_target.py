@@ -98,7 +98,13 @@ class IcebergTarget:
 
     @classmethod
     def in_directory(cls, directory: Path, name: str, schema: pa.Schema) -> IcebergTarget:
-        """A table in a directory, whose catalog lies there, too; see `iceberg_properties`."""
+        """A table in a directory, whose catalog lies there, too; see `iceberg_properties`.
+
+        Args:
+            directory: of the table; made when it is missing.
+            name: of the table, in the catalog's one namespace.
+            schema: of the rows that will be appended.
+        """
         properties = iceberg_properties(directory)
         Path(properties["uri"].removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
         return cls(SqlCatalog(ICEBERG_CATALOG, **properties), f"{NAMESPACE}.{name}", schema)
@@ -164,7 +170,12 @@ class IcebergTarget:
         return found
 
     def append(self, rows: pa.Table, since: Progress, offsets: Progress) -> None:
-        """See `Target`."""
+        """Commit rows and how far queues were read then; see `Target.append`.
+
+        Raises:
+            TableAccessError: the table cannot be read or written.
+            RmqCoreError: a column is there with another type.
+        """
         with self._errors():
             table = self._table() or self._new_table()
             check_types(table.schema().as_arrow(), self._schema, self._name)

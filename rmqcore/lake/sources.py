@@ -157,7 +157,11 @@ class StoreSource:
         return found
 
     def read(self, spans: dict[str, Span], bytes_max: int) -> tuple[pa.Table, dict[str, Span]]:
-        """See `Source`."""
+        """The messages of spans and what was read; see `Source.read`.
+
+        Raises:
+            CorruptStoreError: a record is damaged.
+        """
         wanted = {int(queue.rpartition("/")[2]): tuple(span) for queue, span in spans.items()}
         batches = read_store(
             self._path,
@@ -202,7 +206,7 @@ class ClusterSource:
         return [asked[queue] for queue, mark in now.items() if mark != marks[asked[queue]][1]]
 
     def read(self, spans: dict[str, Span], bytes_max: int) -> tuple[pa.Table, dict[str, Span]]:
-        """See `Source`; each queue may have the same part of the bytes.
+        """The messages of spans, each queue's within the same part of the bytes; see `Source.read`.
 
         Raises:
             MessagesGoneError, RemotingError: retention was faster, or a broker does not answer.

@@ -142,7 +142,13 @@ def _names() -> list[str]:
 
 
 def places_of(rows: pa.Table, read: dict[str, Span]) -> Progress:
-    """How far queues were read with these rows, which are in the order of each queue."""
+    """How far queues were read with these rows, which are in the order of each queue.
+
+    Args:
+        rows: with the columns ``broker``, ``queue_id``, ``queue_offset``, ``store_timestamp``,
+            ``phy_offset``.
+        read: by queue, what was read of it; a queue without rows has no mark.
+    """
     names = ["queue_offset", "store_timestamp", "phy_offset"]
     grouped = rows.group_by(["broker", "queue_id"], use_threads=False)
     lasts = grouped.aggregate([(name, "last") for name in names])

@@ -104,6 +104,10 @@ def offsets_text(progress: Progress) -> str:
 def parse_offsets(text: str, table: str) -> Progress:
     """What a commit says; one of before there were marks has plain offsets.
 
+    Args:
+        text: JSON; see `offsets_text`.
+        table: its name, for errors.
+
     Raises:
         RmqCoreError: it is damaged.
     """
@@ -129,6 +133,11 @@ def read_count(progress: Progress) -> int:
 
 def check_types(there: pa.Schema, wanted: pa.Schema, table: str) -> None:
     """Refuse columns that a table has with another type: their values would be cut to it.
+
+    Args:
+        there: the table's columns.
+        wanted: the columns of rows; one that is new, or nested, is not compared.
+        table: its name, for errors.
 
     Raises:
         RmqCoreError: it has one.

@@ -147,7 +147,12 @@ class BrokerProcessor:
         return puts
 
     def answer_puts(self, puts: Puts, group: PutGroup) -> None:
-        """Write the answers to the puts of one partition whose future is done."""
+        """Write the answers to the puts of one partition whose future is done.
+
+        Args:
+            puts: of a burst; gets the answers.
+            group: of one partition; its future is done.
+        """
         error = group.stored.exception()
         if error is not None:
             for index, opaque in group.askers:
@@ -163,7 +168,18 @@ class BrokerProcessor:
     def refuse_put(
         self, topic: str, partition: int, opaque: int, code: ResultCode, reason: str
     ) -> bytes:
-        """Answer a put of which nothing was stored."""
+        """Answer a put of which nothing was stored.
+
+        Args:
+            topic: of the put.
+            partition: of the put.
+            opaque: number by which the client knows its answer.
+            code: of the answer.
+            reason: for people, behind the words that MetaQ's clients look for.
+
+        Returns:
+            the answer as it is sent.
+        """
         self.stats.count(Count.PUT_FAILED, topic)
         text = f"Put message to [partition '{topic}-{partition}'] failed.Detail:{reason}"
         return format_result(code, text, opaque)

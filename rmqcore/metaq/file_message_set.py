@@ -397,7 +397,15 @@ class FileMessageSet:
 
 
 def disk_error(error: OSError, path: Path) -> OSError:
-    """The same failure, typed when the disk is full."""
+    """The same failure, typed when the disk is full.
+
+    Args:
+        error: of the system.
+        path: of the file.
+
+    Returns:
+        it is not raised here.
+    """
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return DiskFullError(path)
     return error

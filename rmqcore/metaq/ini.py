@@ -104,6 +104,12 @@ def evaluate_int(key: str, text: str, low: int, high: int) -> int:
 
     ``+ - * / %`` and brackets over whole numbers, dividing towards zero as Java does.
 
+    Args:
+        key: its name, for errors.
+        text: of the value.
+        low: smallest number.
+        high: largest number.
+
     Raises:
         ConfigError: the text is no such expression, or its value lies outside ``low..high``.
     """
@@ -119,6 +125,10 @@ def evaluate_int(key: str, text: str, low: int, high: int) -> int:
 
 def evaluate_bool(key: str, text: str) -> bool:
     """Read ``true`` or ``false``.
+
+    Args:
+        key: its name, for errors.
+        text: of the value; capitals do not matter.
 
     Raises:
         ConfigError: it is something else.

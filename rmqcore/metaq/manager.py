@@ -300,7 +300,12 @@ def transaction_journals(data_path: Path) -> list[Path]:
 
 
 def matches(name: str, topic: str) -> bool:
-    """Tell whether a configured name, in which ``*`` stands for anything, matches a topic."""
+    """Tell whether a configured name, in which ``*`` stands for anything, matches a topic.
+
+    Args:
+        name: as the settings have it; all of the topic has to match.
+        topic: by name.
+    """
     return re.fullmatch(_expression(name), topic, re.DOTALL) is not None
 
 

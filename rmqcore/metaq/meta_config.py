@@ -234,6 +234,10 @@ def parse_topics(
 
     Differs: the original passes over a misspelt ``[topci=NAME]`` too, in silence.
 
+    Args:
+        sections: text by key, by the name of the section.
+        system: gives what a topic does not say itself.
+
     Raises:
         ConfigError: an unknown key, a wrong value, or a section that must have meant a topic.
     """
@@ -259,7 +263,15 @@ def parse_topics(
 
 
 def check_topics(system: SystemConfig, topics: Mapping[str, TopicConfig]) -> None:
-    """Refuse delete policies and schedules that cannot be used, before anything relies on them."""
+    """Refuse delete policies and schedules that cannot be used, before anything relies on them.
+
+    Args:
+        system: its own policy and schedule hold for topics without one.
+        topics: by name.
+
+    Raises:
+        ConfigError: a policy or a schedule is none.
+    """
     configs: list[SystemConfig | TopicConfig] = [system, *topics.values()]
     for config in configs:
         parse_delete_policy(config.delete_policy)

@@ -200,7 +200,13 @@ def format_offset(command: Offset) -> bytes:
 
 
 def format_result(code: ResultCode, text: str, opaque: int) -> bytes:
-    """Write a whole result: line and text. Source: MetaQ BooleanCommand.java."""
+    """Write a whole result: line and text. Source: MetaQ BooleanCommand.java.
+
+    Args:
+        code: of the answer.
+        text: its content; empty for none.
+        opaque: number by which the client knows its answer.
+    """
     content = text.encode()
     return _line("result", int(code), len(content), opaque) + content
 

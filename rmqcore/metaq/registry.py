@@ -25,7 +25,13 @@ class RegistryError(StoreError):
 
 
 def broker_nodes(config: MetaConfig, host: str, port: int) -> dict[str, str]:
-    """The nodes of a broker itself: path -> text. Source: MetaQ BrokerZooKeeper.java."""
+    """The nodes of a broker itself: path -> text. Source: MetaQ BrokerZooKeeper.java.
+
+    Args:
+        config: with the root in ZooKeeper and the broker's id.
+        host: where clients reach it.
+        port: where clients reach it.
+    """
     ids = f"{_root(config)}/brokers/ids/{config.system.broker_id}"
     return {
         f"{ids}/master": _address(host, port),
@@ -182,7 +188,12 @@ class Registry:
 
 
 def reachable_host(config: MetaConfig, bound: str) -> str:
-    """Where clients reach a broker: its hostName, or the one address that it listens on."""
+    """Where clients reach a broker: its hostName, or the one address that it listens on.
+
+    Args:
+        config: whose ``hostName`` wins, where it says one.
+        bound: the address that is listened on; ``0.0.0.0``, ``::`` and empty are all of them.
+    """
     given = config.system.host_name
     everywhere = bound in {"0.0.0.0", "::", ""}  # noqa: S104 - compared, not listened on
     return given if everywhere or given != type(config.system)().host_name else bound

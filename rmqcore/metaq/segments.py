@@ -259,7 +259,17 @@ def valid_size(messages: FileMessageSet) -> int:
 
 
 def create_segment(directory: Path, start: int, *, world: World) -> Segment:
-    """Create the empty segment that begins at ``start``."""
+    """Create the empty segment that begins at ``start``.
+
+    Args:
+        directory: of the partition.
+        start: offset of its first byte in the partition, which is its name.
+        world: gives time and syncs.
+
+    Raises:
+        DiskFullError: there is no room.
+        OSError: the system refused, for one because it exists.
+    """
     file = SegmentFile(directory / segment_name(start), writable=True, create=True)
     return Segment(start, FileMessageSet(file, mutable=True, start=start, world=world))
 
@@ -268,6 +278,11 @@ def find_segment(
     segments: tuple[Segment, ...], offset: int, path: Path | str = ""
 ) -> Segment | None:
     """Find the segment that holds an offset; None at or behind the end of the log.
+
+    Args:
+        segments: in the order of their offsets.
+        offset: in the partition, bytes.
+        path: of the partition, for errors.
 
     Raises:
         OffsetTooSmallError: the offset lies before the first segment.
@@ -293,6 +308,10 @@ def nearest_offset(segments: tuple[Segment, ...], offset: int) -> int:
     next segment.
 
     Source: MetaQ MessageStore.java, getNearestOffset.
+
+    Args:
+        segments: in the order of their offsets.
+        offset: in the partition, bytes.
     """
     try:
         segment = find_segment(segments, offset)

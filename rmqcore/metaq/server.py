@@ -175,6 +175,13 @@ def admin_command(manager: MessageStoreManager, words: list[str]) -> str:
 
     ``reload``, ``close TOPIC FIRST LAST``, ``open TOPIC``, ``delete`` (run the delete policies
     now), ``flush``. Source: MetaQ MetaConfigMBean.java.
+
+    Args:
+        manager: of the broker's partitions.
+        words: of the command.
+
+    Returns:
+        one line; it begins with ``error:`` when nothing was done.
     """
     config = manager.config
     try:

@@ -199,6 +199,15 @@ def read_values(
 ) -> dict[str, Any]:
     """Turn the texts of one section into the arguments of its class; blank means not set.
 
+    Args:
+        config: dataclass of the section, whose fields are declared with their keys.
+        section: its name, for errors.
+        values: text by key.
+        required: False lets keys be missing that must be there.
+
+    Returns:
+        values by the names of the class's fields.
+
     Raises:
         ConfigError: an unknown key (with the nearest right one), a wrong value, or a required
             key that is missing or blank.
@@ -217,7 +226,17 @@ def read_values(
 
 
 def unknown_key(section: str, key: str, text: str, known: Mapping[str, Any]) -> ConfigError:
-    """The error for a key that does not exist, with the nearest that does."""
+    """The error for a key that does not exist, with the nearest that does.
+
+    Args:
+        section: its name; empty for a section that is unknown itself.
+        key: that is wrong.
+        text: its value.
+        known: right keys; at least one.
+
+    Returns:
+        it is not raised here.
+    """
     nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.0)
     return ConfigError(f"[{section}] {key}", text, f"no such key; did you mean {nearest[0]!r}?")
 

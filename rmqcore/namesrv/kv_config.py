@@ -45,7 +45,12 @@ class KVConfig:
         self._table: Table = (self._file.load() if self._file else None) or {}
 
     def get(self, namespace: str, key: str) -> str | None:
-        """Return a value, None when there is none."""
+        """Return a value, None when there is none.
+
+        Args:
+            namespace: of the key.
+            key: by name.
+        """
         return self._table.get(namespace, {}).get(key)
 
     def namespace(self, namespace: str) -> Mapping[str, str] | None:
@@ -54,6 +59,11 @@ class KVConfig:
 
     def put(self, namespace: str, key: str, value: str) -> None:
         """Set a value.
+
+        Args:
+            namespace: of the key; made with its first key.
+            key: by name.
+            value: any text.
 
         Raises:
             RequestRefusedError: too much would be kept; answers with code 1.
@@ -68,6 +78,10 @@ class KVConfig:
 
     def delete(self, namespace: str, key: str) -> None:
         """Remove a value, if there is one.
+
+        Args:
+            namespace: of the key.
+            key: by name; one that is not there is nothing to do.
 
         Raises:
             OSError: it could not be kept; nothing has changed.

@@ -81,7 +81,15 @@ class NamesrvRequests:
     def register_broker(
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand]:
-        """Take a broker's topics; tell it its master and the order configuration."""
+        """Take a broker's topics; tell it its master and the order configuration.
+
+        Args:
+            connection: of the broker; when it closes, the broker is forgotten.
+            request: header and body of 103.
+
+        Raises:
+            RequestRefusedError: the body is none, or more would be kept than there is room for.
+        """
         if len(request.body) > READ_AT_ONCE:
             return self._register_large(connection, request)
         return self._register(connection, request, _content(request))

@@ -87,7 +87,12 @@ class RegisteredTopic:
     topic_sys_flag: int = 0
 
     def queues_of(self, broker_name: str, perm: int) -> QueueData:
-        """Make what a route says of the topic on one broker."""
+        """Make what a route says of the topic on one broker.
+
+        Args:
+            broker_name: of the broker.
+            perm: 4 to read, 2 to write, 6 for both; the broker's own may be less than the topic's.
+        """
         return QueueData(
             broker_name,
             self.read_queue_count,

@@ -120,6 +120,10 @@ class RouteTable:
     def register(self, said: BrokerRegistration, connection: object) -> RegisterResult | None:
         """Take what a broker says of itself.
 
+        Args:
+            said: its names, address, id and topics.
+            connection: that it came by; whatever is the same for the same one.
+
         Returns:
             What it is told; None when it is refused: a single topic, and no full registration
             before it.
@@ -253,6 +257,11 @@ class RouteTable:
         """Forget one address; with its last, the broker and all its queues.
 
         Source: RouteInfoManager, unRegisterBroker.
+
+        Args:
+            cluster: of the broker.
+            broker_addr: ``host:port``; one that is not there is nothing to do.
+            broker_name: of the broker.
         """
         self._live.pop((cluster, broker_addr), None)
         self._filters.pop((cluster, broker_addr), None)
@@ -308,18 +317,34 @@ class RouteTable:
         )
 
     def heard_of(self, cluster: str, broker_addr: str) -> None:
-        """Note that a broker is there; a broker that has not registered stays unknown."""
+        """Note that a broker is there; a broker that has not registered stays unknown.
+
+        Args:
+            cluster: of the broker.
+            broker_addr: ``host:port``.
+        """
         live = self._live.get((cluster, broker_addr))
         if live is not None:
             live.heard_s = self._clock()
 
     def data_version(self, cluster: str, broker_addr: str) -> TopicsVersion | None:
-        """The state of its topics that a broker has told last; None when it is not known."""
+        """The state of its topics that a broker has told last; None when it is not known.
+
+        Args:
+            cluster: of the broker.
+            broker_addr: ``host:port``.
+        """
         live = self._live.get((cluster, broker_addr))
         return live.data_version if live is not None else None
 
     def has_changed(self, cluster: str, broker_addr: str, version: TopicsVersion) -> bool:
-        """Tell whether a broker's state is another than the one it has told, or that is unknown."""
+        """Tell whether a broker's state is another than the one it has told, or that is unknown.
+
+        Args:
+            cluster: of the broker.
+            broker_addr: ``host:port``.
+            version: of the broker's topics now.
+        """
         return self.data_version(cluster, broker_addr) != version
 
     def connection_closed(self, connection: object) -> list[str]:
@@ -397,7 +422,12 @@ class RouteTable:
         }
 
     def group(self, cluster: str, broker_name: str) -> dict[str, object]:
-        """The addresses of one broker, as they are sent; none when it is not known."""
+        """The addresses of one broker, as they are sent; none when it is not known.
+
+        Args:
+            cluster: of the broker, which is sent as it is given.
+            broker_name: of the broker.
+        """
         broker = self._brokers.get(broker_name)
         addrs = broker.addrs if broker is not None else {}
         return {
@@ -462,6 +492,10 @@ class RouteTable:
     def add_queues(self, topic: str, queues: Iterable[QueueData]) -> None:
         """Add or replace queues of a topic on the brokers that are known.
 
+        Args:
+            topic: by name.
+            queues: one of each broker; those of unknown brokers are passed over.
+
         Raises:
             RequestRefusedError: there is no room for one of them; answers with code 1.
 
@@ -473,7 +507,12 @@ class RouteTable:
                 self._set_queues(topic, each)
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Forget a topic, on the brokers of one cluster or on all."""
+        """Forget a topic, on the brokers of one cluster or on all.
+
+        Args:
+            topic: by name.
+            cluster: of the brokers that have lost it; None for all.
+        """
         names = self._queues.get(topic, {}) if cluster is None else self._clusters.get(cluster, ())
         self._remove_queues(topic, list(names))
 

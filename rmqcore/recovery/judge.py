@@ -66,11 +66,20 @@ class Judge:
         blank belongs to the log, and a slave may have it.
 
         Source: RocketMQ store/CommitLog.java, recoverNormally.
+
+        Args:
+            file: of the log.
+            at: position of the blank in it.
         """
         return None if self._behind(file) else file.file_from_offset + at
 
     def at_no_record(self, file: MappedFile, at: int, status: ScanStatus) -> GoodRecord | None:
         """Decide about a place where neither a good record nor a file's end is.
+
+        Args:
+            file: of the log.
+            at: position in it.
+            status: what a reader has found there.
 
         Returns:
             the good record with which the walk goes on; None: the log ends here.
@@ -172,7 +181,15 @@ class Judge:
 
 
 def used_bytes(files: list[MappedFile], at: int) -> int:
-    """Bytes from position ``at`` of the first file up to the last one that is not zero."""
+    """Bytes from position ``at`` of the first file up to the last one that is not zero.
+
+    Args:
+        files: of the log, in order; at least one.
+        at: position in the first one.
+
+    Raises:
+        CorruptStoreError: a file has become shorter than it was.
+    """
     end = files[0].file_from_offset + at
     for file in files:
         start = at if file is files[0] else 0

@@ -159,7 +159,18 @@ class Walk:
     # ---- parts of the log once more
 
     def scan_range(self, start: int, end: int) -> Iterator[DispatchBatch]:
-        """Scan the good records between two physical offsets, one stretch at a time."""
+        """Scan the good records between two physical offsets, one stretch at a time.
+
+        Args:
+            start: physical offset of a record.
+            end: physical offset behind the last one.
+
+        Yields:
+            always the same batch, which is emptied after each.
+
+        Raises:
+            CorruptStoreError: a file has become shorter than it was.
+        """
         batch = self._batch
         kernel = self._kernel(self._config.on_corruption is OnCorruption.SKIP)
         while start < end:
@@ -180,7 +191,12 @@ class Walk:
             start = file_end
 
     def keys_between(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """(physical offset, how many keys) of each record with keys in a range of the log."""
+        """(physical offset, how many keys) of each record with keys in a range of the log.
+
+        Args:
+            start: physical offset of a record; what is in front of the log is passed over.
+            end: physical offset behind the last one.
+        """
         for batch in self.scan_range(max(start, self._log.min_offset), end):
             offsets = batch.key_offsets[: batch.key_count].tolist()
             counts: dict[int, int] = {}

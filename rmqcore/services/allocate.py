@@ -64,7 +64,12 @@ class AllocateMappedFileService(Service):
         self._ends = False
 
     def prepare(self, path: Path, offset: int) -> None:
-        """Ask for the file that begins at ``offset``, and for those behind it."""
+        """Ask for the file that begins at ``offset``, and for those behind it.
+
+        Args:
+            path: of that file, beside which the others are made.
+            offset: physical offset of its first byte.
+        """
         for number in range(self._ahead):
             start = offset + number * self._file_size
             if self._newest < start <= OFFSET_MAX - self._file_size and start not in self._ready:
@@ -75,10 +80,15 @@ class AllocateMappedFileService(Service):
     def ready_file(self, path: Path, offset: int) -> MappedFile:
         """The ready file that begins at ``offset``, made now when it is not there yet.
 
+        Args:
+            path: of the file, whose directory exists.
+            offset: physical offset of its first byte.
+
         Raises:
             DiskFullError: no room.
             StoreNotWritableError: this thread is making a file; the call comes from a signal
                 handler or a finalizer that runs inside.
+            OSError: the system refused.
         """
         with self._making.within():
             if self._making.depth > 1:

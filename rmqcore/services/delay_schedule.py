@@ -145,13 +145,13 @@ class DelayStore(Protocol):
     """The store as delayed delivery sees it."""
 
     def min_queue_offset(self, topic: str, queue_id: int) -> int:
-        """Smallest offset of a queue; 0 when it is unknown."""
+        """Smallest offset of a queue; see `MessageStore.min_queue_offset`."""
 
     def max_queue_offset(self, topic: str, queue_id: int) -> int:
-        """Offset behind the last message of a queue; 0 when it is unknown."""
+        """Offset behind the last message of a queue; see `MessageStore.max_queue_offset`."""
 
     def read_units(self, topic: str, queue_id: int, queue_offset: int, count: int) -> bytes:
-        """Whole 20-byte units of a queue from an offset on; empty behind its end."""
+        """Whole 20-byte units of a queue from an offset on; see `MessageStore.read_units`."""
 
     def message_at(self, phy_offset: int) -> MessageExt | None:
         """The message at a physical offset; None on a miss."""

@@ -103,6 +103,10 @@ class GroupCommitService(Service):
     def wait(self, offset: int, timeout_ms: int) -> bool:
         """Return when everything below ``offset`` is on disk.
 
+        Args:
+            offset: physical offset behind the record.
+            timeout_ms: milliseconds.
+
         Returns:
             False when the disk did not confirm it within ``timeout_ms``; one's own flush is always
             waited for.
@@ -114,7 +118,13 @@ class GroupCommitService(Service):
         return self.group.wait(offset, timeout_ms / 1000)
 
     def try_wait(self, offset: int, timeout_ms: int) -> None:
-        """As `wait`, for who goes on without the disk, too."""
+        """As `wait`, for who goes on without the disk, too.
+
+        Arguments as those of `wait`.
+
+        Raises:
+            StoreClosedError: the store was closed before its record was flushed.
+        """
         try:
             self.wait(offset, timeout_ms)
         except OSError as error:
@@ -134,7 +144,13 @@ class GroupCommitService(Service):
         return flushed
 
     def wait_async(self, offset: int, timeout_ms: int) -> asyncio.Future[bool]:
-        """As `wait`, as a future of the running loop."""
+        """As `wait`, as a future of the running loop.
+
+        Arguments as those of `wait`.
+
+        Returns:
+            gets what `wait` returns, or raises.
+        """
         loop = running_loop()
         deadline = loop.time() + timeout_ms / 1000
         with self._waiting.within():

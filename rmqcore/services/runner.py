@@ -43,6 +43,10 @@ class Runner(Protocol):
     def stop(self, service: Service, timeout_s: float = 30.0) -> bool:
         """Let the current round end and no other begin, and `Service.last` do the rest; idempotent.
 
+        Args:
+            service: one that is not running is told to do the rest all the same.
+            timeout_s: seconds that the round may still take.
+
         Returns:
             False when the round did not end in time.
         """
@@ -54,7 +58,12 @@ class Runner(Protocol):
 
 
 def stop_running(runner: Runner, services: Iterable[Service]) -> None:
-    """Stop the services that an interrupt has kept from being stopped."""
+    """Stop the services that an interrupt has kept from being stopped.
+
+    Args:
+        runner: of the services.
+        services: in the order in which they are stopped.
+    """
     for service in services:
         if runner.is_running(service):
             runner.stop(service)

@@ -92,7 +92,13 @@ class RunningFlags:
             return cleared
 
     def set_flag(self, flag: RunningFlag, up: bool, reason: str | None = None) -> bool:
-        """Raise or take down one flag; returns whether that changed anything."""
+        """Raise or take down one flag; returns whether that changed anything.
+
+        Args:
+            flag: which.
+            up: whether it is wrong now.
+            reason: as that of `raise_flag`.
+        """
         return self.raise_flag(flag, reason) if up else self.clear_flag(flag)
 
     def __contains__(self, flag: RunningFlag) -> bool:

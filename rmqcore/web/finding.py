@@ -60,7 +60,15 @@ class Wanted:
 
 
 def find(source: Source, wanted: Wanted) -> Found:
-    """Look for what a form asks; never raises for what was typed."""
+    """Look for what a form asks; never raises for what was typed.
+
+    Args:
+        source: of the store.
+        wanted: as it was typed.
+
+    Returns:
+        ``trouble`` says what was typed wrong, or what the store refuses.
+    """
     ways = {"key": _by_key, "id": _by_id, "offset": _by_offset, "queue": _by_queue}
     found = Found()
     try:

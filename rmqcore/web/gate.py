@@ -208,7 +208,13 @@ class Gate:
 
 
 def let_in(request: Request, key: str, place: str) -> Response:
-    """Send somebody on with the cookie of a session."""
+    """Send somebody on with the cookie of a session.
+
+    Args:
+        request: whose host gives the cookie its name.
+        key: of the session.
+        place: path and query to go on to, of this server.
+    """
     # one slash: two would name another server
     answer = RedirectResponse("/" + place.lstrip("/\\"), 303)
     answer.set_cookie(cookie_name(request), key, httponly=True, samesite="lax", path="/")

@@ -69,7 +69,16 @@ def _consumed(source: Source, groups: Iterable[str]) -> dict[str, list[str]]:
 
 
 def group(source: Source, name: str, page: int) -> dict[str, Any] | None:
-    """The facts of one group; None when nothing is known of it."""
+    """The facts of one group; None when nothing is known of it.
+
+    Args:
+        source: of the store.
+        name: of the group.
+        page: of its queues, from 1 on.
+
+    Returns:
+        what the template ``group`` names.
+    """
     topics = sorted(_consumed(source, [name])[name])
     config, managers = source.groups.get(name), source.managers
     online = None if managers is None else managers.consumers.find(name)

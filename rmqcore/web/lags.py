@@ -70,6 +70,10 @@ def progress(source: Source, topic: str, group: str) -> list[QueueProgress]:
 def waits_ms(source: Source, row: QueueProgress) -> int | None:
     """For how long the oldest message has been there that a group has before it in a queue.
 
+    Args:
+        source: of the store.
+        row: how far a group is in the queue.
+
     Returns:
         milliseconds; None when there is none, or it cannot be read.
     """
@@ -84,7 +88,15 @@ def waits_ms(source: Source, row: QueueProgress) -> int | None:
 
 
 def longest_ms(source: Source, rows: Iterable[QueueProgress]) -> int | None:
-    """The longest of `waits_ms` of some queues; None when there is nothing before the group."""
+    """The longest of `waits_ms` of some queues; None when there is nothing before the group.
+
+    Args:
+        source: of the store.
+        rows: how far groups are in queues.
+
+    Returns:
+        milliseconds.
+    """
     found = (waits_ms(source, row) for row in rows)
     return max((each for each in found if each is not None), default=None)
 

@@ -80,7 +80,17 @@ def kept_picture(source: Source) -> Kept[_Picture]:
 def overview(
     source: Source, history: History, lags: AllLags, drawn: Kept[_Picture]
 ) -> dict[str, Any]:
-    """The facts of the page."""
+    """The facts of the page.
+
+    Args:
+        source: of the store.
+        history: rates of the broker; without one it is not looked at.
+        lags: of all groups, looked at now and then.
+        drawn: (first store time, last one, messages by time) for a store without a broker.
+
+    Returns:
+        what the template names.
+    """
     store, queues = source.store, source.queues()
     low, high = store.min_phy_offset, store.max_phy_offset
     disk = disk_usage(store.path)

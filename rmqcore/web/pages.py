@@ -35,7 +35,12 @@ def _seen(value: Any) -> Any:
 
 
 def link(path: str, **named: Any) -> str:
-    """An address with arguments; those that are empty are left out."""
+    """An address with arguments; those that are empty are left out.
+
+    Args:
+        path: from the server's root, escaped already.
+        named: arguments; None and empty ones are left out.
+    """
     wanted = {name: value for name, value in named.items() if value not in (None, "")}
     return f"{path}?{urlencode(wanted)}" if wanted else path
 

@@ -35,7 +35,15 @@ _STATS: Final = {
 
 
 def store_page(source: Source, page: int) -> dict[str, Any]:
-    """The facts of the page."""
+    """The facts of the page.
+
+    Args:
+        source: of the store.
+        page: of its log files, from 1 on.
+
+    Returns:
+        what the template names.
+    """
     store = source.store
     files = list(reversed(store.log.queue.files))
     found: Paged[Any] = paged(files, page, _FILES_SHOWN)

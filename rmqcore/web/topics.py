@@ -94,7 +94,16 @@ def permission_text(bits: int) -> str:
 
 
 def topic(source: Source, name: str, page: int) -> dict[str, Any] | None:
-    """The facts of one topic; None when there is none of this name."""
+    """The facts of one topic; None when there is none of this name.
+
+    Args:
+        source: of the store.
+        name: of the topic.
+        page: of its queues, from 1 on.
+
+    Returns:
+        what the template names.
+    """
     config, numbers = source.topics.get(name), source.queues().get(name, [])
     if config is None and not numbers:
         return None

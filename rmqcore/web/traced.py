@@ -58,6 +58,10 @@ def read_trace(told: MessageExt, key: str) -> list[TracePoint]:
     """The points of one message of the trace topic that are about a message with a unique key.
 
     What is no trace is passed over: any client may send to the topic.
+
+    Args:
+        told: a message of the trace topic.
+        key: unique key of the message that is asked for.
     """
     host, begun, points = told.born_host, dict[str, TracePoint](), list[TracePoint]()
     body, _ = plain_body(told)
