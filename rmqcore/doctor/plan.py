@@ -568,8 +568,8 @@ class Planner:
     def _plan_ending(self) -> None:
         directory, plan = self._directory, self._plan
         # a writer goes on behind what was examined
-        last_timestamp_ms = 0 if plan.live else plan.last_timestamp_ms
-        problem = checkpoint_problem(directory, last_timestamp_ms)
+        log = None if plan.live else LogPlan(directory, self._config, strict=False)
+        problem = checkpoint_problem(directory, log)
         if plan.steps or problem:
             what = problem or "log, queues or index have changed"
             saves = "the next opening trusts what this repair has compared, and no more"

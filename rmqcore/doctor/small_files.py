@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rmqcore.doctor.verify_files import config_value
+from rmqcore.doctor.verify_files import config_value, newest_store_ms
 from rmqcore.errors import CorruptStoreError
 from rmqcore.files.store_checkpoint import StoreCheckpoint
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.native.format._numbers import CHECKPOINT_SIZE
+from rmqcore.scan.plan import LogPlan
 
 
 def other_generation(path: Path) -> Path:
@@ -27,12 +28,12 @@ def is_readable_json(path: Path) -> bool:
     return True
 
 
-def checkpoint_problem(directory: StoreDir, last_timestamp_ms: int) -> str:
+def checkpoint_problem(directory: StoreDir, log: LogPlan | None) -> str:
     """What is wrong with the checkpoint; empty for nothing.
 
     Args:
         directory: of the store.
-        last_timestamp_ms: store time of the log's last record.
+        log: whose records its times are compared with; None when a writer goes on with it.
     """
     checkpoint = StoreCheckpoint(directory.checkpoint)
     try:
@@ -43,11 +44,8 @@ def checkpoint_problem(directory: StoreDir, last_timestamp_ms: int) -> str:
         return ""
     if directory.checkpoint.stat().st_size != CHECKPOINT_SIZE:
         return f"it has {directory.checkpoint.stat().st_size} bytes, not {CHECKPOINT_SIZE}"
-    times = (
-        checkpoint.physic_msg_timestamp_ms,
-        checkpoint.logics_msg_timestamp_ms,
-        checkpoint.index_msg_timestamp_ms,
-    )
-    if last_timestamp_ms and max(times) > last_timestamp_ms:
-        return f"its times go up to {max(times)}, the last record's is {last_timestamp_ms}"
+    latest = max(checkpoint.times_ms)
+    newest = 0 if log is None else newest_store_ms(log, latest)
+    if newest and latest > newest:
+        return f"its times go up to {latest}, the newest record's is {newest}"
     return ""

@@ -26,7 +26,9 @@ from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck
 from rmqcore.java.json import parse_java_json
 from rmqcore.native.format._numbers import CHECKPOINT_SIZE
 from rmqcore.scan.audit import AuditReport
+from rmqcore.scan.log_walk import Damage
 from rmqcore.scan.plan import LogPlan
+from rmqcore.scan.read import read
 from rmqcore.scan.unit_files import UnitFiles
 
 #: The names that RocketMQ and rmqcore give to files in a store's directory.
@@ -38,6 +40,7 @@ _KNOWN = re.compile(
 )
 #: files with a checksum
 _SEALED = (MARK_NAME, DELETED_TOPICS_NAME)
+_SPLIT_SIZE = 64 << 20
 _SET_BACK = "rmqcore doctor repair STORE sets it to the end"
 _CONFIG_SUFFIXES = (".json", ".json.bak")
 _NUMBERED = re.compile(r"\d{20}")
@@ -93,11 +96,37 @@ def _check_checkpoint(log: LogPlan, merged: AuditReport, report: VerifyReport) -
         report.add(Severity.WARNING, "checkpoint", path, -1, what, how)
     if report.live or not merged.records:
         return
+    newest, latest = merged.last_timestamp_ms, max(checkpoint.times_ms)
+    if latest > newest:
+        newest = newest_store_ms(log, latest)
     for name in ("physic_msg_timestamp_ms", "logics_msg_timestamp_ms", "index_msg_timestamp_ms"):
         value = getattr(checkpoint, name)
-        if value > merged.last_timestamp_ms:
-            what = f"{name} is {value}, the last record was stored at {merged.last_timestamp_ms}"
+        if value > newest:
+            what = f"{name} is {value}, the newest record was stored at {newest}"
             report.add(Severity.WARNING, "checkpoint", path, -1, what, how)
+
+
+def newest_store_ms(log: LogPlan, enough_ms: int) -> int:
+    """Store time of the newest record, 0 without any.
+
+    Where a clock was set back that is not the last one, so all are looked at, from the end on.
+
+    Args:
+        log: of the store; what is damaged is passed over.
+        enough_ms: a record of this time or a later one ends the search.
+    """
+    newest = 0
+    for split in reversed(log.splits(_SPLIT_SIZE)):
+        for batch in read(split, ("store_timestamp",), uncommitted=True, on_damage=_pass_over):
+            # the column counts microseconds
+            newest = max(newest, int(batch.numbers("store_timestamp").max(initial=0)) // 1000)
+            if newest >= enough_ms:
+                return newest
+    return newest
+
+
+def _pass_over(damage: Damage) -> None:
+    """The walk over the log has told of it."""
 
 
 # ---- config/*.json

@@ -75,6 +75,21 @@ class StoreCheckpoint:
         self.master_flushed_offset = 0
         self.confirm_phy_offset = 0
 
+    @property
+    def times_ms(self) -> tuple[int, int, int]:
+        """Its times, of the log, of the consume queues and of the index."""
+        return (
+            self.physic_msg_timestamp_ms,
+            self.logics_msg_timestamp_ms,
+            self.index_msg_timestamp_ms,
+        )
+
+    def lower(self, time_ms: int) -> None:
+        """Let no time be later than one, as where the log was cut."""
+        self.physic_msg_timestamp_ms = min(self.physic_msg_timestamp_ms, time_ms)
+        self.logics_msg_timestamp_ms = min(self.logics_msg_timestamp_ms, time_ms)
+        self.index_msg_timestamp_ms = min(self.index_msg_timestamp_ms, time_ms)
+
     def load(self) -> bool:
         """Read the file; False when there is none.
 
@@ -109,11 +124,7 @@ class StoreCheckpoint:
         Args:
             now_ms: Unix time.
         """
-        latest = max(
-            self.physic_msg_timestamp_ms,
-            self.logics_msg_timestamp_ms,
-            self.index_msg_timestamp_ms,
-        )
+        latest = max(self.times_ms)
         if latest > now_ms + _DAY_MS:
             _log.warning(
                 "%s has a time that is still to come, %d ms: everything is derived again",

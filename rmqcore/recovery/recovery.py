@@ -414,6 +414,9 @@ class Recovery:
         walk.wait()
         self.report.end_offset = end
         self._keep_what_is_cut(end)
+        if self.report.dropped_bytes:
+            # what is put next is not older than what was cut, and nothing of it is on the disk
+            self._checkpoint.lower(walk.timestamp_ms)
         self._writer.set_end(end, self._written_through(end))
         self.report.units_dropped = self._queues.truncate(end)
         if self.report.units_dropped or not self._clean_shutdown:

@@ -10,7 +10,7 @@ import rmqcore
 from golden.check import digest_tree
 from golden.stores import packed_stores
 from rmqcore.config import load_config
-from rmqcore.doctor import Severity, verify
+from rmqcore.doctor import Severity, plan, verify
 from rmqcore.errors import ConfigError, StoreNotFoundError
 from rmqcore.files.consume_queue import FILLER
 from rmqcore.files.store_dir import StoreDir
@@ -237,7 +237,7 @@ def test_the_checkpoint_is_judged(basic):
     for broken, what in (
         (data[:10], "10 bytes"),
         (b"\xff" * 8 + data[8:], "negative"),
-        (b"\x7f" + data[1:], "the last record"),
+        (b"\x7f" + data[1:], "the newest record"),
         (data[:100], "100 bytes"),
     ):
         checkpoint.write_bytes(broken)
@@ -248,6 +248,43 @@ def test_the_checkpoint_is_judged(basic):
     report = verify(basic)
     assert report.clean
     assert [finding.severity for finding in report.findings] == [Severity.NOTE]
+
+
+@pytest.mark.engine
+def test_a_checkpoint_later_than_the_last_record_is_in_order_where_the_clock_was_set_back(
+    store_path,
+):
+    start_ms = 1_700_000_000_000
+    with rmqcore.open_store(store_path) as store:
+        for back_ms in (0, 5000):
+            store.parts.files.tail.fixed_time_ms = start_ms - back_ms
+            store.put("T", b"x")
+            store.flush()
+    assert struct.unpack_from(">q", (store_path / "checkpoint").read_bytes()) == (start_ms,)
+    assert verify(store_path).findings == []
+    assert plan(store_path).clean
+    with (store_path / "checkpoint").open("r+b") as file:
+        file.write(struct.pack(">3q", start_ms, start_ms + 1, start_ms))
+    (found,) = complaints(store_path)
+    assert found.what == (
+        f"logics_msg_timestamp_ms is {start_ms + 1}, the newest record was stored at {start_ms}"
+    )
+    (step,) = plan(store_path).steps
+    assert step.what == f"its times go up to {start_ms + 1}, the newest record's is {start_ms}"
+
+
+@pytest.mark.engine
+def test_a_checkpoint_goes_back_with_a_log_that_is_cut(store_path):
+    with rmqcore.open_store(store_path) as store:
+        for number in range(3):
+            store.parts.files.tail.fixed_time_ms = 1_700_000_000_000 + number
+            last = store.put("T", b"x")
+    (file,) = (store_path / "commitlog").iterdir()
+    with file.open("r+b") as stream:
+        stream.seek(last.phy_offset)
+        stream.write(b"x")
+    rmqcore.open_store(store_path, on_corruption="truncate").close()
+    assert verify(store_path).clean
 
 
 @pytest.mark.parametrize("text", [b"", b"\0" * 50, b"{", b'{"a": NaN}', b"\xff\xfe"])
