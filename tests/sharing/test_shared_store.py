@@ -398,6 +398,52 @@ def test_a_forked_child_keeps_nobody_from_taking_over(tmp_path):
             os.kill(forked, signal.SIGKILL)
 
 
+def test_a_child_forked_while_nobody_owns_the_store_closes_no_other_file(tmp_path, monkeypatch):
+    path = tmp_path / "store"
+    with (
+        owner_of(path) as owner,
+        rmqcore.open_shared(path) as first,
+        rmqcore.open_shared(path) as second,
+    ):
+        channels = [each.reach_owner() for each in (first, second)]
+        numbers = [each._watching for each in channels]
+        monkeypatch.setattr(MeetingPlace, "try_lock", lambda _: False)
+        owner.kill()
+        until(lambda: all(each._socket.fileno() < 0 for each in channels), "closed connections")
+        # their numbers are other files' now
+        for number in numbers:
+            os.dup2(0, number)
+
+        def put():
+            monkeypatch.undo()
+            for each in (first, second):
+                each.put("T", b"child")
+            return [os.fstat(number).st_ino for number in numbers]
+
+        assert in_child(put) == [os.fstat(0).st_ino] * 2
+        for number in numbers:
+            os.close(number)
+        monkeypatch.undo()
+        assert bodies(first) == [b"child"] * 2
+
+
+def test_an_owner_without_room_for_files_forks(store_path, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(errno.EMFILE, "too many open files")
+
+    with rmqcore.open_shared(store_path) as store:
+
+        def put():
+            monkeypatch.undo()
+            store.put("T", b"child")
+            return store.owner
+
+        monkeypatch.setattr(os, "open", refuse)
+        assert in_child(put) == os.getpid()
+        monkeypatch.undo()
+        assert bodies(store) == [b"child"]
+
+
 @pytest.mark.storm
 def test_a_fork_while_other_threads_call_is_safe(store):
     stop = threading.Event()

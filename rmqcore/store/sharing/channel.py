@@ -219,8 +219,7 @@ class OwnerChannel:
     def forget(self) -> None:
         """Close this process's copy in a forked child; the parent's connection goes on."""
         self.lost = True
-        self._socket.close()
-        os.close(self._watching)
+        self._close_files()
 
     def until_lost(self) -> None:
         """Block until the owner has gone, or `close` was called; then the socket is closed.
@@ -244,8 +243,14 @@ class OwnerChannel:
         """Close the socket as soon as no thread uses it any more."""
         self._lose()
         with self._sending.within(), self._reading.within():
-            self._socket.close()
-            os.close(self._watching)
+            self._close_files()
+
+    def _close_files(self) -> None:
+        """Close both files, once: a number that was closed may be another file's since."""
+        self._socket.close()
+        watching, self._watching = self._watching, -1
+        if watching >= 0:
+            os.close(watching)
 
     # ---- sending
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rmqcore.errors import RmqCoreError, StoreError
+from rmqcore.native.base._descriptor import Descriptor
 from rmqcore.remoting import (
     Connection,
     ConnectionSettings,
@@ -71,6 +72,8 @@ class StoreServer:
     def __init__(self, listening: socket.socket, path: Path) -> None:
         self.path = path
         self._listening = listening
+        #: what takes the place of sockets in a forked child, which may open no further file
+        self._nothing = Descriptor(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
         self._loop = new_event_loop()
         self._loop.set_default_executor(DaemonThreads())
         self._thread = threading.Thread(target=self._run, name="ShareStore", daemon=True)
@@ -117,11 +120,9 @@ class StoreServer:
         """
         server = self._server
         connections = () if server is None else server.connections
-        nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         for fd in (self._listening.fileno(), *(each.fileno() for each in connections)):
             if fd >= 0:
-                os.dup2(nothing, fd, inheritable=False)
-        os.close(nothing)
+                os.dup2(self._nothing.fileno(), fd, inheritable=False)
 
     # ---- the thread
 

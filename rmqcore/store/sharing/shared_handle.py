@@ -355,18 +355,19 @@ class SharedStoreHandle(ClosedByWith):
 
     def after_fork_in_child(self) -> None:
         """Make this handle, of which the parent has the other end, a client's with no owner yet."""
+        channel, server, store = self._channel, self._server, self._store
         self._settling = threading.RLock()
-        if self._channel is not None:
-            self._channel.forget()
-        if self._server is not None:
-            self._server.forget()
-            _PARENTS.append((self._server, self._store))
         self._place.unlock()
         self._channel = self._server = self._store = None
         self._unbind()
         self._keys = UniqueKeys()
         self._client = new_holder()
         self._listeners = Listeners(cast("SharedHandle", self))
+        if channel is not None:
+            channel.forget()
+        if server is not None:
+            _PARENTS.append((server, store))
+            server.forget()
 
     def __del__(self) -> None:
         is_open = not self._closed and (self._store or self._channel) is not None
