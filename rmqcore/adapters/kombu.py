@@ -252,6 +252,10 @@ class Channel(SharedExchanges):
                 self.give_back([lease_of(message) for message in leased[done:]])
         return done > 0
 
+    def acknowledge(self, leases: list[Lease]) -> None:
+        """Be done with leased messages."""
+        self.connection.opened.settle(lambda: self.store.acknowledge(GROUP, leases))
+
     def give_back(self, leases: list[Lease]) -> None:
         """Let leased messages come again at once, in their places."""
         if leases:

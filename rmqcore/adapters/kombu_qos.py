@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from kombu.transport import virtual
@@ -32,10 +33,7 @@ class QoS(virtual.QoS):  # type: ignore[misc]
 
     def ack(self, delivery_tag: str) -> None:
         """Acknowledge a message: it never comes again."""
-        lease = self.leases.get(delivery_tag)
-        if lease is not None:
-            self.channel.store.acknowledge(GROUP, [lease])
-        self._forget_lease(delivery_tag)
+        self._settle(delivery_tag, self.channel.acknowledge)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         """Give a message back, so that it comes again at once in its place, or drop it.
@@ -44,12 +42,18 @@ class QoS(virtual.QoS):  # type: ignore[misc]
             delivery_tag: of the message; one that is not known, or settled, is passed over.
             requeue: give it back; else it is dropped.
         """
-        if not requeue:
-            self.ack(delivery_tag)
-            return
+        self._settle(delivery_tag, self.channel.give_back if requeue else self.channel.acknowledge)
+
+    def _settle(self, delivery_tag: str, settle: Callable[[list[Lease]], object]) -> None:
         lease = self.leases.get(delivery_tag)
         if lease is not None:
-            self.channel.give_back([lease])
+            try:
+                settle([lease])
+            except (StoreError, OSError):
+                # It is settled with the next lease. Celery goes on without asking again, and a
+                # window that had no room for that would stay full for ever.
+                self._forget_lease(delivery_tag)
+                raise
         self._forget_lease(delivery_tag)
 
     def restore_unacked(self) -> list[tuple[BaseException, Any]]:

@@ -168,7 +168,13 @@ class OpenedStore:
             self.close()
 
     def close(self) -> None:
-        """End this use; idempotent."""
+        """End this use; idempotent. What the store has refused to settle comes again."""
+        if not self._closed and self._pid == os.getpid():
+            self._pay_what_is_owed()
+            if self._owed:
+                # other uses may keep the store, and so these leases
+                with suppress(StoreError, OSError):
+                    self.store.release_leases(self.holder)
         with _opening:
             if self._closed:
                 return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -508,3 +509,58 @@ def test_what_a_full_disk_did_not_let_go_comes_again_when_it_has_room(connect, m
             consume[how]()
     found = [message.payload for message in drained(connection, queue, no_ack=True)]
     assert sorted(found) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("how", ["ack", "reject", "requeue"])
+def test_a_window_is_not_full_for_ever_when_a_full_disk_refused_to_settle(
+    connect, monkeypatch, how
+):
+    connection, queue = connect(), kombu.Queue("mail", routing_key="mail")
+    for number in range(4):
+        publish(connection, number, queue)
+    got, refused, requeues = [], [], how == "requeue"
+
+    def settle(message):
+        got.append(message.payload)
+        try:
+            getattr(message, how)()
+        except connection.connection_errors as error:
+            # as Celery does: it logs that, and goes on
+            refused.append(error)
+
+    def full(*_, **__):
+        raise DiskFullError("consumerLeases.log")
+
+    def drain():
+        with contextlib.suppress(TimeoutError):
+            while len(got) < 8:
+                connection.drain_events(timeout=0.01)
+
+    with kombu.Consumer(connection, [queue], on_message=settle) as consumer:
+        consumer.qos(prefetch_count=2)
+        with monkeypatch.context() as disk:
+            for call in ("acknowledge", "give_back"):
+                disk.setattr(type(connection.default_channel.store), call, full)
+            connection.drain_events(timeout=TIMEOUT_S)
+        how = "ack"
+        drain()
+    assert len(refused) == 2
+    assert sorted(got) == ([0, 0, 1, 1, 2, 3] if requeues else [0, 1, 2, 3])
+
+
+def test_what_could_not_be_settled_is_not_held_by_a_connection_that_is_closed(connect, monkeypatch):
+    staying, queue = connect(), kombu.Queue("mail", routing_key="mail")
+    publish(staying, 0, queue)
+    leaving = connect()
+    message = queue(leaving.default_channel).get()
+
+    def full(*_, **__):
+        raise DiskFullError("consumerLeases.log")
+
+    with monkeypatch.context() as disk:
+        for call in ("acknowledge", "give_back"):
+            disk.setattr(type(staying.default_channel.store), call, full)
+        with pytest.raises(DiskFullError):
+            message.ack()
+        leaving.close()
+    assert [each.payload for each in drained(staying, queue)] == [0]
