@@ -64,3 +64,29 @@ def test_a_reader_sees_that_a_topic_was_deleted_and_made_again(store_path):
             store.flush()
             assert [m.body for m in reader.get_message("T", 0, 0).messages] == [b"new"]
             assert reader.max_queue_offset("T", 0) == 1
+
+
+def test_threads_delete_topics_side_by_side(store_path):
+    """As an owner does that works for several processes: each deletion is kept."""
+    names, failed = [f"T{number}" for number in range(12)], []
+
+    def delete(some):
+        try:
+            for name in some:
+                assert store.delete_topic(name)
+        except Exception as error:
+            failed.append(error)
+
+    with rmqcore.open_store(store_path, mapped_file_size_commit_log=1 << 20) as store:
+        for name in names:
+            store.put(name, b"old")
+        threads = [threading.Thread(target=delete, args=(names[at::3],)) for at in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert failed == []
+        assert store.queues() == []
+    rebuild_consume_queues(store_path)
+    with rmqcore.open_store(store_path, mapped_file_size_commit_log=1 << 20) as again:
+        assert again.queues() == []

@@ -13,6 +13,7 @@ from rmqcore.errors import NO_ROOM, DiskFullError, MessageIllegalError
 from rmqcore.files.config_tables import check_topic_name
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC
 from rmqcore.files.store_dir import queue_id_of, subdirectories
+from rmqcore.store.consume.interrupt_safe_lock import InterruptSafeLock
 
 if TYPE_CHECKING:
     from rmqcore.files.batch_consume_queue import StoredQueue
@@ -36,6 +37,8 @@ class TopicLeases(Protocol):
 
 class Topics:
     """Topics of a store that is open for writing.
+
+    Threads: any; one deletion at a time.
 
     Args:
         handle: says whether the store is open.
@@ -73,6 +76,7 @@ class Topics:
         self._key_values = key_values
         self._leases = leases
         self._note = note
+        self._alone = InterruptSafeLock("deleted topics")
         #: deleted topics of which some files could not be removed
         self._files_left: set[str] = set()
 
@@ -93,6 +97,8 @@ class Topics:
             MessageIllegalError: the name is none, or that of RocketMQ's own topic of delayed
                 messages.
             OSError: the deletion could not be written down, or files not be removed; call again.
+            StoreNotWritableError: the call comes from a signal handler or a finalizer that has
+                interrupted another one.
 
         Durability: disk when it returns.
         Source: RocketMQ store/DefaultMessageStore.java, deleteTopics; broker/processor/
@@ -103,8 +109,11 @@ class Topics:
         check_topic_name(topic)
         if topic == SCHEDULE_TOPIC:
             raise MessageIllegalError(f"{topic} holds delayed messages of all topics; it stays")
-        with self._key_values.forgetting(topic):
-            return self._delete(topic)
+        with self._alone.within():
+            self._alone.refuse_interrupt()
+            self._handle.check_open()
+            with self._key_values.forgetting(topic):
+                return self._delete(topic)
 
     def _delete(self, topic: str) -> bool:
         # A kill or an interrupt behind this repeats messages. Offsets and leases that outlive the
@@ -232,11 +241,16 @@ class Topics:
         Raises:
             OSError: the deletion could not be written down, or files not be removed; call again.
             StoreNotWritableError: the call comes from a signal handler or a finalizer that has
-                interrupted a dispatch.
+                interrupted a dispatch, or another deletion.
 
         Durability: disk when it returns.
         """
         self._handle.check_open()
+        with self._alone.within():
+            self._alone.refuse_interrupt()
+            return self._follow_deletion(topic, phy_offset)
+
+    def _follow_deletion(self, topic: str, phy_offset: int) -> bool:
         self._remove_left(topic)
         if phy_offset <= max(self._deleted.since(topic), self._files.log.min_offset):
             return True
