@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from queue import Empty
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -383,9 +384,16 @@ class Channel(SharedExchanges):
             return
         self.delete_bindings(queue)
         name = queue.encode()
+        (declared,) = self.store.kv_get(QUEUES, [name])
         self.store.kv_put(QUEUES, name, _DELETING, ttl_ms=_DELETING_MS)
         self._arguments.pop(queue, None)
-        self._delete_messages(name)
+        try:
+            self._delete_messages(name)
+        except (StoreError, OSError):
+            # the queue is there still: who declares it is not to wait for its end
+            with suppress(StoreError, OSError):
+                self.store.kv_swap(QUEUES, name, _DELETING, declared or None)
+            raise
 
     # ---- exchanges and bindings
 

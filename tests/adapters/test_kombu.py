@@ -564,3 +564,23 @@ def test_what_could_not_be_settled_is_not_held_by_a_connection_that_is_closed(co
             message.ack()
         leaving.close()
     assert [each.payload for each in drained(staying, queue)] == [0]
+
+
+def test_a_queue_that_could_not_be_deleted_is_there_and_can_be_declared(connect, monkeypatch):
+    connection, queue = connect(), kombu.Queue("mail", routing_key="mail")
+    publish(connection, 0, queue)
+    channel = connection.default_channel
+
+    def full(*_, **__):
+        raise DiskFullError("deletedTopics.json")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(type(channel.store), "delete_topic", full)
+        with pytest.raises(DiskFullError):
+            channel.queue_delete("mail")
+
+    def wait(_):
+        raise AssertionError("a declaration waits")
+
+    monkeypatch.setattr(transport, "sleep", wait)
+    assert [each.payload for each in drained(connection, queue)] == [0]

@@ -10,7 +10,6 @@ import threading
 import time
 
 import pytest
-from children import in_child
 from patience import TIMEOUT_S, until, until_async
 from sharing.processes import TIMEOUT_MS, owner_of, program, while_asked
 
@@ -357,112 +356,6 @@ def test_tables_of_keys_and_values_are_the_owners(store):
     assert store.kv_list("table") == [(b"k", b"w")]
     assert store.kv_take("table") == [(b"k", b"w")]
     assert store.kv_count("table") == 0
-
-
-def test_the_owners_handle_is_a_clients_in_a_forked_child(store_path):
-    with rmqcore.open_shared(store_path) as store:
-        parent = store.owner
-        store.put("T", b"parent")
-
-        def put():
-            store.put("T", b"child")
-            return store.owner, [bytes(body) for body in bodies(store)]
-
-        assert in_child(put) == (parent, [b"parent", b"child"])
-        assert bodies(store) == [b"parent", b"child"]
-
-
-def test_a_clients_handle_works_in_a_forked_child(store):
-    store.put("T", b"parent")
-
-    def put():
-        store.put("T", b"child")
-        store.close()
-
-    in_child(put)
-    assert bodies(store) == [b"parent", b"child"]
-
-
-def test_a_forked_child_keeps_nobody_from_taking_over(tmp_path):
-    """It has copies of the owner's sockets, which would look alive when the owner has gone."""
-    with program("fork", tmp_path / "store") as owner:
-        forked = int(owner.ready)
-        try:
-            with rmqcore.open_shared(tmp_path / "store") as client:
-                client.put("T", b"one")
-                owner.kill()
-                client.put("T", b"two")
-                assert client.owner in (os.getpid(), forked)
-                assert bodies(client) == [b"one", b"two"]
-        finally:
-            os.kill(forked, signal.SIGKILL)
-
-
-def test_a_child_forked_while_nobody_owns_the_store_closes_no_other_file(tmp_path, monkeypatch):
-    path = tmp_path / "store"
-    with (
-        owner_of(path) as owner,
-        rmqcore.open_shared(path) as first,
-        rmqcore.open_shared(path) as second,
-    ):
-        channels = [each.reach_owner() for each in (first, second)]
-        numbers = [each._watching for each in channels]
-        monkeypatch.setattr(MeetingPlace, "try_lock", lambda _: False)
-        owner.kill()
-        until(lambda: all(each._socket.fileno() < 0 for each in channels), "closed connections")
-        # their numbers are other files' now
-        for number in numbers:
-            os.dup2(0, number)
-
-        def put():
-            monkeypatch.undo()
-            for each in (first, second):
-                each.put("T", b"child")
-            return [os.fstat(number).st_ino for number in numbers]
-
-        assert in_child(put) == [os.fstat(0).st_ino] * 2
-        for number in numbers:
-            os.close(number)
-        monkeypatch.undo()
-        assert bodies(first) == [b"child"] * 2
-
-
-def test_an_owner_without_room_for_files_forks(store_path, monkeypatch):
-    def refuse(*_, **__):
-        raise OSError(errno.EMFILE, "too many open files")
-
-    with rmqcore.open_shared(store_path) as store:
-
-        def put():
-            monkeypatch.undo()
-            store.put("T", b"child")
-            return store.owner
-
-        monkeypatch.setattr(os, "open", refuse)
-        assert in_child(put) == os.getpid()
-        monkeypatch.undo()
-        assert bodies(store) == [b"child"]
-
-
-@pytest.mark.storm
-def test_a_fork_while_other_threads_call_is_safe(store):
-    stop = threading.Event()
-
-    def put():
-        while not stop.is_set():
-            store.put("T", b"thread")
-
-    threads = [threading.Thread(target=put) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    try:
-        for _ in range(10):
-            in_child(lambda: store.put("U", b"child"))
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-    assert store.max_queue_offset("U", 0) == 10
 
 
 def test_a_client_waits_and_is_woken(store):
