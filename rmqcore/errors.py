@@ -86,7 +86,7 @@ class ArgumentError(MessageIllegalError, TypeError):
         self.argument = argument
         self.value = value
         self.rule = rule
-        given = "" if value is ... else f"={_short(repr(value))}: expected"
+        given = "" if value is ... else f"={_shown(value)}: expected"
         super().__init__(f"{argument}{given} {rule}")
 
 
@@ -108,6 +108,14 @@ class RowIllegalError(MessageIllegalError):
         before = f" ({stored_count} rows of the batches before are stored)" if stored_count else ""
         place = f"row {row}, column {column}" if column else f"row {row}"
         super().__init__(f"{place}: {rule}{before}")
+
+
+def _shown(value: object) -> str:
+    """A value as errors show it; only its type where it has no text."""
+    try:
+        return _short(repr(value))
+    except Exception:  # noqa: BLE001 - whatever its own method raises, or a RecursionError
+        return f"<{type(value).__name__}>"
 
 
 def _short(text: str) -> str:

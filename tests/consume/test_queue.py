@@ -154,10 +154,28 @@ def test_threads_are_done_with_their_own(jobs):
     assert jobs.get() == "first"
 
 
+class Unwilling:
+    """A serializer that raises an error of its own."""
+
+    @staticmethod
+    def dumps(item):
+        raise pickle.PicklingError("PicklingError or another's")
+
+    loads = pickle.loads
+
+
 def test_what_the_serializer_does_not_take_is_not_put(jobs):
-    for item in (b"bytes", {1, 2}, object()):
+    deep = []
+    for _ in range(100_000):
+        deep = [deep]
+    for item in (b"bytes", {1, 2}, object(), deep):
         with pytest.raises(rmqcore.ArgumentError, match=r"item=.*serializer=pickle"):
             jobs.put(item)
+    with (
+        rmqcore.Queue(jobs.path, serializer=Unwilling) as other,
+        pytest.raises(rmqcore.ArgumentError, match=r"item='a'.*PicklingError or another's"),
+    ):
+        other.put("a")
     assert len(jobs) == 0
     with pytest.raises(rmqcore.ArgumentError, match="serializer=None: expected what has dumps"):
         rmqcore.Queue(jobs.path, serializer=None)

@@ -162,10 +162,12 @@ class Queue:
         """
         try:
             data = self._serializer.dumps(item)
-        except (TypeError, ValueError, OverflowError, AttributeError) as error:
+            body = data.encode() if isinstance(data, str) else data
+        except Exception as error:
+            # a serializer raises what it likes: pickle.PicklingError, RecursionError
             rule = f"what the serializer takes ({error}); or another, such as serializer=pickle"
             raise ArgumentError("item", item, rule) from error
-        self.store.put(self.name, data.encode() if isinstance(data, str) else data)
+        self.store.put(self.name, body)
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """Hand out the next item; nobody else gets it until this process has ended.
