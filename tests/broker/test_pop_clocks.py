@@ -6,6 +6,7 @@ import pytest
 from broker.conftest import held
 from broker.test_pop import handed_out, pop, send_many
 
+from rmqcore.broker.pop import request
 from rmqcore.remoting import ResponseCode
 
 pytestmark = pytest.mark.engine
@@ -46,3 +47,45 @@ def test_a_client_with_another_clock_is_handed_messages_while_it_waits(
             assert len(handed_out(await waits)) == 1
 
     with_broker(scenario)
+
+
+def test_a_pop_that_is_woken_for_nothing_waits_no_longer_than_it_has_said(with_broker, monkeypatch):
+    passed_s = 0.0
+    monkeypatch.setattr(request, "monotonic_s", lambda: passed_s)
+
+    async def scenario(broker, peer):
+        nonlocal passed_s
+        await send_many(peer, 1)
+        await pop(peer)
+        waits = asyncio.create_task(pop(peer, poll_ms=40_000, exp="B"))
+        await held(broker.managers.waiting_pops)
+        passed_s = 40.0
+        # of another tag
+        await send_many(peer, 1)
+        assert (await waits).code == ResponseCode.POLLING_TIMEOUT
+
+    with_broker(scenario)
+
+
+@pytest.mark.parametrize("order", ["false", "true"])
+@pytest.mark.parametrize("restart", [False, True])
+def test_what_was_popped_comes_again_in_time_when_the_clock_is_put_back(lives, clock, order, restart):
+    ahead_ms = 30 * 24 * 3_600_000
+
+    async def popped_by_a_clock_that_is_ahead(_, peer):
+        await send_many(peer, 1)
+        clock.go_on(ahead_ms)
+        assert len(handed_out(await pop(peer, queue_id=0, order=order, invisible_ms=20_000))) == 1
+        clock.go_on(-ahead_ms)
+
+    async def again(broker, peer):
+        for passed_ms, count in ((0, 0), (19_999, 0), (1, 1)):
+            clock.go_on(passed_ms, broker)
+            found = await pop(peer, queue_id=0, order=order, poll_ms=40_000 * count)
+            assert len(handed_out(found)) == count
+
+    async def at_once(broker, peer):
+        await popped_by_a_clock_that_is_ahead(broker, peer)
+        await again(broker, peer)
+
+    lives(*([popped_by_a_clock_that_is_ahead, again] if restart else [at_once]))

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from rmqcore.broker.pop.receipts import (
+    AHEAD_MS_MAX,
     REVIVE_QUEUES,
     Checkpoint,
     CheckpointKey,
@@ -53,6 +54,8 @@ class Checkpoints:
         self.topic: Final = f"rmq_sys_REVIVE_LOG_{state.config().broker_cluster_name}"
         self._open: dict[CheckpointKey, Checkpoint] = {}
         self._heap: list[tuple[int, CheckpointKey]] = []
+        #: when the last of those in the heap was popped, Unix time
+        self._popped_ms = 0
         #: when topics were forgotten, Unix time: a pop of one that has the name again is later
         self._forgotten_ms: dict[str, int] = {}
         #: by revive queue, the places of open checkpoints, in order
@@ -140,6 +143,7 @@ class Checkpoints:
     def _remember(self, checkpoint: Checkpoint, due_ms: int) -> None:
         self._open[checkpoint.key] = checkpoint
         heapq.heappush(self._heap, (due_ms, checkpoint.key))
+        self._popped_ms = max(self._popped_ms, checkpoint.pop_time_ms)
         self._places[checkpoint.revive_queue][checkpoint.place] = None
 
     def _close(self, key: CheckpointKey, offsets: Sequence[int]) -> list[int]:
@@ -254,7 +258,18 @@ class Checkpoints:
         return self._heap[0][0] if self._heap else None
 
     def due(self, now_ms: int) -> Checkpoint | None:
-        """A checkpoint whose time is over, None when there is none."""
+        """A checkpoint whose time is over, None when there is none.
+
+        When the clock is put back, nothing is kept from others for longer than was agreed.
+        """
+        if self._popped_ms > now_ms + AHEAD_MS_MAX:
+            self._popped_ms = now_ms
+            self._heap = [
+                (min(due_ms, now_ms + self._open[key].invisible_ms), key)
+                for due_ms, key in self._heap
+                if key in self._open
+            ]
+            heapq.heapify(self._heap)
         due_ms = self.next_due_ms()
         return self._open[self._heap[0][1]] if due_ms is not None and due_ms <= now_ms else None
 

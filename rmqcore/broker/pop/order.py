@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from rmqcore.broker.pop.receipts import AHEAD_MS_MAX
 from rmqcore.errors import MessageIllegalError
 from rmqcore.files.config_file import ConfigFile
 from rmqcore.java.json import format_compact_java_json, parse_java_json
@@ -173,7 +174,16 @@ class PopOrder:
         batch = self._batches.get(key)
         if batch is None or batch.offsets[-1] >= max_offset:
             return 0
-        return 0 if attempt_id and attempt_id == batch.attempt_id else batch.due_ms
+        if attempt_id and attempt_id == batch.attempt_id:
+            return 0
+        now_ms = self._clock_ms()
+        if batch.pop_time_ms > now_ms + AHEAD_MS_MAX:
+            # the clock was put back: nothing is kept from others for longer than was agreed
+            latest_ms = now_ms + batch.invisible_ms
+            if batch.due_ms > latest_ms:
+                visible = dict.fromkeys(batch.offsets, latest_ms)
+                self._batches[key] = batch = replace(batch, visible_ms=visible)
+        return batch.due_ms
 
     def hand_out(
         self,

@@ -22,6 +22,8 @@ RETRY: Final = 1
 ORDERED: Final = 999
 REVIVE_QUEUES: Final = 8
 COUNT_MAX: Final = 32
+#: A pop that lies farther ahead than this was made by a clock that has been put back since.
+AHEAD_MS_MAX: Final = 10_000
 _NUMBER: Final = "(-?[0-9]{1,19})"
 _WORDS: Final = re.compile(" ".join([_NUMBER] * 5) + f" ([^ ]*) {_NUMBER} {_NUMBER}(?: [^ ]*)?")
 _INT64_MAX: Final = 2**63 - 1

@@ -11,7 +11,7 @@ from typing import Final
 from rmqcore.broker.state.budgets import check_name
 from rmqcore.broker.state.subscription import Subscription
 from rmqcore.remoting import Connection, RemotingCommand
-from rmqcore.world import wall_clock_ms
+from rmqcore.world import monotonic_s, wall_clock_ms
 
 #: A request that waits in vain is answered this long before its client gives up.
 _BEFORE_TIMEOUT_MS: Final = 50
@@ -28,8 +28,9 @@ class PopRequest:
     """The header of a POP, a peek or a notification.
 
     Attributes:
-        passed_ms: how much of `poll_ms` has passed since the client has sent it, as far as is
-            known; see `passed_ms`.
+        passed_ms: how much of `poll_ms` had passed when it came, as far as is known; see
+            `passed_ms`.
+        came_s: when it came, by the monotonic clock.
     """
 
     group: str
@@ -43,6 +44,7 @@ class PopRequest:
     subscription: Subscription
     ordered: bool
     attempt_id: str | None
+    came_s: float
 
     @classmethod
     def of(cls, request: RemotingCommand, passed_ms: int = 0) -> PopRequest:
@@ -69,6 +71,7 @@ class PopRequest:
             Subscription.of(topic, fields.get("exp"), fields.get("expType")),
             request.boolean("order"),
             fields.get("attemptId"),
+            monotonic_s(),
         )
 
     @property
@@ -78,8 +81,9 @@ class PopRequest:
 
     @property
     def left_s(self) -> float:
-        """For how long it may wait from now on, seconds."""
-        return (self.poll_ms - self.passed_ms - _BEFORE_TIMEOUT_MS) / 1000
+        """For how long it may wait from now on, seconds, however often it was woken for nothing."""
+        whole_s = (self.poll_ms - self.passed_ms - _BEFORE_TIMEOUT_MS) / 1000
+        return whole_s - (monotonic_s() - self.came_s)
 
     @property
     def too_late(self) -> bool:
