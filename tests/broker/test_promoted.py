@@ -17,9 +17,11 @@ from rmqcore.broker.pop.receipts import REVIVE_QUEUES
 from rmqcore.broker.state.groups import REVIVE_GROUP
 from rmqcore.client import MessageQueue
 from rmqcore.files import config_file
+from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
 from rmqcore.remoting import PortTakenError, RequestCode, ResponseCode
 from rmqcore.scan.cluster import Access, Cluster, QueueRange
 from rmqcore.scan.cluster.pulls import RangePull
+from rmqcore.world import wall_clock_ms
 
 pytestmark = pytest.mark.engine
 
@@ -135,6 +137,8 @@ def test_a_group_that_is_to_begin_where_another_is_begins_there(lives):
         fields = {"srcGroup": "OTHER", "destGroup": "CG", "topic": "T"}
         cloned = await peer.ask(RequestCode.CLONE_GROUP_OFFSET, fields)
         assert cloned.code == ResponseCode.SUCCESS
+        written = ConsumerOffsetTable(broker.managers.folder, clock=wall_clock_ms)
+        assert written.get("T", "CG", 0) == 7
         answer = await peer.pull("T", offset=7, sysFlag=COMMITS, commitOffset=7)
         assert answer.code == ResponseCode.SUCCESS
 

@@ -392,3 +392,65 @@ def test_a_slave_that_is_told_no_topics_says_so(tmp_path, missing):
     assert offset != 7
     assert "GET_ALL_TOPIC_CONFIG was not had" in problem
     assert "the same accounts" in problem
+
+
+@pytest.mark.usefixtures("asks_when_told")
+def test_who_reads_on_a_slave_alone_is_sent_to_a_master_that_has_to_send_the_group_back(tmp_path):
+    """It passes over what the group commits until then."""
+
+    async def scenario():
+        async with running(tmp_path) as pair, Producer(pair.namesrv) as producer:
+            for number in range(6):
+                await producer.send("T", b"%d" % number, queue_id=0)
+            await pair.in_step()
+            master, slave = (each.managers.offsets for each in (pair.master, pair.slave))
+            master.commit("CG", "T", 0, 2)
+            # what a crash at offset 3 leaves, and what an administrator has set
+            master.resets.take_over({("CG", "T", 0): 3})
+            master.resets["OTHER", "T", 0] = 1
+            await pair.synchronize()
+            sent_back = (
+                ({"offset": 5}, ResponseCode.PULL_OFFSET_MOVED, "2"),
+                ({"offset": 5, "consumerGroup": "OTHER"}, ResponseCode.PULL_OFFSET_MOVED, "1"),
+            )
+            for wanted, code, place in sent_back:
+                answer = await pair.pull(pair.slave, **wanted)
+                assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+                assert answer.ext_fields["nextBeginOffset"] == "5"
+                assert answer.ext_fields["suggestWhichBrokerId"] == "0"
+                answer = await pair.pull(pair.master, **wanted)
+                assert (answer.code, answer.ext_fields["nextBeginOffset"]) == (code, place)
+            assert (await pair.pull(pair.master, 2)).code == ResponseCode.SUCCESS
+            await pair.synchronize()
+            assert set(slave.resets) == {("OTHER", "T", 0)}
+            assert not slave.resets.ends
+            assert (await pair.pull(pair.slave, 5)).code == ResponseCode.SUCCESS
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.usefixtures("asks_when_told")
+def test_a_slave_that_is_made_master_sends_back_whom_its_master_had_to(tmp_path):
+    lost, deleted = ("CG", "T", 0), ("CG", "Again", 0)
+
+    async def scenario():
+        async with running(tmp_path) as pair, Producer(pair.namesrv) as producer:
+            for number in range(6):
+                await producer.send("T", b"%d" % number, queue_id=0)
+            await producer.send("Again", b"x", queue_id=0)
+            await pair.in_step()
+            master = pair.master.managers.offsets
+            master.commit("CG", "T", 0, 2)
+            master.resets.take_over({lost: 3})
+            master.resets.begin_anew([deleted])
+            await pair.synchronize()
+        # it is started again before it is made master
+        for role in ({"brokerRole": "SLAVE", "brokerId": 1}, {}):
+            broker = Broker(tmp_path / "s", {**SMALL, **role})
+            await broker.start()
+            resets = broker.managers.offsets.resets
+            assert resets.ends == {lost: 3}
+            await broker.stop()
+        assert resets == {deleted: 0}
+
+    asyncio.run(scenario())

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from rmqcore.broker.replication.slave_synchronize import SlaveSynchronize
+from rmqcore.broker.state.resets import Resets
 from rmqcore.files.config_tables import TopicConfigTable
 from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
 from rmqcore.files.group_table import SubscriptionGroupTable
@@ -41,6 +42,7 @@ def asked(folder, body):
         queue_end=lambda _, __: 1000,
         follow_deletion=lambda _, __: True,
         has_messages=lambda _, __: True,
+        resets=Resets(folder),
     )
     # nothing is waited for
     with pytest.raises(StopIteration) as ended:

@@ -12,6 +12,7 @@ from patience import TIMEOUT_S, until_async
 
 from rmqcore.broker.replication import slave_synchronize
 from rmqcore.broker.replication.slave_synchronize import SlaveSynchronize
+from rmqcore.broker.state.resets import Resets
 from rmqcore.client import Producer
 from rmqcore.files.config_tables import TopicConfig, TopicConfigTable
 from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
@@ -66,6 +67,7 @@ class Slave:
             follow_deletion=delete or self.delete,
             has_messages=lambda topic, behind: topic.startswith("Full") and behind < 100,
             topics_changed=lambda: None,
+            resets=Resets(folder),
         ).synchronize
 
     def delete(self, topic, phy_offset):

@@ -9,6 +9,7 @@ from patience import until_async
 
 from rmqcore.broker import Broker
 from rmqcore.broker.replication.slave_synchronize import SlaveSynchronize
+from rmqcore.broker.state.resets import Resets
 from rmqcore.broker.timer import timer
 from rmqcore.client import Producer
 from rmqcore.errors import StoreClosedError
@@ -121,6 +122,7 @@ def synchronized(folder, answer, log_end, flush=lambda: None):
         queue_end=lambda _, __: 1000,
         follow_deletion=lambda _, __: True,
         has_messages=lambda _, __: True,
+        resets=Resets(folder),
     )
     assert asyncio.run(slave.synchronize())
     assert slave.problem() is None

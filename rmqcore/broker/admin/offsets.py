@@ -10,7 +10,7 @@ from typing import Final
 
 from rmqcore.broker.state.bodies import QueueKey, java_body, queue_key
 from rmqcore.broker.state.broker_state import BrokerState
-from rmqcore.java.json import parse_java_json
+from rmqcore.java.json import format_java_json, parse_java_json
 from rmqcore.remoting import (
     Connection,
     RemotingCommand,
@@ -37,7 +37,11 @@ class AdminOffsets:
     @serves(RequestCode.GET_ALL_CONSUMER_OFFSET, needs=needs.ADMIN)
     def list_all(self, _: Connection, __: RemotingCommand) -> RemotingCommand:
         """The offsets of every group, as they stand in the file."""
-        return success(body=self._store.consumer_offsets.to_text().encode())
+        text, told = self._store.consumer_offsets.to_text(), self._offsets.resets.told()
+        if told:
+            # for slaves, which send readers on, too; RocketMQ passes over what it does not know
+            text = format_java_json({**parse_java_json(text), **told})
+        return success(body=text.encode())
 
     @serves(RequestCode.GET_ALL_DELAY_OFFSET, needs=needs.ADMIN)
     def list_delays(self, _: Connection, __: RemotingCommand) -> RemotingCommand:
@@ -134,7 +138,7 @@ class AdminOffsets:
         return offsets
 
     @serves(RequestCode.CLONE_GROUP_OFFSET, needs=needs.ADMIN)
-    def clone(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+    async def clone(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """Let a group begin where another one is."""
         source, target = request.text("srcGroup"), request.text("destGroup")
         given = request.text("topic", "")
@@ -144,4 +148,5 @@ class AdminOffsets:
             for queue_id, offset in table.queues(topic, source).items():
                 self._offsets.commit(target, topic, queue_id, offset)
                 self._offsets.resets.forget((target, topic, queue_id))
+        await asyncio.to_thread(table.persist)
         return success()

@@ -346,9 +346,14 @@ class PullMessages:
         """What is there now."""
         # kept until a pull is from there: an answer may be lost
         moved_to = self._offsets.moved_to(wanted.place, wanted.queue_offset)
-        if moved_to is not None:
-            return self._moved(wanted, moved_to, GetMessageStatus.OFFSET_RESET)
         config = self._config()
+        if moved_to is not None:
+            moved = self._moved(wanted, moved_to, GetMessageStatus.OFFSET_RESET)
+            if config.is_slave and self._follows():
+                # to its master, which takes no offset of the group before it has told it so
+                code = ResponseCode.PULL_RETRY_IMMEDIATELY
+                return moved._replace(code=code, next_queue_offset=wanted.queue_offset)
+            return moved
         if wanted.queue_offset < 0 and self._store.max_queue_offset(*wanted.place[1:]) > 0:
             first = self._store.min_queue_offset(*wanted.place[1:])
             return self._moved(wanted, first, GetMessageStatus.OFFSET_TOO_SMALL)

@@ -84,6 +84,7 @@ class Replication:
             follow_deletion=parts.follow_deletion,
             has_messages=store.followed_log.has_messages,
             topics_changed=topics_changed,
+            resets=parts.offsets.resets,
         )
         self.client = HAClient(
             store,

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from rmqcore.broker.state.resets import Resets
 from rmqcore.errors import StoreError
 from rmqcore.files.config_tables import ConfigTable, TopicConfigTable
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC
@@ -85,6 +86,7 @@ class SlaveSynchronize:
         follow_deletion: Callable[[str, int], bool],
         has_messages: Callable[[str, int], bool],
         topics_changed: Callable[[], None],
+        resets: Resets,
     ) -> None:
         """Prepare to ask.
 
@@ -105,6 +107,7 @@ class SlaveSynchronize:
             has_messages: tells whether a topic has messages here that can be read, behind a
                 physical offset.
             topics_changed: called when topics, groups or modes are others than before.
+            resets: where groups have to go on.
         """
         self._client = client
         self._master = master
@@ -127,6 +130,7 @@ class SlaveSynchronize:
         self._follow_deletion = follow_deletion
         self._has_messages = has_messages
         self._topics_changed = topics_changed
+        self._resets = resets
         self._failures: dict[RequestCode, str] = {}
         self._topics = topics
         self._wanted = asyncio.Event()
@@ -270,6 +274,8 @@ class SlaveSynchronize:
             codes, (self._offsets, self._delays), (groups, delays), strict=True
         ):
             had &= text is not None and self._adopt(address, code, table, text)
+        if groups is not None and codes[0] not in self._failures:
+            had &= self._adopt_resets(address, groups)
         try:
             await to_the_end(asyncio.to_thread(self._keep, timer))
         except (OSError, StoreError):
@@ -277,6 +283,14 @@ class SlaveSynchronize:
                 "how far the master's deliveries are cannot be kept, and is tried again"
             )
         return had
+
+    def _adopt_resets(self, address: str, text: str) -> bool:
+        """Take over where groups have to go on, which comes with their offsets; whether it does."""
+        try:
+            self._resets.adopt(parse_java_json(text))
+        except ValueError as error:
+            return self._failed(RequestCode.GET_ALL_CONSUMER_OFFSET, address, str(error))
+        return True
 
     async def _timer_of(self, address: str) -> TimerProgress | None:
         """How far the master's timer messages are; None when it has no timer."""
@@ -302,6 +316,7 @@ class SlaveSynchronize:
 
     def _keep(self, timer: TimerProgress | None) -> None:
         """Write how far deliveries are, behind the log that has what was delivered."""
+        self._resets.persist_told()
         if timer is not None:
             end = self._queue_end(TIMER_TOPIC, 0)
             first, read = min(timer.first_pending, end), min(timer.read_offset, end)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from rmqcore.broker.state.budgets import OFFSETS_MAX
 from rmqcore.files.config_file import ConfigFile
@@ -12,6 +12,9 @@ from rmqcore.java.json import format_compact_java_json, parse_java_json
 
 _NAME: Final = "readersOfDeleted.json"
 _ENDS_NAME: Final = "readersOfLost.json"
+#: Fields of our own in what a master tells of offsets: those of `Resets`, and its `ends`.
+_RESETS: Final = "readersToReset"
+_ENDS: Final = "readersOfLost"
 
 #: Group, topic and queue id.
 ReadQueue: TypeAlias = tuple[str, str, int]
@@ -46,7 +49,7 @@ class Resets(dict[ReadQueue, int]):
         self.ends: dict[ReadQueue, int]
         self.ends, self.was_serving = self._ends_file.load() or ({}, None)
         self._serving, self._begun = self.was_serving, False
-        self._ends_changed = False
+        self._ends_changed = self._resets_changed = False
 
     def __contains__(self, key: object) -> bool:
         """Whether a group may have to go on elsewhere."""
@@ -78,10 +81,53 @@ class Resets(dict[ReadQueue, int]):
             self._serving = False
 
     def follow(self) -> None:
-        """Forget where queues ended: the log is another master's now."""
-        self._ends_changed |= bool(self.ends) or self._serving is not None
+        """Forget where queues ended of a log that this broker has served: a master's comes now.
+
+        What a master has told is kept until it tells again: it may not come back.
+        """
+        if self._serving is None:
+            return
+        self._ends_changed = True
         self._serving, self._begun = None, False
         self.ends.clear()
+
+    # ---- what a slave knows of its master's
+
+    def told(self) -> dict[str, object]:
+        """What slaves have to know, as members of an object: see `adopt`; empty for nothing."""
+        tables = {_RESETS: self.copy(), _ENDS: self.ends.copy()}
+        return {name: _by_topic(table) for name, table in tables.items() if table}
+
+    def adopt(self, told: Mapping[str, object]) -> None:
+        """Take over, on a slave, what its master has told; what it does not tell any more is done.
+
+        Who reads here alone is sent to the master then: that one passes over what is committed
+        until a pull has come to it. When this is the master, it sends them on itself.
+
+        Args:
+            told: an object with the members of `told`, and others.
+
+        Raises:
+            ValueError: they are wrong; nothing has changed.
+        """
+        resets, ends = (_offsets_in(told.get(name)) for name in (_RESETS, _ENDS))
+        if self != resets:
+            self.clear()
+            self.update(resets)
+            self._resets_changed = True
+        if self.ends != ends:
+            self.ends, self._ends_changed = ends, True
+
+    def persist_told(self) -> None:
+        """Write what was adopted, if that has changed.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        if self._resets_changed:
+            self._store_resets([key for key, offset in self.copy().items() if offset == 0])
+            self._resets_changed = False
+        self.persist_ends()
 
     def persist_ends(self) -> None:
         """Write `ends` down, and whether a broker serves, if that has changed.
@@ -92,12 +138,9 @@ class Resets(dict[ReadQueue, int]):
         if not self._ends_changed:
             return
         self._ends_changed = False
-        table: dict[str, dict[str, dict[int, int]]] = {}
-        for (group, topic, queue_id), end in self.ends.copy().items():
-            table.setdefault(topic, {}).setdefault(group, {})[queue_id] = end
         try:
             serving = {} if self._serving is None else {"serving": self._serving}
-            content = {"readers": table, **serving}
+            content = {"readers": _by_topic(self.ends.copy()), **serving}
             self._ends_file.store(format_compact_java_json(content))
         except BaseException:
             self._ends_changed = True
@@ -144,9 +187,11 @@ class Resets(dict[ReadQueue, int]):
         """
         if not more:
             return
+        self._store_resets([*(key for key, offset in self.copy().items() if offset == 0), *more])
+
+    def _store_resets(self, keys: Iterable[ReadQueue]) -> None:
         table: dict[str, dict[str, list[int]]] = {}
-        zeros = [key for key, offset in self.copy().items() if offset == 0]
-        for group, topic, queue_id in dict.fromkeys((*zeros, *more)):
+        for group, topic, queue_id in dict.fromkeys(keys):
             table.setdefault(topic, {}).setdefault(group, []).append(queue_id)
         self._file.store(format_compact_java_json({"readers": table}))
 
@@ -182,13 +227,33 @@ def _ends_in(text: str) -> tuple[dict[ReadQueue, int], bool | None]:
     """
     content = parse_java_json(text)
     try:
-        ends = {
-            (group, topic, int(queue_id)): int(end)
-            for topic, groups in (content.get("readers") or {}).items()
-            for group, queues in groups.items()
-            for queue_id, end in queues.items()
-        }
         serving = content.get("serving")
-    except (AttributeError, TypeError) as error:
+        ends = _offsets_in(content.get("readers"))
+    except AttributeError as error:
         raise ValueError("it does not say who has read what is lost") from error
     return ends, None if serving is None else bool(serving)
+
+
+def _by_topic(offsets: Mapping[ReadQueue, int]) -> dict[str, dict[str, dict[int, int]]]:
+    """Offsets by topic, group and queue id, as they are written and told."""
+    table: dict[str, dict[str, dict[int, int]]] = {}
+    for (group, topic, queue_id), offset in offsets.items():
+        table.setdefault(topic, {}).setdefault(group, {})[queue_id] = offset
+    return table
+
+
+def _offsets_in(table: Any) -> dict[ReadQueue, int]:
+    """What `_by_topic` makes, read.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        return {
+            (group, topic, int(queue_id)): int(offset)
+            for topic, groups in (table or {}).items()
+            for group, queues in groups.items()
+            for queue_id, offset in queues.items()
+        }
+    except (AttributeError, TypeError) as error:
+        raise ValueError("it does not say who has read what is lost") from error
