@@ -36,6 +36,7 @@ from rmqcore.broker.state.clients import expired
 from rmqcore.broker.state.masters_only import refusals_of
 from rmqcore.broker.state.rates import SAMPLE_S
 from rmqcore.broker.state.settings import BrokerConfig, broker_property
+from rmqcore.broker.state.topics_of_log import unknown_topics
 from rmqcore.broker.timer.recall import RecallMessages
 from rmqcore.config import DYNAMIC_SETTINGS, BrokerRole, load_config, parse_broker_conf
 from rmqcore.config.store_config import resolve
@@ -327,6 +328,8 @@ class Broker:
             report = store.recovery_report
             # a slave that becomes the master, or a crash, may have lost what groups have read
             promoted = store.topics.follows and parts.offsets.resets.was_serving is None
+            if promoted:
+                parts.topics.know_of_log(unknown_topics(store))
             may_be_shorter = promoted or not report.clean_shutdown
             end_of = parts.offsets.ends_at(report.end_offset)
             parts.offsets.bring_back(end_of, may_be_shorter=may_be_shorter)

@@ -69,7 +69,9 @@ def test_a_pop_that_is_woken_for_nothing_waits_no_longer_than_it_has_said(with_b
 
 @pytest.mark.parametrize("order", ["false", "true"])
 @pytest.mark.parametrize("restart", [False, True])
-def test_what_was_popped_comes_again_in_time_when_the_clock_is_put_back(lives, clock, order, restart):
+def test_what_was_popped_comes_again_in_time_when_the_clock_is_put_back(
+    lives, clock, order, restart
+):
     ahead_ms = 30 * 24 * 3_600_000
 
     async def popped_by_a_clock_that_is_ahead(_, peer):

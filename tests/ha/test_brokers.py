@@ -15,6 +15,7 @@ from patience import TIMEOUT_S, until_async
 from typer.testing import CliRunner
 
 from interop.cluster import free_port
+from rmqcore._codec import encode_properties
 from rmqcore.broker import Broker
 from rmqcore.broker.admin.metrics import Metrics
 from rmqcore.broker.replication import slave_synchronize
@@ -452,5 +453,45 @@ def test_a_slave_that_is_made_master_sends_back_whom_its_master_had_to(tmp_path)
             assert resets.ends == {lost: 3}
             await broker.stop()
         assert resets == {deleted: 0}
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.usefixtures("asks_when_told")
+def test_a_slave_that_is_made_master_has_the_topics_that_came_with_the_log_alone(tmp_path):
+    """Their messages are acknowledged; nobody could read them."""
+    waits = {
+        "Delayed": {"DELAY": "18"},
+        "Timed": {"TIMER_DELAY_SEC": "3600"},
+        "Half": {"TRAN_MSG": "true", "PGROUP": "PG"},
+    }
+
+    async def send(pair, topic, queue_id=0, properties=None):
+        fields = {"a": "PG", "b": topic, "c": "TBW102", "d": 4, "e": queue_id, "f": 0, "g": 1}
+        text = encode_properties(properties or {}).decode()
+        code = RequestCode.SEND_MESSAGE_V2
+        assert (await pair.ask(pair.master, code, b"x", **fields, h=0, i=text)).code == 0
+
+    async def scenario():
+        async with running(tmp_path) as pair:
+            await pair.in_step()
+            await send(pair, "Gone", properties=waits["Delayed"])
+            await send(pair, "Gone")
+            deleted = await pair.ask(pair.master, RequestCode.DELETE_TOPIC_IN_BROKER, topic="Gone")
+            assert deleted.code == ResponseCode.SUCCESS
+            await pair.in_step()
+            await pair.synchronize()
+            for topic, properties in {"Plain": {}, **waits}.items():
+                await send(pair, topic, 3, properties)
+            await pair.in_step()
+        broker = Broker(tmp_path / "s", SMALL)
+        await broker.start()
+        try:
+            known = {topic: broker.store.topics.get(topic) for topic in (*waits, "Plain")}
+            assert {topic for topic, found in known.items() if found} == {*waits, "Plain"}
+            assert min(found.read_queue_nums for found in known.values()) > 3
+            assert broker.store.topics.get("Gone") is None
+        finally:
+            await broker.stop()
 
     asyncio.run(scenario())

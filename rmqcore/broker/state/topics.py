@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
@@ -224,6 +224,21 @@ class Topics:
         for topic, queue_id in queues:
             if topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
                 counts[topic] = max(counts.get(topic, 0), queue_id + 1)
+        self._know(counts)
+
+    def know_of_log(self, queues: Iterable[tuple[str, int]]) -> None:
+        """Have topics that came with a master's log, and not with its table, see `unknown_topics`.
+
+        Args:
+            queues: (topic, queue id) of what they need; a topic has as many as a new one at least.
+        """
+        usual, counts = self._config().default_topic_queue_nums, dict[str, int]()
+        for topic, queue_id in queues:
+            least = 1 if topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)) else usual
+            counts[topic] = max(counts.get(topic, least), queue_id + 1)
+        self._know(counts)
+
+    def _know(self, counts: Mapping[str, int]) -> None:
         for topic, count in counts.items():
             found = self.table.get(topic)
             if found is None:

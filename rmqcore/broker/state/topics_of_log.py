@@ -1,0 +1,84 @@
+"""Topics that the log of a slave has, and its table has not: what it needs as the master.
+
+A slave asks its master for topics every 10 seconds, and soon when messages of an unknown one come.
+A master that is gone before leaves messages that nobody could read: in queues without a topic, or
+waiting to be delivered to one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Final
+
+from rmqcore.errors import CorruptStoreError
+from rmqcore.files.consume_queue import LIGHT_QUEUE_PREFIX, SCHEDULE_TOPIC
+from rmqcore.files.service_topics import HALF_TOPIC
+from rmqcore.files.timer_check import TIMER_TOPIC
+from rmqcore.message import MessageExt
+from rmqcore.store.message_store import DefaultMessageStore
+
+#: A topic with messages that are this old when the log ends is one that the master has deleted.
+_NEW_MS: Final = 600_000
+_BATCH: Final = 256
+#: Messages wait there for other topics, which they name.
+_WAITING_IN: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC})
+_DIGITS_MAX: Final = 5
+
+
+def unknown_topics(store: DefaultMessageStore) -> list[tuple[str, int]]:
+    """Queues, by topic and queue id, that the log needs of topics which the table has not.
+
+    Args:
+        store: of a slave that is made master, before anything is put.
+    """
+    queues = store.queues()
+    newest_ms = max((_stored_ms(store, *queue, last=True) for queue in queues), default=0)
+    since_ms = max(0, newest_ms - _NEW_MS)
+    found = set[tuple[str, int]]()
+    for topic, queue_id in queues:
+        if topic in _WAITING_IN:
+            found.update(_destinations(store, topic, queue_id, since_ms))
+        elif store.topics.get(topic) is not None or topic.startswith(LIGHT_QUEUE_PREFIX):
+            continue
+        elif _stored_ms(store, topic, queue_id, last=False) >= since_ms:
+            found.add((topic, queue_id))
+    return sorted(found)
+
+
+def _destinations(
+    store: DefaultMessageStore, topic: str, queue_id: int, since_ms: int
+) -> Iterator[tuple[str, int]]:
+    """The unknown queues for which messages wait, but for those of topics deleted meanwhile."""
+    deletions = store.followed_log.deletions()
+    for message in _messages(store, topic, queue_id, since_ms):
+        name = message.properties.get("REAL_TOPIC", "")
+        text = message.properties.get("REAL_QID", "")
+        known = text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
+        if not name or not known or store.topics.get(name) is not None:
+            continue
+        if message.phy_offset >= deletions.get(name, 0):
+            yield name, int(text)
+
+
+def _messages(
+    store: DefaultMessageStore, topic: str, queue_id: int, since_ms: int
+) -> Iterator[MessageExt]:
+    """Messages of a queue from a store time on, but for what is damaged."""
+    offset = store.queue_offset_by_time(topic, queue_id, since_ms)
+    end = store.max_queue_offset(topic, queue_id)
+    while offset < end:
+        with suppress(CorruptStoreError):
+            yield from store.get_message(topic, queue_id, offset, max_messages=_BATCH).messages
+        offset += _BATCH
+
+
+def _stored_ms(store: DefaultMessageStore, topic: str, queue_id: int, *, last: bool) -> int:
+    """Store time of the first or last message of a queue, Unix time; -1 for none."""
+    least, end = store.min_queue_offset(topic, queue_id), store.max_queue_offset(topic, queue_id)
+    with suppress(CorruptStoreError):
+        if end > least:
+            offset = end - 1 if last else least
+            found = store.get_message(topic, queue_id, offset, max_messages=1).messages
+            return found[0].store_timestamp_ms if found else -1
+    return -1
