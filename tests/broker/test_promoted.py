@@ -203,6 +203,20 @@ def test_an_offset_ends_where_its_queue_did_before_delayed_messages_came(lives):
     lives(scene)
 
 
+def test_an_offset_in_a_light_queue_ends_where_it_did_before_delayed_messages_came(lives):
+    light = {"INNER_MULTI_DISPATCH": "%LMQ%a,%LMQ%b"}
+
+    async def scene(broker, peer):
+        await peer.send("T", b"x", properties={"INNER_MULTI_DISPATCH": "%LMQ%b"})
+        opened_at = broker.store.max_phy_offset
+        for _ in range(2):
+            await peer.send("T", b"x", properties=light)
+        end_of = broker.managers.offsets.ends_at(opened_at)
+        assert [end_of(name, 0) for name in ("%LMQ%a", "%LMQ%b", "T")] == [0, 1, 1]
+
+    lives(scene, enableLmq=True, enableMultiDispatch=True)
+
+
 def test_a_slave_does_not_say_that_what_its_master_has_handed_out_is_done_with(lives, tmp_path):
     async def handed_out_by_the_master(broker, peer):
         await send_many(peer, 1, queues=1)
