@@ -568,3 +568,24 @@ def test_so_many_messages_at_once_come_again_and_others_are_served_between(
         assert came == [4, 8, 10]
 
     with_broker(scenario)
+
+
+def test_a_pop_is_handed_nothing_of_others_that_have_the_same_retry_topic(with_broker):
+    """That of `CG` and `T` is the one of who pulls as `CG_T`, and of `C` that pops `G_T`."""
+
+    async def scenario(_, peer):
+        await send_many(peer, 1)
+        assert len(handed_out(await pop(peer))) == 1
+        own = {"ORIGIN_GROUP": "CG"}
+        others = {"RETRY_TOPIC": "Secret"}, {"ORIGIN_GROUP": "C"}, {"ORIGIN_GROUP": "CG_T"}
+        for properties in (*others, {"RETRY_TOPIC": "T"}, others[0], own):
+            await peer.send("%RETRY%CG_T", str(properties).encode(), properties=properties)
+        fields = {"consumerGroup": "CG", "topic": "T", "queueId": -1, "maxMsgNums": 32}
+        peeked = records((await peer.ask(RequestCode.PEEK_MESSAGE, fields)).body)
+        popped = [message for message, _ in handed_out(await pop(peer))]
+        for found in (peeked, popped):
+            bodies = {bytes(message.body) for message in found}
+            assert bodies == {str({"RETRY_TOPIC": "T"}).encode(), str(own).encode()}
+        assert (await pop(peer)).code == ResponseCode.POLLING_TIMEOUT
+
+    with_broker(scenario)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -324,6 +324,8 @@ class PopMessages:
             try:
                 result = self._get(asked, max(1, found.left_bytes), found.cold is None)
                 messages = [] if result is None else result.messages
+                if flag == RETRY:
+                    messages = [each for each in messages if _comes_again_for(wanted, each)]
             except CorruptStoreError:
                 logger.exception("queue %d of %s cannot be popped", queue_id, topic)
                 return
@@ -334,7 +336,7 @@ class PopMessages:
                 return
             following = reached = result.next_queue_offset
             most = result.max_queue_offset
-            if result.status is GetMessageStatus.FOUND:
+            if result.status is GetMessageStatus.FOUND and messages:
                 checkpoint = Checkpoint(
                     topic,
                     wanted.group,
@@ -356,9 +358,9 @@ class PopMessages:
                     following = start
                 else:
                     self._checkpoints.add(checkpoint)
-                size = sum(map(len, result.slices()))
+                records = self._add(found, checkpoint, flag, result, messages, wanted.topic)
+                size = sum(map(len, records))
                 self._traffic.add_fetched(topic, wanted.group, len(messages), size)
-                self._add(found, checkpoint, flag, result, wanted.topic)
             if following != start:
                 self._store.consumer_offsets.commit(topic, wanted.group, queue_id, following)
         found.rest += max(0, most - reached)
@@ -389,10 +391,11 @@ class PopMessages:
         checkpoint: Checkpoint,
         flag: int,
         result: Found,
+        messages: Sequence[MessageExt],
         topic: str,
-    ) -> None:
-        """Put what a queue gave into the answer."""
-        offsets = ",".join(str(message.queue_offset) for message in result.messages)
+    ) -> list[Buffer]:
+        """Put what a queue gave into the answer; the records."""
+        offsets = ",".join(str(message.queue_offset) for message in messages)
         place = f"{flag} {checkpoint.queue_id}"
         found.starts.append(f"{place} {checkpoint.start_offset}")
         found.offsets.append(f"{place} {offsets}")
@@ -400,10 +403,11 @@ class PopMessages:
             records: list[Buffer] = list(result.slices())
         else:
             name = self._config().broker_name
-            records = [_as_of(topic, each, checkpoint, flag, name) for each in result.messages]
+            records = [_as_of(topic, each, checkpoint, flag, name) for each in messages]
         found.parts.extend(records)
         found.left -= len(records)
         found.left_bytes -= sum(map(len, records))
+        return records
 
     def _position(
         self, wanted: PopRequest, topic: str, queue_id: int, flag: int
@@ -440,8 +444,13 @@ class PopMessages:
             count = 0
             if left > 0:
                 result = self._store.get_message(topic, queue_id, start, max_messages=left)
-                count = len(result)
-                parts.extend(result.slices())
+                if topic == wanted.topic:
+                    records: list[Buffer] = list(result.slices())
+                else:
+                    again = [each for each in result.messages if _comes_again_for(wanted, each)]
+                    records = [each.record for each in again]
+                count = len(records)
+                parts.extend(records)
             left -= count
             rest += max(0, self._store.max_queue_offset(topic, queue_id) - start - count)
         code = ResponseCode.SUCCESS if parts else ResponseCode.PULL_NOT_FOUND
@@ -521,6 +530,18 @@ class PopMessages:
         self._check(wanted)
         count = self._waiting.waiting((wanted.topic, wanted.group, wanted.queue_id))
         return RemotingCommand(ResponseCode.SUCCESS, {"pollingNum": str(count)})
+
+
+def _comes_again_for(wanted: PopRequest, stored: MessageExt) -> bool:
+    """Tell whether what lies in the retry topic of a pop came there from the topic that it pops.
+
+    Other groups and topics may have that retry topic, too: that of `a` and `b_c` is that of `a_b`
+    and `c`, and of whoever pulls as `a_b_c`.
+    """
+    group = stored.properties.get("ORIGIN_GROUP")
+    if group is not None:
+        return group == wanted.group
+    return stored.properties.get("RETRY_TOPIC", wanted.topic) == wanted.topic
 
 
 def _as_of(
