@@ -245,3 +245,46 @@ def test_a_decision_that_no_note_tells_of_any_more_is_refused(with_broker):
         assert broker.store.max_queue_offset("T", 0) == 1
 
     with_broker(scenario, messageIndexEnable=False)
+
+
+def test_what_nobody_decides_has_no_other_read_again(lives):
+    """It may be undecided for days, and a hundred transactions a second be decided behind it."""
+
+    async def undecided_for_long(broker, peer):
+        await send_half(peer, b"0")
+        for body in (b"1", b"2", b"3"):
+            end = decision(await send_half(peer, body), COMMIT)
+            assert (await peer.ask(RequestCode.END_TRANSACTION, end)).code == ResponseCode.SUCCESS
+        transactions, read = broker.managers.transactions, []
+        await transactions.check()
+        again = transactions._read
+
+        def noted(*what):
+            halves, following = again(*what)
+            read.extend(halves)
+            return halves, following
+
+        transactions._read = noted
+        await transactions.check()
+        assert [each.body for each in read] == [b"0"]
+        assert not transactions._ended
+
+    async def asked_for_after_a_restart(broker, peer):
+        producer, asked = await producer_of(broker)
+        assert await broker.managers.transactions.check() == 1
+        assert records((await question(asked)).body)[0].body == b"0"
+        await producer.client.close()
+
+    lives(undecided_for_long, asked_for_after_a_restart, transactionTimeOut=1)
+
+
+def test_a_clock_that_is_put_back_keeps_nobody_from_being_asked(with_broker, clock):
+    async def scenario(broker, peer):
+        producer, asked = await producer_of(broker)
+        await send_half(peer, b"half")
+        clock.go_on(-3_600_000)
+        assert await broker.managers.transactions.check() == 1
+        await question(asked)
+        await producer.client.close()
+
+    with_broker(scenario)

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass, field
 from typing import Final
 
 from rmqcore._codec import encode_record
+from rmqcore.broker.send.undecided import Undecided
 from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.broker.state.groups import TRANSACTION_GROUP
 from rmqcore.broker.state.masters_only import masters_only
@@ -49,18 +49,6 @@ _DIGITS_MAX: Final = 18
 _GIVEN_UP: Final = "RMQCORE_GIVEN_UP"
 
 
-@dataclass(slots=True)
-class _Round:
-    """What one round of checks knows of the two queues."""
-
-    #: half offsets that nobody is asked for
-    decided: set[int] = field(default_factory=set)
-    #: those of them that a producer has decided
-    ended: set[int] = field(default_factory=set)
-    #: (offset in the op queue, half offsets it names)
-    notes: list[tuple[int, list[int]]] = field(default_factory=list)
-
-
 class Transactions:
     """Half messages, what producers decide of them, and the rounds of checks.
 
@@ -73,12 +61,15 @@ class Transactions:
         self._topics, self._producers = state.topics, state.producers
         self._arrived, self._passed_over = state.arrived, state.passed_over
         self._checks: dict[int, int] = {}
-        #: half offsets that are decided: a second answer changes nothing
+        self._undecided = Undecided(0, 0)
+        #: half offsets that are decided, or being so, and whose notes are not read yet
         self._ended: set[int] = set()
 
     def load(self) -> None:
         """Read which half messages are decided, so that none of them is ended twice."""
-        self._ended = self._decided().ended
+        self._undecided = Undecided(self._offset(HALF_TOPIC), self._offset(OP_HALF_TOPIC))
+        while self._take_notes(self._read(OP_HALF_TOPIC, self._undecided.note_offset)):
+            pass
 
     @staticmethod
     def half_message(message: Message) -> Message:
@@ -129,7 +120,10 @@ class Transactions:
             return failure(ResponseCode.SYSTEM_ERROR, "The transaction is another's")
         if half.queue_offset in self._ended:
             return success()
-        if half.queue_offset < self._offset(HALF_TOPIC):
+        if half.queue_offset >= self._offset(HALF_TOPIC):
+            if self._undecided.is_ended(half.queue_offset):
+                return success()
+        else:
             notes = self._notes_of(half.queue_offset)
             if not notes:
                 remark = "The transaction is no longer asked for, and how it ended is not known"
@@ -217,100 +211,105 @@ class Transactions:
         Returns:
             how many were asked for.
         """
-        began_ms = wall_clock_ms()
-        known = await asyncio.to_thread(self._decided)
-        first = self._offset(HALF_TOPIC)
-        offset, least, asked = first, -1, 0
-        while True:
-            halves, following = await asyncio.to_thread(self._read, HALF_TOPIC, offset)
-            if following == offset:
-                break
-            for half in halves:
-                offset = half.queue_offset + 1
-                if half.queue_offset in known.decided:
-                    continue
-                if half.store_timestamp_ms >= began_ms:
-                    break
-                resolved, was_asked = await self._ask_or_give_up(half, began_ms)
-                asked += was_asked
-                if not resolved and least < 0:
-                    least = half.queue_offset
-            else:
-                offset = following
-                continue
-            offset -= 1
-            break
-        self._advance(least if least >= 0 else offset, known)
+        now_ms, asked = wall_clock_ms(), 0
+        # in this order: what is noted before is of half messages that are read now
+        later_notes = self._store.max_queue_offset(OP_HALF_TOPIC, 0)
+        end = self._store.max_queue_offset(HALF_TOPIC, 0)
+        await self._read_on(end)
+        self._undecided.later_notes = later_notes
+        for offset in self._undecided.offsets():
+            if offset in self._undecided and offset not in self._ended:
+                half = await asyncio.to_thread(self._undecided_half, offset)
+                if half is None:
+                    self._undecided.forget(offset)
+                elif offset not in self._ended:
+                    asked += await self._ask_or_give_up(half, now_ms)
+        self._advance()
         return asked
 
-    def _decided(self) -> _Round:
-        """Every note from where the last round has stopped."""
-        known, offset = _Round(), self._offset(OP_HALF_TOPIC)
-        before = -1
-        while offset > before:
-            before = offset
-            notes, offset = self._read(OP_HALF_TOPIC, offset)
-            for note in notes:
-                named = _named(note)
-                known.decided.update(named)
-                if _GIVEN_UP not in note.properties:
-                    known.ended.update(named)
-                known.notes.append((note.queue_offset, named))
-        return known
+    async def _read_on(self, end: int) -> None:
+        """Take in what was noted, and then the half messages up to an offset."""
+        undecided = self._undecided
+        while self._take_notes(
+            await asyncio.to_thread(self._read, OP_HALF_TOPIC, undecided.note_offset)
+        ):
+            pass
+        while undecided.half_offset < end:
+            halves, following = await asyncio.to_thread(
+                self._read, HALF_TOPIC, undecided.half_offset
+            )
+            for half in halves:
+                undecided.take_half(half.queue_offset)
+            if following <= undecided.half_offset and not halves:
+                break
+            undecided.half_offset = following
 
-    def _read(self, topic: str, offset: int) -> tuple[list[MessageExt], int]:
+    def _take_notes(self, read: tuple[list[MessageExt], int]) -> bool:
+        """Take in some notes, and where they go on; whether there may be more."""
+        notes, following = read
+        for note in notes:
+            given_up, named = _GIVEN_UP in note.properties, _named(note)
+            self._undecided.take_note(named, given_up=given_up)
+            if not given_up:
+                self._ended.difference_update(named)
+        more = following > self._undecided.note_offset
+        self._undecided.note_offset = following
+        return more
+
+    def _undecided_half(self, offset: int) -> MessageExt | None:
+        """The half message at an offset of its queue; None when it is gone, or damaged."""
+        halves, _ = self._read(HALF_TOPIC, offset, 1)
+        return halves[0] if halves and halves[0].queue_offset == offset else None
+
+    def _read(
+        self, topic: str, offset: int, count: int = _BATCH
+    ) -> tuple[list[MessageExt], int]:
         """Messages of one of the two queues, and where it goes on."""
-        return self._passed_over.read(TRANSACTION, self._store, topic, 0, offset, _BATCH)
+        return self._passed_over.read(TRANSACTION, self._store, topic, 0, offset, count)
 
     def _offset(self, topic: str) -> int:
         stored = self._store.consumer_offsets.get(topic, TRANSACTION_GROUP, 0)
         return max(self._store.min_queue_offset(topic, 0), stored or 0)
 
-    def _advance(self, half_offset: int, known: _Round) -> None:
-        """Let the next round begin where something is undecided."""
-        offsets = self._store.consumer_offsets
+    def _advance(self) -> None:
+        """Let the next opening begin where something is undecided."""
+        offsets, (half_offset, note_offset) = self._store.consumer_offsets, self._undecided.begin()
         offsets.commit(HALF_TOPIC, TRANSACTION_GROUP, 0, half_offset)
-        self._ended = {each for each in self._ended if each >= half_offset}
-        self._checks = {o: count for o, count in self._checks.items() if o >= half_offset}
-        note_offset = self._offset(OP_HALF_TOPIC)
-        for offset, named in known.notes:
-            if any(each >= half_offset for each in named):
-                break
-            note_offset = offset + 1
         offsets.commit(OP_HALF_TOPIC, TRANSACTION_GROUP, 0, note_offset)
+        self._checks = {o: count for o, count in self._checks.items() if o in self._undecided}
 
-    async def _ask_or_give_up(self, half: MessageExt, now_ms: int) -> tuple[bool, bool]:
+    async def _ask_or_give_up(self, half: MessageExt, now_ms: int) -> bool:
         """As `_ask`; what cannot be asked for is kept for an operator, or else passed over."""
         guard = self._passed_over.guard(TRANSACTION, f"half message {half.queue_offset}")
         with guard:
             return await self._ask(half, now_ms)
         with guard:
             await self._give_up(half)
-            return True, False
-        await self._note(half.queue_offset, given_up=True)
-        return True, False
+            return False
+        await self._note_given_up(half.queue_offset)
+        return False
 
-    async def _ask(self, half: MessageExt, now_ms: int) -> tuple[bool, bool]:
-        """Ask for one half message, if it is time; (it needs no more asking, it was asked for)."""
+    async def _ask(self, half: MessageExt, now_ms: int) -> bool:
+        """Ask for one half message, if it is time; whether it was asked for."""
         config = self._config()
         age_ms = now_ms - half.born_timestamp_ms
         asked_before = self._checks.get(half.queue_offset, 0)
         reserved_ms = self._store.config.file_reserved_time_hours * _HOUR_MS
         if asked_before >= config.transaction_check_max or age_ms > reserved_ms:
             await self._give_up(half)
-            return True, False
+            return False
         if 0 <= age_ms <= _immunity_ms(half, config):
-            return False, False
+            return False
         group, (topic, _) = half.properties.get("PGROUP", ""), _real_place(half)
         producer = self._producers.any_of(group, topic)
         if producer is None:
-            return False, False
+            return False
         try:
             producer.notify(self._question(half))
         except RemotingClosedError:
-            return False, False
+            return False
         self._checks[half.queue_offset] = asked_before + 1
-        return False, True
+        return True
 
     def _question(self, half: MessageExt) -> RemotingCommand:
         """The message under its real topic, and where its half lies."""
@@ -348,7 +347,11 @@ class Transactions:
         await self._topics.file.saved(CHECK_MAX_TIME_TOPIC)
         if not receipt.ok:
             raise StoreError(f"not stored: {receipt.status.name}")
-        await self._note(half.queue_offset, given_up=True)
+        await self._note_given_up(half.queue_offset)
+
+    async def _note_given_up(self, half_offset: int) -> None:
+        await self._note(half_offset, given_up=True)
+        self._undecided.take_note([half_offset], given_up=True)
 
     # ---- request 323: an operator has them asked again
 
