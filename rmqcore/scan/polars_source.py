@@ -39,20 +39,21 @@ def lazy_frame(dataset: StoreDataset) -> pl.LazyFrame:
         n_rows: int | None,
         batch_size: int | None,
     ) -> Iterator[pl.DataFrame]:
+        # a head is one of the rows before they are filtered
+        narrows = predicate is not None and n_rows is None
         scanner = dataset.scanner(
             columns=with_columns,
-            filter=None if predicate is None else _narrowed(predicate),
+            filter=_narrowed(predicate) if narrows else None,
             batch_size=batch_size or 1 << 14,
         )
         left = n_rows
         for batch in scanner.to_batches():
             frame = pl.DataFrame(batch)
-            # rows that Arrow could not filter are filtered here
-            frame = frame if predicate is None else frame.filter(predicate)
             if left is not None:
                 frame = frame.head(left)
                 left -= frame.height
-            yield frame
+            # rows that Arrow could not filter are filtered here
+            yield frame if predicate is None else frame.filter(predicate)
             if left == 0:
                 return
 

@@ -177,6 +177,8 @@ def test_a_selection_narrows_all_that_follows(store):
 def test_heads_takes_and_what_is_not_there(dataset):
     assert dataset.head(3, columns=["queue_offset"]).num_rows == 3
     assert dataset.take([5, 7])["body"].to_pylist() == [b"%0100d" % n for n in (5, 7)]
+    assert dataset.to_table(columns=[]).shape == (COUNT, 0)
+    assert dataset.to_table(columns=[], filter=field("topic") == "T1").shape == (COUNT // 4, 0)
     assert dataset.sort_by("keys").head(1)["keys"].to_pylist() == ["k0 all"]
     for call in (lambda: dataset.replace_schema(dataset.schema), dataset.join_asof):
         with pytest.raises(NotImplementedError):
@@ -236,6 +238,12 @@ def test_polars_scans_it(store):
     assert lazy.head(7).collect().height == 7
     assert lazy.filter(pl.col("topic") == "T2").head(5).collect()["topic"].to_list() == ["T2"] * 5
     assert store.scan_polars(["topic"], topics=["T3"]).collect().height == 3000
+    # a head in front of a filter, which Polars hands over together
+    first = lazy.select("topic", "queue_offset").head(50)
+    wanted = first.collect().filter(pl.col("topic") == "T2")
+    found = first.filter(pl.col("topic") == "T2").collect()
+    assert 0 < found.height < 50
+    assert found.equals(wanted)
 
 
 @pytest.mark.logic
