@@ -45,6 +45,7 @@ class FollowedReading(Reading):
     max_queue_offset = steady(Reading.max_queue_offset)
     read_units = steady(Reading.read_units)
     query_message = steady(Reading.query_message)
+    _query_each = steady(Reading._query_each)
     queue_offset_by_time = steady(Reading.queue_offset_by_time)
     message_at = steady(Reading.message_at)
     message_by_id = steady(Reading.message_by_id)

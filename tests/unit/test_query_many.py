@@ -4,6 +4,7 @@ import pytest
 
 import rmqcore
 from rmqcore.errors import ArgumentError
+from rmqcore.store.follower import Follower
 
 pytestmark = pytest.mark.engine
 
@@ -63,6 +64,25 @@ def test_other_stores_and_no_keys(store_path):
         assert store.query_many("Other", ["k1", "k2"])[1].messages == []
     with rmqcore.open_store(store_path, mode="r") as reader:
         assert [len(one) for one in reader.query_many("T1", ["k1", "k2", "k3"])] == [1, 0, 1]
+
+
+def test_a_reader_looks_once_for_what_is_new(store_path, monkeypatch):
+    settings = {"max_index_num": 500, "max_hash_slot_num": 100}
+    with rmqcore.open_store(store_path, **settings) as store:
+        fill(store)
+    with rmqcore.open_store(store_path, mode="r", **settings) as reader:
+        alone = [reader.query_message("T0", key, max_messages=3) for key in KEYS]
+        looks, real = [], Follower.catch_up_log
+        monkeypatch.setattr(
+            Follower, "catch_up_log", lambda follower: looks.append(1) or real(follower)
+        )
+        found = reader.query_many("T0", iter(KEYS), max_messages=3)
+        assert looks == [1]
+        assert len(found[0]) == 1
+        assert offsets(found) == offsets(alone)
+        assert [one.next_page for one in found] == [one.next_page for one in alone]
+    with pytest.raises(rmqcore.StoreClosedError):
+        reader.query_many("T0", ["k2"])
 
 
 def test_a_client_of_a_shared_store_asks_for_many_keys_in_one_request(store_path, monkeypatch):

@@ -365,17 +365,25 @@ class Reading:
         Returns:
             a result for each key, in their order.
         """
-        wanted = [text("key", key) for key in keys]
-        fast = self._files.reader.fast
-        found = None
-        if fast is not None:
-            found = fast.query_many(topic, wanted, max_messages, begin_ms, end_ms)
+        topic, wanted = text("topic", topic), [text("key", key) for key in keys]
+        whole_number("begin_ms", begin_ms)
+        whole_number("end_ms", 0 if end_ms is None else end_ms)
+        whole_number("max_messages", max_messages, 1)
+        return self._query_each(topic, wanted, max_messages, begin_ms, end_ms)
+
+    def _query_each(
+        self, topic: str, wanted: list[str], max_messages: int, begin_ms: int, end_ms: int | None
+    ) -> list[QueryMessageResult]:
+        reader, found = self._files.reader, None
+        if reader.fast is not None:
+            found = reader.fast.query_many(topic, wanted, max_messages, begin_ms, end_ms)
         if found is None:
             found = [None] * len(wanted)
+        if None in found:
+            # once for all of them: each answers as of the beginning of the call, or later
+            self._level.catch_up_log()
         return [
-            self.query_message(
-                topic, key, max_messages=max_messages, begin_ms=begin_ms, end_ms=end_ms
-            )
+            reader.query_message(topic, key, max_messages, begin_ms, end_ms, None, False)
             if one is None
             else one
             for key, one in zip(wanted, found, strict=True)
