@@ -76,8 +76,9 @@ class ConsumeQueueStore:
     def load(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Take in every queue directory; unusable ones are noted in ``damaged``."""
         found = list(self._queue_directories())
+        extended = frozenset(subdirectories(self._directory.consume_queue_ext))
         for number, (topic, queue_id, directory, kind) in enumerate(found):
-            queue = self._make(topic, queue_id, directory, kind)
+            queue = self._make(topic, queue_id, directory, kind, may_have_ext=topic in extended)
             try:
                 queue.load()
             except CorruptStoreError as error:
@@ -99,18 +100,26 @@ class ConsumeQueueStore:
     def _queue_directories(self) -> Iterator[tuple[str, int, Path, type[StoredQueue]]]:
         for root, kind in self._roots():
             for topic in subdirectories(root):
-                for name in subdirectories(root / topic):
+                directory = root / topic
+                for name in subdirectories(directory):
                     if (queue_id := queue_id_of(name)) is not None:
-                        yield topic, queue_id, root / topic / name, kind
+                        yield topic, queue_id, directory / name, kind
 
     def _make(
-        self, topic: str, queue_id: int, directory: Path, kind: type[StoredQueue]
+        self,
+        topic: str,
+        queue_id: int,
+        directory: Path,
+        kind: type[StoredQueue],
+        *,
+        may_have_ext: bool = True,
     ) -> StoredQueue:
         size = self._file_size if kind is ConsumeQueue else self._batch_file_size
         queue = kind(directory, topic, queue_id, size, self._open_files, writable=self._writable)
-        ext = self._directory.consume_queue_ext / topic / str(queue_id)
-        if isinstance(queue, ConsumeQueue) and ext.is_dir():
-            queue.ext = ConsumeQueueExt(ext, self._open_files)
+        if may_have_ext and isinstance(queue, ConsumeQueue):
+            ext = self._directory.consume_queue_ext / topic / str(queue_id)
+            if ext.is_dir():
+                queue.ext = ConsumeQueueExt(ext, self._open_files)
         return queue
 
     def drop_damaged(self) -> None:
@@ -354,9 +363,19 @@ class ConsumeQueueStore:
         """Physical offset behind the last record that any queue knows."""
         return max((queue.end_phy_offset for queue in self), default=0)
 
-    def truncate(self, end_phy_offset: int) -> int:
-        """Drop the units of messages behind the end of the log; how many were dropped."""
-        return sum(queue.truncate(end_phy_offset) for queue in self)
+    def fit(self, min_phy_offset: int, end_phy_offset: int) -> int:
+        """Drop the units of messages behind the log's end, and hide those before its first record.
+
+        One queue after the other, so that the files of each are opened once.
+
+        Returns:
+            how many were dropped.
+        """
+        dropped = 0
+        for queue in self:
+            dropped += queue.truncate(end_phy_offset)
+            queue.correct_min_offset(min_phy_offset)
+        return dropped
 
     def blank_between(self, start_phy_offset: int, stop_phy_offset: int) -> int:
         """Put fillers in place of a damaged stretch's units; see `ConsumeQueue.blank_between`."""

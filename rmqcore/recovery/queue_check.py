@@ -15,6 +15,7 @@ from rmqcore.native.format._numbers import UNIT_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import TypeGuard
 
     from rmqcore.derived.consume_queue_store import ConsumeQueueStore
     from rmqcore.files.batch_consume_queue import StoredQueue
@@ -131,6 +132,12 @@ class QueueCheck:
             self._drop(key)
             queue = None
         self._met.add(key)
+        if self._is_there(queue, stretch):
+            if self._left_by_crash:
+                first, count = stretch.first_queue_offset, len(stretch.units) // UNIT_SIZE
+                queue.mark_unsynced(first, count)
+                self._queues.append(stretch)
+            return
         if queue is not None and not isinstance(queue, BatchConsumeQueue):
             self._check_numbers(queue, stretch)
         if not self._whole and self._has_hole(stretch, queue):
@@ -236,6 +243,18 @@ class QueueCheck:
         return named == (queue.topic, queue.queue_id, number)
 
     # ---- units that are there already
+
+    @staticmethod
+    def _is_there(queue: StoredQueue | None, stretch: QueueStretch) -> TypeGuard[ConsumeQueue]:
+        """True when a queue has all of a stretch at its place, to the byte: nothing is to be done.
+
+        So it is of nearly all of a store's units; one read tells it.
+        """
+        if queue is None or isinstance(queue, BatchConsumeQueue) or stretch.inner_batch:
+            return False
+        first, units = stretch.first_queue_offset, bytes(stretch.units)
+        within = queue.min_offset <= first <= queue.max_offset - len(units) // UNIT_SIZE
+        return within and queue.read_units(first, len(units) // UNIT_SIZE) == units
 
     def _compare(self, queue: ConsumeQueue, first: int, units: memoryview) -> None:
         first, units = self._without_taken(queue, first, units)

@@ -418,12 +418,14 @@ class Recovery:
             # what is put next is not older than what was cut, and nothing of it is on the disk
             self._checkpoint.lower(walk.timestamp_ms)
         self._writer.set_end(end, self._written_through(end))
-        self.report.units_dropped = self._queues.truncate(end)
+        self.report.units_dropped = self._queues.fit(self._log.min_offset, end)
         if self.report.units_dropped or not self._clean_shutdown:
             self._drop_empty_queues()
         for start, stop in self._judge.passed_over:
             self.report.units_dropped += self._queues.blank_between(start, stop)
-        self._queues.correct_min_offset(self._log.min_offset)
+        if self._judge.passed_over:
+            # the first ones may be fillers now
+            self._queues.correct_min_offset(self._log.min_offset)
         self._deleted.fit(self._log.min_offset, end)
         if self._index is not None and self._left is not None:
             self._cut_index(walk, self._index, self._left, end)

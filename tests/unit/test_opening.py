@@ -24,6 +24,7 @@ from rmqcore import (
     open_store,
 )
 from rmqcore.doctor import verify
+from rmqcore.files.mapped_file import MappedFile
 from rmqcore.native.base._mapped import Descriptor
 
 pytestmark = pytest.mark.engine
@@ -188,3 +189,23 @@ def test_a_file_where_a_directory_belongs_is_named_and_the_other_way_round(store
         for work in (doctor.plan, doctor.verify, doctor.repair, partial(open_store, mode="r")):
             with pytest.raises(CorruptStoreError, match="move it away"):
                 work(store_path)
+
+
+def test_opening_reads_each_queue_a_few_times_however_its_messages_are_mixed(
+    store_path, monkeypatch
+):
+    queues, messages = 600, 70
+    with open_store(store_path) as store:
+        for number in range(queues * messages):
+            store.put(f"T{number % queues}", b"x")
+    reads, real = [], MappedFile.read_bytes
+
+    def read_bytes(file, *given):
+        reads.append(file.path)
+        return real(file, *given)
+
+    monkeypatch.setattr(MappedFile, "read_bytes", read_bytes)
+    with open_store(store_path) as store:
+        assert store.recovery_report.records == queues * messages
+    # the queue's end, its first unit, each of the stretches, and what lies behind the log's end
+    assert sum(path.parent.name == "0" for path in reads) <= 7 * queues

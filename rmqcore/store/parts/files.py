@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
 #: A stretch of the log ends when it has this many units, or more where there are many queues.
 _STRETCH_UNITS: Final = 1 << 13
+#: Recovery's has no more than this many: twice so many are in memory where a store has thousands of
+#: queues, of which each costs the same whether it has one unit in the stretch or fifty.
+_STRETCH_UNITS_MAX: Final = 1 << 18
 
 
 class StoreFiles:
@@ -98,7 +101,7 @@ class StoreFiles:
         )
         self.index = self._index(clock_ms) if config.message_index_enable else None
         self.reader = GeneralReads(self.log, self.consume_queues, self.index)
-        self.batch = self._new_batch()
+        self.batch = self._new_batch(1 << 15)
         self.checkpoint = StoreCheckpoint(directory.checkpoint, trace.note)
         self.mark = StoreMark(directory, trace.note)
         self.deleted = DeletedTopics(directory)
@@ -134,8 +137,9 @@ class StoreFiles:
         slots, most = self._config.max_hash_slot_num, self._config.max_index_num
         return IndexService(self.directory.index, slots, most, self._open_files, clock_ms=clock_ms)
 
-    def _new_batch(self) -> DispatchBatch:
+    def _new_batch(self, row_count_max: int) -> DispatchBatch:
         return DispatchBatch(
+            row_count_max=row_count_max,
             row_count_enough=_STRETCH_UNITS,
             delays_ms=self._config.delay_levels_ms,
             multi_dispatch=self._multi_dispatch,
@@ -164,6 +168,7 @@ class StoreFiles:
             lengthen=self._config.on_corruption != "raise",
             any_lost=not (clean_shutdown or self.mark.is_of_this_machine),
         )
+        batches = self._new_batch(_STRETCH_UNITS_MAX), self._new_batch(_STRETCH_UNITS_MAX)
         recovery = Recovery(
             self.writer,
             self.consume_queues,
@@ -172,12 +177,13 @@ class StoreFiles:
             self.mark,
             self.deleted.load(),
             self._config,
-            (self.batch, self._new_batch()),
+            batches,
             clean_shutdown=clean_shutdown,
             progress=progress,
             keep_cut=KeptCuts(self.directory.path).keep,
         )
         report = recovery.run()
+        self.batch.index_tags = batches[0].index_tags
         shorten_archive_note(self.directory, report.end_offset)
         self._begin_topics()
         return report
