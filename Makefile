@@ -12,6 +12,8 @@ HEADERS := $(sort $(shell find rmqcore -name '*.h'))
 NATIVE := $(CYTHON) $(HEADERS) setup.py
 STUBS  := $(subst /,.,$(basename $(sort $(shell find rmqcore -name '_*.pyi'))))
 HERE   := $(CURDIR)
+# without bytecode each of the gate's thousand processes would compile all that it imports
+export PYTHONDONTWRITEBYTECODE :=
 # tests wait for the disk and for other processes half of their time
 SIDE_BY_SIDE := -n 3 --dist loadgroup
 
