@@ -68,6 +68,22 @@ def pytest_configure(config):
             raise pytest.UsageError(f"{name} is not the compiled module: {module.__file__}")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Keep what ten thousand tests and their modules are out of every later collection of garbage.
+
+    It lives as long as the process. A collection takes 1 ms instead of 100, and a child that was
+    forked copies fewer pages. Who freezes for itself in a test unfreezes nothing.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
+
+
 def pytest_report_header():
     codec = importlib.import_module("rmqcore._codec")
     return f"rmqcore: {package_folder()}, CRC-32 by {codec.crc32_implementation()}"

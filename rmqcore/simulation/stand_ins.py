@@ -37,8 +37,7 @@ def let_go() -> Iterator[None]:
     """Collect what is left of a run behind it, whose tasks are in the middle of something."""
     # what was there before needs not to be looked at again
     kept = gc.get_freeze_count() > 0
-    if not kept:
-        gc.collect()
+    gc.collect()
     gc.freeze()
     try:
         yield

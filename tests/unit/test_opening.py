@@ -101,17 +101,14 @@ def put_and_forget(path, how):
     # a long collection leaves every service due, and one that is at work keeps the store
     gc.collect()
     gc.freeze()
-    try:
-        store = open_store(path, flush_disk_type=how, deliver_delayed=True)
-        threads = [
-            store.parts.upkeep.runner.thread_of(service) for service in store.parts.upkeep.services
-        ]
-        for number in range(20):
-            assert store.put("T", b"x", queue_id=number, keys="k").ok
-        del store
-        until(lambda: gc.collect() is not None and not (path / "abort").exists(), "its end")
-    finally:
-        gc.unfreeze()
+    store = open_store(path, flush_disk_type=how, deliver_delayed=True)
+    threads = [
+        store.parts.upkeep.runner.thread_of(service) for service in store.parts.upkeep.services
+    ]
+    for number in range(20):
+        assert store.put("T", b"x", queue_id=number, keys="k").ok
+    del store
+    until(lambda: gc.collect() is not None and not (path / "abort").exists(), "its end")
     return threads
 
 

@@ -68,6 +68,7 @@ def kills(
     row = Row("kill -9", PROMISE)
     begun = monotonic_s()
     path = scratch / "killed"
+    is_frozen = gc.get_freeze_count() > 0
     _warm_up(path)
     left: Files = {}
     opening_s = _LIFE_S
@@ -108,7 +109,8 @@ def kills(
             shutil.rmtree(path, ignore_errors=True)
             acknowledged, in_store = [], 0
         progress(row.name, row.cases, count)
-    gc.unfreeze()
+    if not is_frozen:
+        gc.unfreeze()
     row.elapsed_s = monotonic_s() - begun
     return row
 
