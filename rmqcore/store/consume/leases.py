@@ -421,7 +421,7 @@ class Leases:
     def _dead_letter(self, group: str, item: LeasedItem, lease: Lease) -> Message:
         topic = self._group_topic(DEAD_LETTER_PREFIX + group)
         if isinstance(item, Damaged):
-            return damaged_letter(topic, item, lease, self._store.config.max_message_size)
+            return damaged_letter(topic, item, lease, self._store.config)
         return sent_again(
             item,
             topic,

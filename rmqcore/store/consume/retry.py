@@ -11,11 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from rmqcore.config import StoreConfig
 from rmqcore.message import DEAD_LETTER_PREFIX, Lease, Message, MessageExt, copy_to
 from rmqcore.store.consume.lease_request import Damaged
 
 _FIRST_LEVEL: Final = 3
 _REASON_MAX: Final = 1000
+#: What is told of a damaged record takes fewer bytes than this in its letter, beside the body.
+_LETTER_HEAD_SIZE: Final = 8192
 
 
 def first_retry_level(reconsume_times: int) -> int:
@@ -77,15 +80,17 @@ def sent_again(
     )
 
 
-def damaged_letter(topic: str, item: Damaged, lease: Lease, body_max: int | None) -> Message:
+def damaged_letter(topic: str, item: Damaged, lease: Lease, config: StoreConfig) -> Message:
     """What is put into a dead-letter topic for a message that cannot be read.
 
     Args:
         topic: the group's dead-letter topic.
         item: what is left of the message, and why it cannot be read.
         lease: under which it was handed out; says where it lies.
-        body_max: bytes of the body that are kept; None for all.
+        config: the store's; of the body as much is kept as its limits allow.
     """
+    in_a_file = max(0, config.mapped_file_size_commit_log - _LETTER_HEAD_SIZE)
+    body_max = min(config.effective_max_message_size, in_a_file)
     properties = {
         "RETRY_TOPIC": lease.topic,
         "DAMAGED": item.reason[:_REASON_MAX],
