@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from rmqcore.errors import CorruptStoreError, MessageIllegalError, StoreError
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC, UNIT
@@ -21,6 +21,9 @@ from rmqcore.message import Message, MessageExt, PutMessageResult, copy_to
 from rmqcore.native.format._numbers import SysFlag
 from rmqcore.services.service import Service
 from rmqcore.status import PutMessageStatus
+
+if TYPE_CHECKING:
+    from rmqcore.config import StoreConfig
 
 _log = logging.getLogger("rmqcore")
 
@@ -75,6 +78,23 @@ def requested_delay_level(message: Message) -> int:
         return max(0, int(text))
     except ValueError:
         raise MessageIllegalError(f"property DELAY={text!r} is no delay level") from None
+
+
+def as_put(message: Message, config: StoreConfig) -> Message:
+    """What a store with some settings stores for a message: itself, or what waits for its delivery.
+
+    Raises:
+        MessageIllegalError: that store would never deliver it.
+    """
+    level = requested_delay_level(message)
+    if level <= 0:
+        return message
+    if not config.deliver_delayed:
+        raise MessageIllegalError(
+            f"delay level {level}: this store was opened without deliver_delayed=True, so the "
+            "message would never be delivered"
+        )
+    return park(message, level, config.delay_levels_ms)
 
 
 def park(message: Message, level: int, levels_ms: Sequence[int]) -> Message:

@@ -17,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from rmqcore._codec import encode_record
 from rmqcore.config import StoreConfig
 from rmqcore.errors import (
     ArgumentError,
@@ -29,6 +30,7 @@ from rmqcore.message import Message, PutMessageResult
 from rmqcore.native.columns._table_rows import WRITTEN
 from rmqcore.native.format._message import PUT_NAMES, STORED_NAMES
 from rmqcore.native.format._numbers import SysFlag
+from rmqcore.services.delay_schedule import as_put
 from rmqcore.store.parts.column_puts import encoder_for
 from rmqcore.transfer.export import FORMATS, MANIFEST
 
@@ -148,18 +150,35 @@ def check_file(path: Path, config: StoreConfig) -> None:
         config: of the store that they are for.
 
     Raises:
-        MessageIllegalError, RmqCoreError: as `messages_in`.
+        MessageIllegalError: a row is no message, or one that the store does not take.
+        RmqCoreError: as `messages_in`.
     """
     if path.suffix != ".parquet":
-        for _ in messages_in(path):
-            pass
+        _check_rows(path, 0, _rows(path), config)
         return
     first = 0
     for batch in _batches(path):
         if not _is_accepted(batch, config):
-            for _ in _messages_of(path, first, _rows_of(path, batch)):
-                pass
+            _check_rows(path, first, _rows_of(path, batch), config)
         first += batch.num_rows
+
+
+def _check_rows(
+    path: Path, first: int, rows: Iterable[dict[str, Any]], config: StoreConfig
+) -> None:
+    """Look at rows as a put of each would; the file has ``first`` rows before them."""
+    most = config.effective_max_message_size
+    for row, message in enumerate(_messages_of(path, first, rows), first + 1):
+        try:
+            put = as_put(message, config)
+            encode_record(put, queue_offset=0, phy_offset=0, store_timestamp_ms=0)
+        except (MessageIllegalError, TypeError, OverflowError) as error:
+            raise MessageIllegalError(f"{path}, row {row}: {error}") from error
+        if len(put.body) > most:
+            raise MessageIllegalError(
+                f"{path}, row {row}: the message has a body of {len(put.body)} bytes; "
+                f"max_message_size is {most}"
+            )
 
 
 def messages_in(path: Path) -> Iterator[Message]:

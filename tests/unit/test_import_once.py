@@ -211,6 +211,25 @@ def test_nothing_is_put_of_what_has_a_row_that_is_no_message(exported, tmp_path)
         assert import_once(store, exported).messages == 40
 
 
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"properties": {"DELAY": "3"}}, "row 3: delay level 3: .*deliver_delayed"),
+        ({"properties": {"DELAY": "soon"}}, "row 3: property DELAY='soon' is no delay level"),
+        ({"properties": {"p": "x" * 40_000}}, "row 3: .*propert"),
+        ({"body_base64": "AAAA" * 500}, "row 3: the message has a body of 1500 bytes"),
+    ],
+)
+def test_nothing_is_put_of_what_has_a_row_that_the_store_does_not_take(tmp_path, fields, said):
+    source = tmp_path / "in.jsonl"
+    row = {"topic": "T", "body_base64": "AAAA"}
+    source.write_text("".join(json.dumps(each) + "\n" for each in (row, row, row | fields)))
+    with rmqcore.open_store(tmp_path / "new", max_message_size=1000) as store:
+        with pytest.raises(MessageIllegalError, match=said):
+            import_once(store, source)
+        assert list(store.messages()) == []
+
+
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
 def test_rows_and_columns_say_the_same_of_a_time(tmp_path, unit):
     """So that what was put as columns is known again, row by row."""

@@ -22,7 +22,7 @@ from rmqcore.errors import (
 from rmqcore.message import BatchSettings, Message, MessageExt, PutMessageResult, PutSettings
 from rmqcore.native.log._putter import MessagePutter
 from rmqcore.native.log._tail import END_OF_FILE
-from rmqcore.services.delay_schedule import park, requested_delay_level
+from rmqcore.services.delay_schedule import as_put
 from rmqcore.services.event_loop import running_loop
 from rmqcore.status import Durability, DurabilityName, PutMessageStatus
 from rmqcore.store.parts.batches import alone_for_light_queues, as_message, encoded_batch, listed
@@ -173,15 +173,7 @@ class Writing:
             message = as_message(message)
         elif not isinstance(message, Message):
             raise ArgumentError("message", message, "a Message, or a MessageExt to be copied")
-        level = requested_delay_level(message)
-        if level > 0:
-            if not self._settings.config.deliver_delayed:
-                raise MessageIllegalError(
-                    f"delay level {level}: this store was opened without deliver_delayed=True, so "
-                    "the message would never be delivered"
-                )
-            return park(message, level, self._settings.config.delay_levels_ms)
-        return message
+        return as_put(message, self._settings.config)
 
     def append(self, put: Callable[..., Any], *what: object) -> PutMessageResult:
         """Append, rolling to the next file when the current one is full.
