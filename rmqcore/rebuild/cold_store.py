@@ -57,7 +57,21 @@ class RebuildReport:
 def cold(
     store_path: str | os.PathLike[str], config: StoreConfig | str | Path | None
 ) -> Iterator[LogPlan]:
-    """The plan of a store that is locked here, so that no process can open it for writing."""
+    """The plan of a store that is locked here, so that no process can open it for writing.
+
+    Args:
+        store_path: its directory.
+        config: settings, or a ``broker.conf``; None for the defaults, which the files correct.
+
+    Yields:
+        with sizes as the files have them.
+
+    Raises:
+        StoreNotFoundError: no store there.
+        StoreLockedError: a process has it open for writing.
+        RepairUnfinishedError: a repair of it was interrupted.
+        ConfigError: a setting is none, or contradicts the files.
+    """
     loaded = load_config(config)
     directory = StoreDir(store_path, loaded.store_path_commit_log)
     directory.require()
@@ -109,6 +123,10 @@ def sync_tree(root: Path) -> None:
 
 def swap_in(fresh: Path, path: Path) -> None:
     """Put a complete directory in the place of the one there is, and remove that.
+
+    Args:
+        fresh: of the same file system; is gone afterwards.
+        path: of the one that counts, which need not be there.
 
     Raises:
         OSError: the disk refused; the old directory is in place.

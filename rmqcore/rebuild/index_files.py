@@ -121,7 +121,12 @@ def index_rule(log: LogPlan) -> bool:
 
 
 def open_index(log: LogPlan, directory: Path) -> IndexService:
-    """The index files in a directory, with the geometry of the store, for reading."""
+    """The index files in a directory, with the geometry of the store, for reading.
+
+    Args:
+        log: of the store, whose settings say the geometry.
+        directory: of the files; they are not loaded yet.
+    """
     return IndexService(
         directory,
         log.config.max_hash_slot_num,
@@ -196,7 +201,16 @@ def _share(
 
 
 def count_keys(split: Split, *, index_tags: bool, skip_damage: bool) -> SplitKeys:
-    """How many entries the records of a split have in the index, and where the last one ends."""
+    """How many entries the records of a split have in the index, and where the last one ends.
+
+    Args:
+        split: of the log.
+        index_tags: tags have entries, too.
+        skip_damage: pass over what is damaged, and list it.
+
+    Raises:
+        CorruptRecordError: a record is damaged, and nothing is passed over.
+    """
     damaged: list[Damage] = []
     batch = DispatchBatch(index_tags=index_tags)
     records = keys = time_ms = offset = 0

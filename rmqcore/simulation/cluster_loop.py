@@ -34,6 +34,10 @@ class ClusterLoop(SimulatedLoop):
     def new_socket(self, family: int = socket.AF_INET, kind: int = socket.SOCK_STREAM) -> Any:
         """A socket of the node whose event runs; see `rmqcore.remoting.sockets`.
 
+        Args:
+            family: ``AF_INET``, which alone is simulated.
+            kind: ``SOCK_STREAM``, which alone is simulated.
+
         Raises:
             UnsimulatedError: it is no stream socket of IPv4.
         """
@@ -51,6 +55,10 @@ class ClusterLoop(SimulatedLoop):
     ) -> list[tuple[int, int, int, str, Place]]:
         """Answer from the network's table; an address is its own.
 
+        Args:
+            host: a name of the network's table, or an IPv4 address.
+            port: is in the answer as it is.
+
         Raises:
             socket.gaierror: nobody has that name.
         """
@@ -65,6 +73,12 @@ class ClusterLoop(SimulatedLoop):
         self, protocol_factory: Callable[[], _P], host: str, port: int, **options: Any
     ) -> tuple[asyncio.Transport, _P]:
         """Connect; see asyncio.
+
+        Args:
+            protocol_factory: makes the protocol when the connection is there.
+            host: a name of the network's table, or an IPv4 address.
+            port: of the listener.
+            options: asyncio's; ``ssl`` alone is looked at.
 
         Raises:
             OSError: nobody listens there, or nobody answers.
@@ -84,6 +98,11 @@ class ClusterLoop(SimulatedLoop):
         self, protocol_factory: Callable[[], _P], sock: Any, **options: Any
     ) -> tuple[asyncio.Transport, _P]:
         """Make a transport of a socket that was accepted; see asyncio.
+
+        Args:
+            protocol_factory: makes the protocol.
+            sock: a simulated one.
+            options: asyncio's; ``ssl`` alone is looked at.
 
         Raises:
             UnsimulatedError: with TLS.
@@ -108,7 +127,13 @@ class ClusterLoop(SimulatedLoop):
     # ---- sockets
 
     def add_reader(self, fd: Any, callback: Callable[[*_Ts], object], *args: *_Ts) -> None:
-        """Call a function as long as a socket has something to read or to accept."""
+        """Call a function as long as a socket has something to read or to accept.
+
+        Args:
+            fd: a simulated socket, in the place of a descriptor.
+            callback: takes the place of the socket's former one.
+            args: of the function.
+        """
         _simulated(fd).watch_reading(Watch(callback, args, copy_context()))
 
     def remove_reader(self, fd: Any) -> bool:
@@ -118,7 +143,13 @@ class ClusterLoop(SimulatedLoop):
         return watched
 
     def add_writer(self, fd: Any, callback: Callable[[*_Ts], object], *args: *_Ts) -> None:
-        """Call a function as long as a socket has room."""
+        """Call a function as long as a socket has room.
+
+        Args:
+            fd: a simulated socket, in the place of a descriptor.
+            callback: takes the place of the socket's former one.
+            args: of the function.
+        """
         _simulated(fd).watch_writing(Watch(callback, args, copy_context()))
 
     def remove_writer(self, fd: Any) -> bool:
@@ -135,21 +166,51 @@ class ClusterLoop(SimulatedLoop):
             await self._until(sock, self.add_reader, self.remove_reader)
 
     async def sock_recv(self, sock: Any, nbytes: int) -> bytes:
-        """Wait for what is received; see asyncio."""
+        """Wait for what is received; see asyncio.
+
+        Args:
+            sock: a simulated one.
+            nbytes: at most this many.
+
+        Returns:
+            nothing when the other side has ended.
+
+        Raises:
+            OSError: the connection is broken.
+        """
         while True:
             with suppress(BlockingIOError):
                 return _simulated(sock).recv(nbytes)
             await self._until(sock, self.add_reader, self.remove_reader)
 
     async def sock_recv_into(self, sock: Any, buf: Any) -> int:
-        """Wait for what is received; see asyncio."""
+        """Wait for what is received; see asyncio.
+
+        Args:
+            sock: a simulated one.
+            buf: a buffer, filled from its begin.
+
+        Returns:
+            bytes that were received; 0 when the other side has ended.
+
+        Raises:
+            OSError: the connection is broken.
+        """
         while True:
             with suppress(BlockingIOError):
                 return _simulated(sock).recv_into(memoryview(buf))
             await self._until(sock, self.add_reader, self.remove_reader)
 
     async def sock_sendall(self, sock: Any, data: Any) -> None:
-        """Send all, waiting for room; see asyncio."""
+        """Send all, waiting for room; see asyncio.
+
+        Args:
+            sock: a simulated one.
+            data: a buffer.
+
+        Raises:
+            OSError: the connection is broken.
+        """
         left = memoryview(data)
         while left:
             try:
@@ -158,7 +219,15 @@ class ClusterLoop(SimulatedLoop):
                 await self._until(sock, self.add_writer, self.remove_writer)
 
     async def sock_connect(self, sock: Any, address: Any) -> None:
-        """Connect; see asyncio."""
+        """Connect; see asyncio.
+
+        Args:
+            sock: a simulated one, not connected.
+            address: (address, port) of the listener.
+
+        Raises:
+            OSError: nobody listens there, or nobody answers.
+        """
         client = _simulated(sock)
         if client.name[1] == 0:
             client.bind((client.machine.address, 0))

@@ -199,7 +199,14 @@ class Disk:
     # ---- syncs
 
     def synced(self, inode: int, content: bytes, at: int, size: int) -> None:
-        """A stretch of a file is on the disk."""
+        """A stretch of a file is on the disk.
+
+        Args:
+            inode: number of the file.
+            content: of the whole file, as it is now.
+            at: position of the stretch.
+            size: bytes of the stretch.
+        """
         one = self._by_inode.get(inode)
         if one is None:
             one = self._by_inode[inode] = _File()
@@ -216,7 +223,12 @@ class Disk:
     # ---- ends
 
     def cut(self, target: Path, rng: random.Random) -> Disk:
-        """Write into a new directory what a power cut leaves; the disk that has it."""
+        """Write into a new directory what a power cut leaves; the disk that has it.
+
+        Args:
+            target: of the new directory, outside of this one.
+            rng: draws which pages and names that were not synced are there.
+        """
         self._scan(self.path, self._root, recurse=True)
         live: dict[int, bytes] = {}
         self._read(self.path, self._root, live)
@@ -301,7 +313,12 @@ class Disks:
         self._wanted = False
 
     def watch_writes(self, disk: Disk, on_write: Callable[[], None] | None) -> None:
-        """Call a function before each write of a disk; None: nobody."""
+        """Call a function before each write of a disk; None: nobody.
+
+        Args:
+            disk: of this cluster.
+            on_write: gets no arguments; what it raises is raised by the write.
+        """
         disk.on_write = on_write
         self._wanted = any(each.on_write is not None for each in self._disks.values())
 
@@ -335,7 +352,18 @@ class Disks:
     # ---- what the system calls tell
 
     def before(self, call: str, fd: int, at: int, size: int, path: str | None) -> int:
-        """See `_system_calls.watch`."""
+        """Note a call that is about to be made, or refuse it; see `_system_calls.watch`.
+
+        Args:
+            call: name of the system call.
+            fd: its arguments: a descriptor, or -1.
+            at: a position, or an address.
+            size: bytes.
+            path: its path; None where it has none.
+
+        Returns:
+            the ``errno`` with which it fails; 0: it is made.
+        """
         del size
         refused = self._refused(call, fd, at, path)
         if refused:
@@ -375,7 +403,15 @@ class Disks:
         return disk.refuses[call]
 
     def after(self, call: str, fd: int, at: int, size: int, result: int) -> None:
-        """See `_system_calls.watch`."""
+        """Note what a call has done; see `_system_calls.watch`.
+
+        Args:
+            call: name of the system call.
+            fd: its arguments: a descriptor, or -1.
+            at: a position, flags or an address.
+            size: bytes.
+            result: what it has returned: for ``mmap`` the address.
+        """
         if result == _NO_FILE:
             return
         if call == "mmap":

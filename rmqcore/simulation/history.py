@@ -101,13 +101,22 @@ class History:
     deletions: list[Deletion] = field(default_factory=list)
 
     def deleted(self, broker: str, topic: str) -> bool:
-        """Whether a topic may have been deleted at a broker."""
+        """Whether a topic may have been deleted at a broker.
+
+        Args:
+            broker: by name.
+            topic: by name.
+        """
         return any((each.broker, each.topic) == (broker, topic) for each in self.deletions)
 
     def is_read_anew(self, plan: Plan, place: Place) -> bool:
         """Whether nobody may know that a group has read the deleted topic of a place.
 
         The broker's disk has refused what was to be written of its groups, and it was started anew.
+
+        Args:
+            plan: of the run, with its faults.
+            place: broker, topic, queue id and queue offset.
         """
         refusing = (Fault.FULL, Fault.FAIL)
         return self.deleted(place.broker, place.topic) and any(
@@ -141,7 +150,12 @@ class History:
 
 
 def body_of(number: int, size: int) -> bytes:
-    """The body of a message, by which it is known."""
+    """The body of a message, by which it is known.
+
+    Args:
+        number: of the message, as the plan counts.
+        size: bytes; a number that needs more gets them.
+    """
     begin = b"%d" % number + _SEPARATOR
     return begin + b"x" * (size - len(begin))
 

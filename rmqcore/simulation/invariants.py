@@ -41,6 +41,11 @@ Contents = dict[Place, int]
 def read_store(broker: str, path: Path, topics: tuple[str, ...]) -> Iterator[tuple[Place, int]]:
     """The place and number of each message of clients' topics in a broker's store.
 
+    Args:
+        broker: by name.
+        path: of the store, which nobody writes.
+        topics: of clients; others are passed over.
+
     Raises:
         ValueError: a message that nobody has sent, or a queue with a hole.
     """
@@ -147,7 +152,13 @@ def promoted_groups(plan: Plan) -> set[str]:
 
 
 def must_have(plan: Plan, history: History, put: Put) -> bool:
-    """Whether a message has to be in its topic at the end."""
+    """Whether a message has to be in its topic at the end.
+
+    Args:
+        plan: of the run; says which brokers may lose what they have acknowledged.
+        history: of the run.
+        put: of the message.
+    """
     operation = put.operation
     if operation.does is Does.TRANSACTION and operation.count % 2:
         return False

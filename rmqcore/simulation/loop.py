@@ -194,7 +194,12 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     # ---- nodes
 
     def new_node(self, name: str, address: str) -> Node:
-        """Make a node; what is planned in its `context` is its own."""
+        """Make a node; what is planned in its `context` is its own.
+
+        Args:
+            name: by which reports name it.
+            address: IPv4; one of its own.
+        """
         node = Node(len(self.nodes), name, address)
         self.nodes.append(node)
         return node
@@ -213,7 +218,12 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
                 work.close()
 
     def pause_node(self, node: Node, for_ns: int) -> None:
-        """Let a node do nothing for a while; its timers are late then, as those of a real one."""
+        """Let a node do nothing for a while; its timers are late then, as those of a real one.
+
+        Args:
+            node: of this loop.
+            for_ns: nanoseconds.
+        """
         node.held += 1
         if node in self._turns:
             self._turns.remove(node)
@@ -225,7 +235,12 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             self._turns.append(node)
 
     def spawn(self, node: Node, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
-        """Begin something on a node."""
+        """Begin something on a node.
+
+        Args:
+            node: of this loop.
+            work: runs in a copy of the node's context.
+        """
         return node.context.copy().run(self.create_task, work)
 
     # ---- planning
@@ -249,7 +264,13 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         *args: *_Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Plan a call behind those that its node has to make already."""
+        """Plan a call behind those that its node has to make already.
+
+        Args:
+            callback: the function.
+            args: of the function.
+            context: of a node; None for the one of now.
+        """
         event = _Event(self.now_ns, callback, args, self, context or copy_context())
         self._make_ready(event)
         return event
@@ -260,7 +281,10 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         *args: *_Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """As `call_soon`, after a moment: what comes from another thread comes in between."""
+        """As `call_soon`, after a moment: what comes from another thread comes in between.
+
+        Arguments as those of `call_soon`.
+        """
         delay_ns = int(self._delays.random() ** 8 * _EXECUTOR_NS)
         return self.call_at_ns(self.now_ns + delay_ns, callback, *args, context=context)
 
@@ -271,7 +295,14 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         *args: *_Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Plan a call in this many seconds."""
+        """Plan a call in this many seconds.
+
+        Args:
+            delay: seconds of simulated time; below 0 is at once.
+            callback: the function.
+            args: of the function.
+            context: of a node; None for the one of now.
+        """
         when_ns = self.now_ns + round(delay * NANOSECONDS)
         return self.call_at_ns(when_ns, callback, *args, context=context)
 
@@ -282,7 +313,14 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         *args: *_Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Plan a call for a time of `time`."""
+        """Plan a call for a time of `time`.
+
+        Args:
+            when: seconds of simulated time; what is over is at once.
+            callback: the function.
+            args: of the function.
+            context: of a node; None for the one of now.
+        """
         return self.call_at_ns(round(when * NANOSECONDS), callback, *args, context=context)
 
     def call_at_ns(
@@ -292,7 +330,14 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         *args: *_Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Plan a call for a time in nanoseconds; those of one time keep their order."""
+        """Plan a call for a time in nanoseconds; those of one time keep their order.
+
+        Args:
+            when_ns: nanoseconds of simulated time; what is over is at once.
+            callback: the function.
+            args: of the function.
+            context: of a node; None for the one of now.
+        """
         event = _Event(when_ns, callback, args, self, context or copy_context())
         heapq.heappush(self._timers, (when_ns, self.next_number(), event))
         return event
@@ -304,7 +349,12 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def create_task(  # type: ignore[override] # asyncio has coroutine-likes, too
         self, coro: Coroutine[Any, Any, _T], **options: Any
     ) -> asyncio.Task[_T]:
-        """A task of this loop, and of the node whose context it runs in."""
+        """A task of this loop, and of the node whose context it runs in.
+
+        Args:
+            coro: runs in a copy of the context.
+            options: asyncio's: ``name``, and ``context``; without one it is the one of now.
+        """
         if options.get("context") is None:
             options.pop("context", None)
         task = _Task(coro, loop=self, **options)
@@ -316,7 +366,13 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def run_in_executor(
         self, executor: Any, func: Callable[[*_Ts], _T], *args: *_Ts
     ) -> asyncio.Future[_T]:
-        """Call a function in a moment, as an event; what it returns comes with another."""
+        """Call a function in a moment, as an event; what it returns comes with another.
+
+        Args:
+            executor: without effect: there are no threads.
+            func: the function.
+            args: of the function.
+        """
         del executor
         answer: asyncio.Future[_T] = self.create_future()
         delay_ns = int(self._delays.random() ** 4 * _EXECUTOR_NS)

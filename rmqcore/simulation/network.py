@@ -51,7 +51,12 @@ class Network:
         return machine
 
     def link(self, source: str, target: str) -> Link:
-        """What goes from one machine to another."""
+        """What goes from one machine to another.
+
+        Args:
+            source: address of the machine that sends.
+            target: address of the machine that receives.
+        """
         link = self._links.get((source, target))
         if link is None:
             name = f"{self._seed}/network/{source}>{target}"
@@ -62,12 +67,22 @@ class Network:
     # ---- faults
 
     def close_link(self, source: str, target: str) -> None:
-        """Let nothing through from one machine to another; a machine always reaches itself."""
+        """Let nothing through from one machine to another; a machine always reaches itself.
+
+        Args:
+            source: address of the machine that sends.
+            target: address of the machine that receives.
+        """
         if source != target:
             self.link(source, target).closed = True
 
     def open_link(self, source: str, target: str) -> None:
-        """Let everything through again, also what waits."""
+        """Let everything through again, also what waits.
+
+        Args:
+            source: address of the machine that sends.
+            target: address of the machine that receives.
+        """
         self.link(source, target).open()
 
     def heal(self) -> None:
@@ -104,7 +119,12 @@ class Network:
             stream.go_on()
 
     def break_connections(self, one: str, other: str) -> None:
-        """Reset every connection between two machines, on both sides."""
+        """Reset every connection between two machines, on both sides.
+
+        Args:
+            one: address of a machine.
+            other: address of a machine.
+        """
         for sock in list(self.machine(one).connected):
             peer = sock.peer
             if peer is not None and peer.machine.address == other:

@@ -388,7 +388,15 @@ def _draw_promotions(
 
 
 def settings_of(group: Group, number: int) -> dict[str, Any]:
-    """The settings of a group's master, 0, or of its nth slave."""
+    """The settings of a group's master, 0, or of its nth slave.
+
+    Args:
+        group: of brokers.
+        number: 0 for the master.
+
+    Returns:
+        by RocketMQ's names.
+    """
     settings = {**FILE_SIZES, **PATIENCE, "brokerName": group.name, **group.settings}
     if number:
         settings |= {"brokerRole": "SLAVE", "brokerId": number}

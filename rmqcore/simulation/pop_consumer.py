@@ -67,7 +67,13 @@ class PopConsumer:
                 await self._loop.pause(_AGAIN_S)
 
     async def acknowledge(self, topic: str, address: str, popped: Popped) -> bool:
-        """Be done with a message; whether the broker says so."""
+        """Be done with a message; whether the broker says so.
+
+        Args:
+            topic: that it was sent to.
+            address: ``host:port`` of the broker.
+            popped: as the broker has handed it out.
+        """
         fields = popped.handle.fields(self._group, topic)
         try:
             await self._instance.ask(address, RequestCode.ACK_MESSAGE, fields)

@@ -55,7 +55,15 @@ class Masters:
         return None if -1 in ends.values() else max(ends, key=lambda name: ends[name])
 
     def promote(self, group: str, name: str) -> None:
-        """From the next lives on, a slave is the master, and the master, which is down, a slave."""
+        """From the next lives on, a slave is the master, and the master, which is down, a slave.
+
+        Args:
+            group: of brokers, by name.
+            name: of the slave.
+
+        Raises:
+            ValueError: the group has no such broker.
+        """
         before = self._names[group]
         one = self._groups[group]
         number = servers_of((one,)).index(name) or servers_of((one,)).index(before)

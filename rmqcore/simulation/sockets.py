@@ -96,7 +96,12 @@ class Stream:
         self._giving_up = False
 
     def send(self, kind: SegmentKind, data: bytes = b"") -> None:
-        """Send a segment."""
+        """Send a segment.
+
+        Args:
+            kind: of the segment.
+            data: its bytes; now and then they come in two.
+        """
         if len(data) > 1 and self._link.rng.random() < _SPLIT:
             at = self._link.rng.randrange(1, len(data))
             self._send(kind, data[:at])
@@ -261,6 +266,10 @@ class SimulatedSocket:
     def recv(self, size: int, flags: int = 0) -> bytes:
         """What has been received; nothing at the end.
 
+        Args:
+            size: bytes at most.
+            flags: ``MSG_PEEK`` leaves them there; others are without effect.
+
         Raises:
             BlockingIOError: nothing was received, and it is not the end.
             OSError: the connection is broken.
@@ -361,12 +370,24 @@ class SimulatedSocket:
         self._notify_reader()
 
     def join(self, peer: SimulatedSocket, name: Place, peer_name: Place, out: Stream) -> None:
-        """Be connected."""
+        """Be connected.
+
+        Args:
+            peer: the other side.
+            name: address and port of this side.
+            peer_name: address and port of the other side.
+            out: what goes there.
+        """
         self.peer, self.name, self._peer_name, self._out = peer, name, peer_name, out
         self.machine.connected[self] = None
 
     def arrived(self, kind: SegmentKind, data: bytes) -> None:
-        """A segment has come."""
+        """A segment has come.
+
+        Args:
+            kind: of the segment.
+            data: its bytes.
+        """
         if kind is SegmentKind.RESET:
             self.fail(errno.ECONNRESET)
         elif self.closed or self._error:

@@ -135,7 +135,12 @@ class StreamTransport(asyncio.Transport):
         return self._low, self._high
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """See asyncio."""
+        """See asyncio.
+
+        Args:
+            high: bytes above which the protocol is paused; None for the usual.
+            low: bytes below which it goes on; None for a quarter.
+        """
         self._high = _HIGH_SIZE if high is None else high
         self._low = self._high // 4 if low is None else low
 

@@ -82,7 +82,12 @@ class Workload:
             loop.create_task(self._do(producer, operation))
 
     async def send_now(self, client: str, operation: Operation) -> Outcome:
-        """Let a client send a message now; returns what the client then knows of it."""
+        """Let a client send a message now; returns what the client then knows of it.
+
+        Args:
+            client: a producer, by name.
+            operation: what it sends.
+        """
         await self._do(self._producers[client], operation)
         return self.history.puts[operation.number].outcome
 
@@ -93,7 +98,12 @@ class Workload:
                 await admin.create_topic(topic, queues=4)
 
     async def delete(self, deletion: Deletion, address: str) -> None:
-        """Ask a master once to delete a topic; in the deletion is noted when it has said so."""
+        """Ask a master once to delete a topic; in the deletion is noted when it has said so.
+
+        Args:
+            deletion: of the plan.
+            address: ``host:port`` of the master.
+        """
         instance = ClientInstance("admin", self._cluster.namesrv_addr)
         await instance.start()
         try:

@@ -201,7 +201,13 @@ class ClusterPlan:
         return self.cluster.marks(self.queues, offsets, self.options.pulling_group, away)
 
     def partitions(self, starts: Offsets, stops: Offsets, lasts: Marks) -> list[ClusterPartition]:
-        """Ranges of queues, cut for parallel tasks; `lasts` are the marks in front of ``stops``."""
+        """Ranges of queues, cut for parallel tasks; `lasts` are the marks in front of ``stops``.
+
+        Args:
+            starts: queue offset to begin at, by queue.
+            stops: queue offset to end before, by queue; a queue without one is left out.
+            lasts: mark of the last message in front of it, by queue.
+        """
         begin_ms, end_ms = self.begin_times(), self.end_times()
         ranges = [
             QueueRange(queue, self.queues[queue], starts[queue], stops[queue], lasts.get(queue))
@@ -324,7 +330,12 @@ def known_marks(marks: Marks) -> Marks:
 
 
 def piece_count(read: ReadOptions, total: int) -> int:
-    """Messages that a task should pull when there are ``total`` of them."""
+    """Messages that a task should pull when there are ``total`` of them.
+
+    Args:
+        read: options of the reader.
+        total: messages of all queues.
+    """
     if read.max_partition_records is not None:
         return read.max_partition_records
     if read.slots is not None:

@@ -68,7 +68,16 @@ class ClusterStreamReader(DataSourceStreamReader):
         return offset_of(self._latest, self._marks)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[ClusterPartition]:
-        """What lies between two offsets, cut for parallel tasks."""
+        """What lies between two offsets, cut for parallel tasks.
+
+        Args:
+            start: an offset of Spark's, from `offset_of`: where the batch begins.
+            end: the same, where it ends.
+
+        Raises:
+            RemotingError: a broker does not answer.
+            StoreError: with ``failOnDataLoss``: what the batch has to read is gone.
+        """
         first, last = offsets_of(start), offsets_of(end)
         read, told = marks_of(start), marks_of(end)
         with Cluster(self.options.access) as cluster:
@@ -153,7 +162,16 @@ class ClusterStreamReader(DataSourceStreamReader):
         return start | ends
 
     def marks_at(self, offsets: Offsets, known: Offsets, read: Marks) -> Marks:
-        """The marks in front of offsets; those in front of ``known`` are ``read``."""
+        """The marks in front of offsets; those in front of ``known`` are ``read``.
+
+        Args:
+            offsets: by queue.
+            known: offsets whose marks are known, by queue.
+            read: those marks, by queue.
+
+        Raises:
+            RemotingError: a broker does not answer.
+        """
         found = {q: mark for q, mark in read.items() if known.get(q, -1) == offsets.get(q)}
         others = {q: at for q, at in offsets.items() if q not in found}
         with Cluster(self.options.access) as cluster:
@@ -162,7 +180,15 @@ class ClusterStreamReader(DataSourceStreamReader):
             return found | known_marks(cluster.marks(queues, others, group, {}))
 
     def begins_of_new(self, ends: Mapping[MessageQueue, int], start: Offsets) -> Offsets:
-        """Where each queue is read from: a new one from its earliest message on."""
+        """Where each queue is read from: a new one from its earliest message on.
+
+        Args:
+            ends: queue offset where the batch ends, by queue.
+            start: queue offset where it begins, for queues that are known.
+
+        Raises:
+            RemotingError: a broker does not answer.
+        """
         new = ends.keys() - start.keys()
         if not new:
             return start
@@ -181,7 +207,15 @@ class ClusterStreamReader(DataSourceStreamReader):
 
 
 def offset_of(offsets: Offsets, marks: Marks) -> dict[str, Any]:
-    """Queue offsets as an offset of Spark's: by topic, broker and queue."""
+    """Queue offsets as an offset of Spark's: by topic, broker and queue.
+
+    Args:
+        offsets: by queue.
+        marks: of the last message in front of each, by queue; those that nobody knows are left out.
+
+    Returns:
+        JSON for a checkpoint, which `offsets_of` and `marks_of` read.
+    """
     texts = {queue: [*mark] for queue, mark in known_marks(marks).items() if queue in offsets}
     return {"version": _VERSION, "queues": by_topic(offsets), "marks": by_topic(texts)}
 

@@ -28,7 +28,17 @@ class ClusterStreamWriter(DataSourceStreamArrowWriter):
         return self.sender.send(iterator, stream_origin())
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing is left to do: brokers have the rows."""
+        """Nothing is left to do: brokers have the rows.
+
+        Args:
+            messages: of the tasks; None for one that has written nothing.
+            batchId: number of the micro-batch.
+        """
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing can be taken back: the next try sends the same rows with the same keys."""
+        """Nothing can be taken back: the next try sends the same rows with the same keys.
+
+        Args:
+            messages: of the tasks; None for one that has failed.
+            batchId: number of the micro-batch.
+        """

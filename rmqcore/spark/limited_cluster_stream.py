@@ -46,7 +46,18 @@ class LimitedClusterStreamReader(ClusterStreamReader, SupportsTriggerAvailableNo
     def latestOffset(  # type: ignore[override]
         self, start: dict[str, Any], limit: ReadLimit
     ) -> dict[str, Any]:
-        """The end of the next batch."""
+        """The end of the next batch.
+
+        Args:
+            start: an offset of Spark's, where the batch begins.
+            limit: of rows; others are none.
+
+        Returns:
+            an offset of Spark's; ``start`` itself while too little has come.
+
+        Raises:
+            RemotingError: a broker does not answer.
+        """
         known, read = offsets_of(start), marks_of(start)
         ends = self.published(known, read, complete=self._target is not None)
         self._latest = dict(ends)

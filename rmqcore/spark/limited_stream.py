@@ -47,7 +47,18 @@ class LimitedStreamReader(RmqStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(  # type: ignore[override]
         self, start: dict[str, Any], limit: ReadLimit
     ) -> dict[str, Any]:
-        """The end of the next batch."""
+        """The end of the next batch.
+
+        Args:
+            start: an offset of Spark's, where the batch begins.
+            limit: of bytes or of rows; others are none.
+
+        Returns:
+            an offset of Spark's; ``start`` itself while too little has come.
+
+        Raises:
+            CorruptStoreError: the log is damaged.
+        """
         first = self.offsets(start)
         self._began = start.get("latest", {})
         ends = self.published(first)

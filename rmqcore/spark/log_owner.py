@@ -158,6 +158,11 @@ def abort_staged(store_path: str, name: str, folder: Path) -> None:
 
     An owner that does not answer any more may be appending it: then all stays, for a week.
 
+    Args:
+        store_path: directory of the store.
+        name: of the series of appends; see `append_staged`.
+        folder: with what the job's tasks have staged.
+
     Raises:
         StoreError: the ledger cannot be read.
     """

@@ -133,7 +133,15 @@ def _size(name: str, text: str) -> int:
 
 
 def seconds(name: str, text: str) -> float:
-    """A time such as 60s, 500ms or 5min."""
+    """A time such as 60s, 500ms or 5min.
+
+    Args:
+        name: of the option, for errors.
+        text: a number, and a unit; without one it is seconds.
+
+    Raises:
+        ConfigError: it is none.
+    """
     match = re.fullmatch(r"(\d{1,7}(?:\.\d{1,3})?)\s*(s|ms|m|min)?", text.strip().lower(), re.ASCII)
     if match is None:
         raise ConfigError(name, text, "expected a time such as 60s, 500ms or 5min")
@@ -141,7 +149,15 @@ def seconds(name: str, text: str) -> float:
 
 
 def flag(name: str, text: str) -> bool:
-    """True or false."""
+    """True or false.
+
+    Args:
+        name: of the option, for errors.
+        text: ``true`` or ``false``; capitals do not matter.
+
+    Raises:
+        ConfigError: it is neither.
+    """
     if text.strip().lower() not in ("true", "false"):
         raise ConfigError(name, text, "expected true or false")
     return text.strip().lower() == "true"
@@ -381,6 +397,11 @@ def read_parsers() -> dict[str, tuple[str, Parser]]:
 def parsed(options: Mapping[str, str], table: Mapping[str, tuple[str, Parser]]) -> dict[str, Any]:
     """Values of options by attribute.
 
+    Args:
+        options: text by name; capitals do not matter. Those of places and Spark's own are passed
+            over.
+        table: (attribute, what reads the text) by name.
+
     Raises:
         ConfigError: an unknown option, a wrong value, or one given twice.
     """
@@ -430,7 +451,16 @@ def _local(path: str) -> str:
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> ConfigError:
-    """The error for a name that nothing has, with the nearest one that something has."""
+    """The error for a name that nothing has, with the nearest one that something has.
+
+    Args:
+        kind: what it is the name of: ``option``, ``column``.
+        name: as it was given.
+        known: all that would be accepted; at least one.
+
+    Returns:
+        it is not raised here.
+    """
     right = {name.lower(): name for name in known}
     near = difflib.get_close_matches(name.lower(), right, n=1, cutoff=0.4)
     hint = f"did you mean {right[near[0]]}?" if near else f"there are {', '.join(right.values())}"

@@ -103,6 +103,10 @@ def _archive(url: str, storage_options: tuple[tuple[str, str], ...]) -> ArchiveL
 def open_plan(path: str, options: ReadOptions) -> AnyLog:
     """The log of a store or an archive as it is now.
 
+    Args:
+        path: directory of a store, or URL of an archive.
+        options: of the reader.
+
     Raises:
         StoreNotFoundError: no store is there.
         ConfigError: a setting contradicts the files.
@@ -145,7 +149,12 @@ def batch_partitions(options: ReadOptions) -> list[LogPartition]:
 
 
 def split_size(options: ReadOptions, total: int) -> int:
-    """Bytes that a split should have when ``total`` bytes are to be read."""
+    """Bytes that a split should have when ``total`` bytes are to be read.
+
+    Args:
+        options: of the reader.
+        total: bytes of the log.
+    """
     if options.max_partition_bytes is not None:
         size = options.max_partition_bytes
     elif options.slots is not None:

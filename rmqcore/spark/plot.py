@@ -26,7 +26,15 @@ Table = tuple[Sequence[str], Iterable[Sequence[object]]]
 
 
 def page(title: str, parts: Iterable[str]) -> str:
-    """A page of its own, with no file beside it."""
+    """A page of its own, with no file beside it.
+
+    Args:
+        title: text, which is escaped here.
+        parts: HTML.
+
+    Returns:
+        HTML.
+    """
     body = "\n".join(parts)
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>'
@@ -80,7 +88,15 @@ def check_picture(path: Path) -> str:
 
 
 def table(name: str, content: Table) -> str:
-    """A table under a heading."""
+    """A table under a heading.
+
+    Args:
+        name: text, which is escaped here.
+        content: its heads, and its rows; every value is escaped here.
+
+    Returns:
+        HTML.
+    """
     heads, rows = content
     lines = ["<tr>" + "".join(f"<th>{escape(head)}</th>" for head in heads) + "</tr>"]
     lines += ["<tr>" + "".join(_cell(value) for value in row) + "</tr>" for row in rows]

@@ -55,7 +55,13 @@ def read_partition(
 
 
 def arranged(batch: pa.RecordBatch, schema: pa.Schema, broker: str) -> pa.RecordBatch:
-    """The columns of the schema, of the types and names that it says, and the broker's name."""
+    """The columns of the schema, of the types and names that it says, and the broker's name.
+
+    Args:
+        batch: with all columns of the schema, but for the broker's name.
+        schema: of the answer.
+        broker: by name; without effect where the schema has no column for it.
+    """
     if BROKER in schema.names:
         batch = batch.append_column(BROKER, pa.repeat(broker, batch.num_rows))
     arrays = [batch.column(name) for name in schema.names]

@@ -70,7 +70,15 @@ class SparkRunner:
 
 
 def grouped(splits: Sequence[Split], tasks: int) -> list[list[Split]]:
-    """Splits in order, packed evenly for at most this many tasks."""
+    """Splits in order, packed evenly for at most this many tasks.
+
+    Args:
+        splits: of a log.
+        tasks: 1 or more.
+
+    Returns:
+        a list for each task; none without splits.
+    """
     tasks = min(tasks, len(splits))
     cuts = [number * len(splits) // tasks for number in range(tasks + 1)] if tasks else []
     return [list(splits[start:stop]) for start, stop in pairwise(cuts)]

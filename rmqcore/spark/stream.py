@@ -69,7 +69,16 @@ class RmqStreamReader(DataSourceStreamReader):
         return self.offset_of(self._latest, {})
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[LogPartition]:
-        """What lies between two offsets, cut for parallel tasks."""
+        """What lies between two offsets, cut for parallel tasks.
+
+        Args:
+            start: an offset of Spark's, where the batch begins.
+            end: an offset of Spark's, where it ends.
+
+        Raises:
+            CorruptStoreError: the log is damaged.
+            StoreError: with ``failOnDataLoss``: what the batch has to read is gone.
+        """
         first, last = self.offsets(start), self.offsets(end)
         size = split_size(self.options, sum(last[name] - first.get(name, 0) for name in last))
         row_max = self.options.max_partition_records

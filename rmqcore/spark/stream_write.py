@@ -31,6 +31,10 @@ class RmqStreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Append one batch, unless an earlier run of it was appended.
 
+        Args:
+            messages: of the tasks; None for one that has written nothing.
+            batchId: number of the micro-batch in its query; one that was appended is nothing to do.
+
         Raises:
             StoreError: the tasks do not say of which query they are; nothing was appended.
         """
@@ -52,7 +56,12 @@ class RmqStreamWriter(DataSourceStreamArrowWriter):
             forget_attempts(folder)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Forget what the tasks have staged."""
+        """Forget what the tasks have staged.
+
+        Args:
+            messages: of the tasks; None for one that has failed.
+            batchId: number of the micro-batch in its query.
+        """
         folders = {Path(file.path).parent for file in staged_files(list(messages))}
         for folder in folders:
             abort_staged(self.options.path, self._query(messages) or "", folder)

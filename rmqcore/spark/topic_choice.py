@@ -43,6 +43,10 @@ class TopicChoice:
     def from_json(cls, topics: Any, queues: Any) -> TopicChoice:
         """What `to_json` has made.
 
+        Args:
+            topics: a list of names, a pattern, or None for all.
+            queues: ids by topic, a list of ids, or None for all.
+
         Raises:
             ConfigError: it is something else.
         """
