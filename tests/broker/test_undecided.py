@@ -75,4 +75,5 @@ def test_little_is_kept_however_many_are_decided_behind_one_that_is_not():
         undecided.take_note([half], given_up=False)
         undecided.take_half(half)
     assert undecided.offsets() == [0]
-    assert not (undecided._early or undecided._given_up)
+    assert not undecided._early
+    assert not undecided._given_up

@@ -261,9 +261,7 @@ class Transactions:
         halves, _ = self._read(HALF_TOPIC, offset, 1)
         return halves[0] if halves and halves[0].queue_offset == offset else None
 
-    def _read(
-        self, topic: str, offset: int, count: int = _BATCH
-    ) -> tuple[list[MessageExt], int]:
+    def _read(self, topic: str, offset: int, count: int = _BATCH) -> tuple[list[MessageExt], int]:
         """Messages of one of the two queues, and where it goes on."""
         return self._passed_over.read(TRANSACTION, self._store, topic, 0, offset, count)
 
