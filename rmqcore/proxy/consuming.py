@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from rmqcore.message import MessageExt
@@ -53,6 +54,8 @@ _RETURNED_MS: Final = 1
 _FROM_LAST: Final = 1
 _EXPRESSION_MAX: Final = 16_384
 _MATCH_ALL: Final = "*"
+#: So many of the latest dead letters are known again when a client asks for them once more.
+_BURIALS_MAX: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,8 @@ class ConsumerCalls:
         #: set when the server stops: nobody waits any more
         self._stopping: asyncio.Event = asyncio.Event()
         self._turn = 0
+        #: what clients have made dead letters, by group and given handle, the latest last
+        self._burials: dict[tuple[str, str], asyncio.Task[None]] = {}
 
     def stop(self) -> None:
         """Answer those who wait for messages, as if their time were over."""
@@ -509,7 +514,7 @@ class ConsumerCalls:
     # ---- ForwardMessageToDeadLetterQueue
 
     async def bury(self, call: Call, caller: Caller, request: V2Message) -> V2Message:
-        """Make a message a dead letter of its group.
+        """Make a message a dead letter of its group, once, however often a client asks for it.
 
         Args:
             call: of the client.
@@ -519,11 +524,28 @@ class ConsumerCalls:
         Raises:
             RefusedError: the handle is none, or the broker refuses.
         """
+        key = group_name(request.group), request.receipt_handle
+        burial = self._burials.get(key)
+        if burial is None:
+            burial = self._renewals.work_on(self._bury_given(caller, request))
+            self._burials[key] = burial
+            burial.add_done_callback(partial(self._note_burial, key))
+        # who asked first may have gone meanwhile, and asks again
+        await asyncio.shield(burial)
+        return _DeadResponse(status=OK)
+
+    def _note_burial(self, key: tuple[str, str], burial: asyncio.Task[None]) -> None:
+        """Keep in mind what was done, not what was refused."""
+        if burial.cancelled() or burial.exception() is not None:
+            del self._burials[key]
+        elif len(self._burials) > _BURIALS_MAX:
+            del self._burials[next(key for key, one in self._burials.items() if one.done())]
+
+    async def _bury_given(self, caller: Caller, request: V2Message) -> None:
         group, topic = group_name(request.group), topic_name(request.topic)
         handle = await self._renewals.stop_renewing(caller, group, request.receipt_handle)
         most = max(1, request.max_delivery_attempts)
         await self._bury(caller, group, topic, handle, None, most, request.message_id)
-        return _DeadResponse(status=OK)
 
     async def _bury(
         self,

@@ -65,11 +65,12 @@ class Renewals:
     def __len__(self) -> int:
         return self._count
 
-    def work_on(self, work: Coroutine[Any, Any, None]) -> None:
+    def work_on(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Do something in the background, to its end."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def finish(self, timeout_s: float) -> None:
         """Let what goes on in the background come to its end; cancel what takes too long."""

@@ -100,22 +100,26 @@ def test_one_that_cannot_be_a_dead_letter_now_holds_up_no_other(with_grpc, clock
     with_grpc(scenario)
 
 
-def test_a_consumer_makes_a_message_a_dead_letter(with_grpc):
+def test_a_consumer_makes_a_message_a_dead_letter_once_however_often_it_asks(with_grpc):
     async def scenario(served, wire):
         await wire.send("T", b"body")
         _, (message,) = await wire.receive("T")
-        answer = await wire.call(
-            "ForwardMessageToDeadLetterQueue",
-            group={"name": "G"},
-            topic={"name": "T"},
-            receipt_handle=message.system_properties.receipt_handle,
-            message_id=message.system_properties.message_id,
-            delivery_attempt=1,
-            max_delivery_attempts=3,
-        )
-        assert answer.status.code == Code.OK
+        wanted = {
+            "group": {"name": "G"},
+            "topic": {"name": "T"},
+            "receipt_handle": message.system_properties.receipt_handle,
+            "message_id": message.system_properties.message_id,
+            "delivery_attempt": 1,
+            "max_delivery_attempts": 3,
+        }
+        # the first answer may be lost, or late
+        both = [wire.call("ForwardMessageToDeadLetterQueue", **wanted) for _ in range(2)]
+        answers = await asyncio.gather(*both)
+        answers.append(await wire.call("ForwardMessageToDeadLetterQueue", **wanted))
+        assert [answer.status.code for answer in answers] == 3 * [Code.OK]
         store = served.broker.store
-        assert store.get_message("%DLQ%G", 0, 0).messages[0].body == b"body"
+        (dead,) = store.get_message("%DLQ%G", 0, 0).messages
+        assert dead.body == b"body"
         assert served.broker.managers.checkpoints.next_due_ms() is None
 
     with_grpc(scenario)
