@@ -103,7 +103,7 @@ def set_back(path: Path, end_of: Callable[[QueueKey], int | None]) -> bytes | No
     content = table_of(path)
     if content is None or not _set_back(path.name, content, end_of):
         return None
-    return format_java_json(content).encode()
+    return format_java_json(content).encode(errors="replace")
 
 
 def _set_back(name: str, content: dict[str, Any], end_of: Callable[[QueueKey], int | None]) -> int:

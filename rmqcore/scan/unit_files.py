@@ -36,7 +36,11 @@ _NAME_MAX = 255
 
 def _can_be_named(key: QueueKey) -> bool:
     """True for a topic that a directory can have: a damaged header may name anything."""
-    return len(key[0].encode()) <= _NAME_MAX and not {"/", "\0"} & set(key[0])
+    try:
+        name = os.fsencode(key[0])
+    except UnicodeEncodeError:
+        return False
+    return len(name) <= _NAME_MAX and not {"/", "\0"} & set(key[0])
 
 
 def empty_units(units: NDArray[np.void]) -> NDArray[np.bool_]:

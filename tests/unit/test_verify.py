@@ -10,7 +10,7 @@ import rmqcore
 from golden.check import digest_tree
 from golden.stores import packed_stores
 from rmqcore.config import load_config
-from rmqcore.doctor import Severity, plan, verify
+from rmqcore.doctor import Severity, plan, repair, verify
 from rmqcore.errors import ConfigError, StoreNotFoundError
 from rmqcore.files.consume_queue import FILLER
 from rmqcore.files.store_dir import StoreDir
@@ -271,6 +271,30 @@ def test_a_checkpoint_later_than_the_last_record_is_in_order_where_the_clock_was
     )
     (step,) = plan(store_path).steps
     assert step.what == f"its times go up to {start_ms + 1}, the newest record's is {start_ms}"
+
+
+@pytest.mark.engine
+def test_half_a_letter_in_a_name_of_a_table_is_no_queue(store_path):
+    rmqcore.open_store(store_path).close()
+    offsets = store_path / "config" / "consumerOffset.json"
+    offsets.parent.mkdir(exist_ok=True)
+    offsets.write_text('{"offsetTable":{"T\\ud800@g":{0:1},"U@g":{0:-9}}}')
+    (found,) = complaints(store_path)
+    assert "'0' has offset -9" in found.what
+    assert repair(store_path).clean
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("name", ["Topic!", "\\ud800", "x" * 300])
+def test_a_name_that_rotted_in_the_table_of_topics_bars_no_opening(store_path, name):
+    with rmqcore.open_store(store_path) as store:
+        store.put("T", b"x")
+    topics = store_path / "config" / "topics.json"
+    topics.parent.mkdir(exist_ok=True)
+    topics.write_text(f'{{"topicConfigTable":{{"{name}":{{"perm":6}},"U":{{"perm":4}}}}}}')
+    with rmqcore.open_store(store_path) as store:
+        assert store.topics.get("U").perm == 4
+        store.put("U", b"x")
 
 
 @pytest.mark.engine

@@ -197,7 +197,9 @@ class StoreFiles:
         for name, kind in self._config.topic_queue_types:
             self.tail.set_batch_queue(name, kind == "BatchCQ")
         for topic in self.topics:
-            self._set_queue_type(topic)
+            # the same: its name may have rotted in the file
+            with suppress(MessageIllegalError):
+                self._set_queue_type(topic)
         self.topics.on_put = self._set_queue_type
 
     def _set_queue_type(self, topic: TopicConfig) -> None:
