@@ -22,6 +22,11 @@ from rmqcore.scan.unit_files import UnitFiles
 #: In a file with fewer collisions than this a single queue offset may have rotted; with as many,
 #: its records are another store's.
 _COLLISIONS_MIN = 2
+#: What is said of such a file.
+FOREIGN_FILE = (
+    "by the queues, it is of another store: none leads to a record of it, and their numbers are "
+    "others' here"
+)
 
 
 def foreign_files(log: LogPlan, surveys: list[FileSurvey]) -> list[FileSurvey]:

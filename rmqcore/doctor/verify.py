@@ -13,6 +13,8 @@ from pathlib import Path
 
 from rmqcore.config import StoreConfig, load_config
 from rmqcore.doctor.findings import Severity, VerifyReport
+from rmqcore.doctor.foreign import FOREIGN_FILE, foreign_files
+from rmqcore.doctor.log_survey import survey_log
 from rmqcore.doctor.sizes import lenient_config
 from rmqcore.doctor.verify_deep import check_deeply
 from rmqcore.doctor.verify_files import check_small_files
@@ -21,6 +23,7 @@ from rmqcore.doctor.verify_queues import check_queues
 from rmqcore.errors import ConfigError
 from rmqcore.files.mapped_file_queue import numbered_files
 from rmqcore.files.store_dir import StoreDir
+from rmqcore.native.format._numbers import SMALLEST_RECORD_SIZE
 from rmqcore.rebuild.cold_store import light_queues
 from rmqcore.recovery.geometry import fitted_config
 from rmqcore.scan.audit import AuditReport, audit
@@ -35,6 +38,7 @@ _ZEROS = bytes(_BLOCK)
 _RECOVER = "open the store for writing: recovery cuts the torn tail off"
 _REMOVED = "open the store for writing: that removes it"
 _COVER = "rmqcore doctor repair STORE covers it"
+_MOVE_AWAY = "move it away, and verify again"
 _MEND_LOG = (
     "rmqcore doctor repair STORE saves what follows; rmqcore cat, tail and export read it with "
     '--skip-damaged; opened with on_corruption="skip", the store goes on without what is damaged'
@@ -126,6 +130,7 @@ class Verification:
             check_deeply(log, seen, report, jobs, tell)
         if report.complete and start <= log.start:
             self._check_behind(log)
+            self._check_foreign_files(log, merged)
             check_queues(log, merged, report)
             if self._index_is_known:
                 check_index(log, report, self._progress)
@@ -240,6 +245,27 @@ class Verification:
                     _RECOVER,
                 )
                 return
+
+    def _check_foreign_files(self, log: LogPlan, merged: AuditReport) -> None:
+        """Name log files of another store: what is found in the queues below comes from them."""
+        if self._report.live:
+            return
+        kinds = "order", "different"
+        places = [one.phy_offset for one in merged.problems if one.kind in kinds]
+        for file in log.files:
+            if not any(file[0] <= place < file[0] + log.file_size for place in places):
+                continue
+            surveys = survey_log(
+                self._directory.path,
+                [file],
+                log.file_size,
+                gap_min=SMALLEST_RECORD_SIZE,
+                multi_dispatch=light_queues(log),
+            )
+            for found in foreign_files(log, surveys):
+                self._report.add(
+                    Severity.ERROR, "log", found.path, found.start, FOREIGN_FILE, _MOVE_AWAY
+                )
 
 
 def _merge(into: AuditReport, part: AuditReport) -> None:

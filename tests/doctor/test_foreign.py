@@ -57,6 +57,8 @@ def test_a_foreign_file_is_named_and_nothing_is_done(ours, others, where):
     plan = doctor.plan(path)
     assert plan.steps == []
     assert [one.split()[3] for one in plan.left] == [f"commitlog/{name}"]
+    told = [one for one in doctor.verify(path).findings if "of another store" in one.what]
+    assert [one.path.name for one in told] == [name]
     assert not doctor.repair(path).clean
     assert digest_tree(path) == before
     place.unlink()
