@@ -340,6 +340,9 @@ def present_runs(files: UnitFiles, key: QueueKey, runs: list[OffsetRange]) -> li
     """
     begin, size = files.unit_head(key, 0)
     number = bisect_left(runs, begin, key=lambda one: one.phy_offset)
+    if size > 0 and runs and runs[0].phy_offset == begin:
+        # whatever number that record has now, the queue has begun with it
+        return runs
     if size > 0 and 0 < number < len(runs) and runs[number].first < runs[number - 1].stop:
         return runs[number:]
     for number in range(len(runs) - 1, 0, -1):

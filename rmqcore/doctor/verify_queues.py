@@ -15,6 +15,7 @@ from rmqcore.scan.plan import LogPlan
 from rmqcore.scan.unit_files import LOOK_UNITS, UNITS, QueueKey, UnitFiles, empty_units
 
 _REBUILD = "rebuild the consume queues: rmqcore rebuild cq STORE"
+_WHOSE = "rmqcore doctor plan STORE says whether the queues tell whose it is"
 _WORDS = {
     "late": "{count} units from queue offset {first} on are not dispatched yet",
     "missing": "{count} units are missing from queue offset {first} on",
@@ -40,16 +41,17 @@ def check_queues(log: LogPlan, merged: AuditReport, report: VerifyReport) -> Non
             b - a for key, runs in merged.runs.items() if key not in emptied for a, b in runs
         )
         of_deleted = {path(key) for key in emptied for path in (files.path, files.batch_path)}
-        for problem in merged.problems:
-            if problem.path in of_deleted:
-                continue
+        problems = [one for one in merged.problems if one.path not in of_deleted]
+        # derived again, the queue of a place that two records name would have the earlier one
+        how = _WHOSE if any(one.kind == "order" for one in problems) else _REBUILD
+        for problem in problems:
             late = report.live and problem.kind == "missing" and _lags(files, problem)
-            _report_problem(problem, "late" if late else problem.kind, report)
+            _report_problem(problem, "late" if late else problem.kind, report, how)
         report.finding_count += max(0, merged.problem_count - len(merged.problems))
         for key in queue_keys(log.directory.consume_queue):
             report.queues += 1
             _check_files(files.path(key), file_size, report)
-            _QueueCheck(log, files, key, report).run(merged.runs.get(key, []))
+            _QueueCheck(log, files, key, report, how).run(merged.runs.get(key, []))
         for key in queue_keys(log.directory.batch_consume_queue):
             report.queues += 1
             batch_file_size = log.config.mapper_file_size_batch_consume_queue
@@ -77,17 +79,16 @@ def _lags(files: UnitFiles, problem: QueueProblem) -> bool:
     return True
 
 
-def _report_problem(problem: QueueProblem, kind: str, report: VerifyReport) -> None:
+def _report_problem(problem: QueueProblem, kind: str, report: VerifyReport, how: str) -> None:
     severity = Severity.ERROR
-    how = _REBUILD
     if kind == "late":
         severity = Severity.NOTE
         how = VERIFY_AGAIN
     elif kind == "tags":
         severity = Severity.WARNING
-        how = f"give messageDelayLevel if it is not RocketMQ's default, else {_REBUILD}"
+        how = f"give messageDelayLevel if it is not RocketMQ's default, else {how}"
     elif kind == "order":
-        how = "the log itself has two messages for one place; the earlier one is the queue's"
+        how = f"the log itself has two messages for one place; {_WHOSE}"
     what = _WORDS[kind].format(count=problem.count, first=problem.first)
     report.add(severity, "consume queue", problem.path, problem.phy_offset, what, how)
 
@@ -119,11 +120,14 @@ def _check_files(directory: Path, file_size: int, report: VerifyReport) -> None:
 class _QueueCheck:
     """Looks at the units of one queue that the log does not demand."""
 
-    def __init__(self, log: LogPlan, files: UnitFiles, key: QueueKey, report: VerifyReport) -> None:
+    def __init__(
+        self, log: LogPlan, files: UnitFiles, key: QueueKey, report: VerifyReport, how: str
+    ) -> None:
         self._log = log
         self._files = files
         self._key = key
         self._report = report
+        self._how = how
 
     def run(self, runs: list[tuple[int, int]]) -> None:
         at, behind = self._files.bounds(self._key)
@@ -179,7 +183,7 @@ class _QueueCheck:
             self._files.path(self._key),
             offset,
             what,
-            _REBUILD,
+            self._how,
         )
 
 

@@ -8,7 +8,8 @@ A consume queue may be what is wrong, such as one whose file was swapped with an
 directory has another's name. So it is believed only where the log itself lacks the number between
 two that it has, the units of these two lead to them, the record lies between them, and no record
 that the queue contradicts is led to from the place that it names, or fits between the two that its
-own queue has beside it. Else a record is kept, with the place that it names.
+own queue has beside it. Of two records that name one place the queue may also say whose it is, when
+it leads to the other one from another place. Else a record is kept, with the place that it names.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ def add_wrong_queue_records(log: LogPlan, surveys: list[FileSurvey], runs: Offse
             places.update(_contradicted(log, files, key, runs))
         for key, batch_runs in merged_batch_runs(surveys).items():
             places.update(_contradicted_batches(log, files, key, batch_runs))
+        places.update(_dispossessed(log, files, runs))
     finally:
         files.close()
     starts = [file.start for file in surveys]
@@ -93,7 +95,7 @@ def _outliers(files: UnitFiles, key: QueueKey, runs: list[OffsetRange]) -> Itera
         before = runs[number - 1].stop if number else one.first
         after = runs[number + 1].first if number + 1 < len(runs) else 0
         too_far = one.first - before > HOLE_UNITS_MAX
-        steps_back = number >= past and 0 < after < one.first
+        steps_back = number >= past and 0 < after <= one.first
         if one.stop - one.first == 1 and (too_far or steps_back or no_topic):
             phy_offset, _ = files.unit_head(key, one.first)
             if too_far or phy_offset != one.phy_offset:
@@ -128,6 +130,28 @@ def _contradicted(
                 stretch = []
             stretch.append((queue_offset, message))
         yield from _named_wrongly(files, key, runs, stretch)
+
+
+def _dispossessed(log: LogPlan, files: UnitFiles, runs: OffsetRanges) -> Iterator[int]:
+    """Records that name a place which another one has, and that the unit of another place leads to.
+
+    The other one has it by the queue's word and by its own.
+    """
+    suspects: dict[int, tuple[QueueKey, int]] = {}
+    for key, found in runs.items():
+        present = present_runs(files, key, found)
+        for one in present if len(present) > 1 else ():
+            claims = sum(other.first <= one.first < other.stop for other in present)
+            if one.stop - one.first > 1 or claims < 2:
+                continue
+            owners = list(_messages(log, files, key, one.first, one.stop))
+            if owners and owners[0][1].phy_offset != one.phy_offset:
+                if _agrees(owners[0][1], key, one.first):
+                    suspects[one.phy_offset] = key, one.first
+    for key in queue_keys(log.directory.consume_queue) if suspects else ():
+        for queue_offset, phy_offset, _ in _units(files, key, *files.bounds(key)):
+            if suspects.get(phy_offset, (key, queue_offset)) != (key, queue_offset):
+                yield phy_offset
 
 
 def _contradicted_batches(

@@ -176,18 +176,24 @@ class ConsumeQueue(UnitFile):
     # ---- comparing with the log
 
     def mend_units(
-        self, first_offset: int, units: memoryview, is_good: Callable[[int], bool]
+        self,
+        first_offset: int,
+        units: memoryview,
+        is_good: Callable[[int], bool],
+        is_named: Callable[[int], bool],
     ) -> int:
         """Compare units that are there with what the log says, and write those anew that differ.
 
         A tags code that is the address of an extension unit is left as it is, and so is one that
         is a time of delivery: it follows the delays that were configured when it was written. A
-        filler stays where the record is damaged.
+        filler stays where the record is damaged. Where two records name one place, the one that the
+        unit leads to keeps it.
 
         Args:
             first_offset: queue offset of the first one.
             units: 20 bytes each, as they are derived from the log.
             is_good: tells of a physical offset whether the record there is undamaged.
+            is_named: tells of a queue offset whether the record that its unit leads to names it.
 
         Returns:
             how many were written anew.
@@ -201,8 +207,11 @@ class ConsumeQueue(UnitFile):
         mended = 0
         for at in range(0, len(there), UNIT_SIZE):
             old, new = there[at : at + UNIT_SIZE], wanted[at : at + UNIT_SIZE]
-            if self._differ(old, new) and (old != FILLER or is_good(UNIT_HEAD.unpack_from(new)[0])):
-                self._overwrite(start + at // UNIT_SIZE, new)
+            number, record = start + at // UNIT_SIZE, UNIT_HEAD.unpack_from(new)[0]
+            if not self._differ(old, new) or (old == FILLER and not is_good(record)):
+                continue
+            if UNIT_HEAD.unpack_from(old)[0] == record or not is_named(number):
+                self._overwrite(number, new)
                 mended += 1
         self._set_end(self.unit_end)
         return mended

@@ -31,7 +31,8 @@ QueueKey = tuple[str, int]
 class QueueCheck:
     """Dispatches to the consume queues, and compares the units that are there already.
 
-    - A unit that contradicts the log is written anew, and counted.
+    - A unit that contradicts the log is written anew, and counted. Of two records that name one
+      place, such as one whose header rotted, the one keeps it that the queue leads to.
     - A queue that lacks units before the first one that the walk meets is dropped; the whole log
       has to be walked again for it.
     - Records of a topic that was deleted are passed over. Of one that was made again only the last
@@ -216,7 +217,7 @@ class QueueCheck:
                 continue
             number = queue.first_at_or_above(phy_offset)
             unit = queue.unit_at(number)
-            if unit is None or unit[0] != phy_offset or abs(first - number) <= 1:
+            if unit is None or unit[0] != phy_offset or first == number:
                 continue
             beside = [self._agrees(queue, at) for at in (number - 1, number + 1)]
             if True in beside and False not in beside:
@@ -257,26 +258,16 @@ class QueueCheck:
         return within and queue.read_units(first, len(units) // UNIT_SIZE) == units
 
     def _compare(self, queue: ConsumeQueue, first: int, units: memoryview) -> None:
-        first, units = self._without_taken(queue, first, units)
-        if first < queue.max_offset and units:
-            mended = queue.mend_units(first, units, self._is_good)
+        if first < queue.max_offset:
+
+            def is_named(number: int) -> bool:
+                return bool(self._agrees(queue, number))
+
+            mended = queue.mend_units(first, units, self._is_good, is_named)
             if mended:
                 self._mended[queue.topic, queue.queue_id] += mended
             if self._left_by_crash:
                 queue.mark_unsynced(first, len(units) // queue.unit_size)
-
-    def _without_taken(
-        self, queue: ConsumeQueue, first: int, units: memoryview
-    ) -> tuple[int, memoryview]:
-        """The units without those in front whose place an earlier record has, which keeps it."""
-        while (
-            units
-            and (unit := queue.unit_at(first)) is not None
-            and unit[0] < UNIT_HEAD.unpack_from(units)[0]
-            and self._agrees(queue, first)
-        ):
-            first, units = first + 1, units[UNIT_SIZE:]
-        return first, units
 
     def _is_good(self, phy_offset: int) -> bool:
         file = self._log.queue.find(phy_offset)

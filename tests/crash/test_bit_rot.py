@@ -134,7 +134,7 @@ def test_derived_files_of_another_process(tmp_path, intact, rng, part):
 
 
 @pytest.mark.parametrize("place", [0, 4, -1])
-@pytest.mark.parametrize("flipped", [1 << 4, 1 << 17, 1 << 40])
+@pytest.mark.parametrize("flipped", [1, 1 << 4, 1 << 17, 1 << 40])
 def test_a_queue_offset_that_rotted_moves_no_queue(tmp_path, place, flipped):
     """Nothing in a record protects its queue offset: the queue and its neighbours know better."""
     with rmqcore.open_store(tmp_path / "store") as store:

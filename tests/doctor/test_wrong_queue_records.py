@@ -389,3 +389,39 @@ def test_a_topic_that_rotted_into_no_name_makes_no_queue_when_all_are_lost(store
     assert doctor.repair(store).clean
     assert {path.name for path in (store / "consumequeue").iterdir()} == {m.topic for m in known}
     assert_found(store, [other for other in known if other != one])
+
+
+def flip_header(store, message, at, bits):
+    """Flip bits of a number in the header of a record."""
+    flip(log_files(store)[message.phy_offset // FILE_SIZE], message.phy_offset % FILE_SIZE + at, bits)
+
+
+def test_an_opening_leaves_a_place_to_the_record_that_the_queue_leads_to(store):
+    known = known_messages(store)
+    one = next(message for message in known if (message.queue_id, message.queue_offset) == (1, 9))
+    # it names the next one's place in the other queue
+    flip_header(store, one, 15, 1)
+    flip_header(store, one, 27, 9 ^ 10)
+    rmqcore.open_store(store).close()
+    assert_found(store, [other for other in known if other != one])
+    assert {f.how for f in doctor.verify(store).findings if "rebuild" in f.how} == set()
+    assert doctor.repair(store).clean
+    assert_found(store, [other for other in known if other != one])
+
+
+@pytest.mark.parametrize(
+    ("place", "at", "bits"), [(0, 27, 1), (-1, 15, 1), (-1, 27, 19 ^ 18)], ids="first id last".split()
+)
+def test_a_record_at_the_end_of_its_queue_that_names_anothers_place_is_covered(
+    store, place, at, bits
+):
+    known = known_messages(store)
+    one = known[place]
+    flip_header(store, one, at, bits)
+    plan = doctor.plan(store)
+    assert (plan.steps[0].kind, plan.steps[0].start) == (doctor.StepKind.COVER, one.phy_offset)
+    before = digest_tree(store)
+    assert doctor.repair(store, plan=plan).clean
+    assert_found(store, [other for other in known if other != one])
+    doctor.undo(store)
+    assert digest_tree(store) == before
