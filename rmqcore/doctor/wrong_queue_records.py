@@ -144,9 +144,8 @@ def _dispossessed(log: LogPlan, files: UnitFiles, runs: OffsetRanges) -> Iterato
             claims = sum(other.first <= one.first < other.stop for other in present)
             if one.stop - one.first > 1 or claims < 2:
                 continue
-            owners = list(_messages(log, files, key, one.first, one.stop))
-            if owners and owners[0][1].phy_offset != one.phy_offset:
-                if _agrees(owners[0][1], key, one.first):
+            for _, owner in _messages(log, files, key, one.first, one.stop):
+                if owner.phy_offset != one.phy_offset and _agrees(owner, key, one.first):
                     suspects[one.phy_offset] = key, one.first
     for key in queue_keys(log.directory.consume_queue) if suspects else ():
         for queue_offset, phy_offset, _ in _units(files, key, *files.bounds(key)):

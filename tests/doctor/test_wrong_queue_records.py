@@ -393,7 +393,9 @@ def test_a_topic_that_rotted_into_no_name_makes_no_queue_when_all_are_lost(store
 
 def flip_header(store, message, at, bits):
     """Flip bits of a number in the header of a record."""
-    flip(log_files(store)[message.phy_offset // FILE_SIZE], message.phy_offset % FILE_SIZE + at, bits)
+    flip(
+        log_files(store)[message.phy_offset // FILE_SIZE], message.phy_offset % FILE_SIZE + at, bits
+    )
 
 
 def test_an_opening_leaves_a_place_to_the_record_that_the_queue_leads_to(store):
@@ -410,7 +412,9 @@ def test_an_opening_leaves_a_place_to_the_record_that_the_queue_leads_to(store):
 
 
 @pytest.mark.parametrize(
-    ("place", "at", "bits"), [(0, 27, 1), (-1, 15, 1), (-1, 27, 19 ^ 18)], ids="first id last".split()
+    ("place", "at", "bits"),
+    [(0, 27, 1), (-1, 15, 1), (-1, 27, 19 ^ 18)],
+    ids=["first", "id", "last"],
 )
 def test_a_record_at_the_end_of_its_queue_that_names_anothers_place_is_covered(
     store, place, at, bits
