@@ -246,9 +246,12 @@ class Broker:
         )
 
     def _keep_from(self) -> int | None:
-        """From where on timer messages need the log; from its beginning until they are read."""
+        """From where on timer messages need the log; from its beginning until they are read.
+
+        On a slave, also delayed ones: who delivers them may be gone before.
+        """
         if self.config.is_slave:
-            return None
+            return 0 if self.replication is None else self.replication.pending_from()
         parts = self._parts
         return 0 if parts is None else parts.timer.pending_from()
 

@@ -24,6 +24,7 @@ _JAVA: Final = struct.Struct(">7q")
 _OWN_AT: Final = 64
 _OWN: Final = struct.Struct(">8s4qI")
 _MAGIC: Final = b"RMQCTIME"
+_FIRST: Final = struct.Struct(">q")
 _INT64_MAX: Final = 2**63 - 1
 _SLOT_MS: Final = 1000
 
@@ -77,6 +78,8 @@ class TimerCheck:
     def answer_body(self) -> bytes:
         """What request 60 is answered with, as a broker of RocketMQ that has a wheel says it.
 
+        Behind that stands the first message that is not delivered, which RocketMQ does not read.
+
         Delivered is what lies below the queue offset in seconds before the read time. That is never
         more than `load` says, and less by one second at most. The read time is not in the future:
         whoever goes on from there would deliver at once what is put for a time before it.
@@ -94,7 +97,8 @@ class TimerCheck:
         read_time_ms = min(read_time_ms, wall_clock_ms() // _SLOT_MS * _SLOT_MS)
         version = _JAVA.unpack_from(raw)[4:]
         read = progress.read_offset
-        return _JAVA.pack(read_time_ms, 0, read, read, *version)
+        told = _JAVA.pack(read_time_ms, 0, read, read, *version)
+        return told + _FIRST.pack(progress.first_pending)
 
     def _read(self) -> bytes | None:
         """The file's bytes; None when it is missing, or too short to be one."""
@@ -162,8 +166,12 @@ class TimerCheck:
             file.unlink(missing_ok=True)
 
 
-def progress_told(body: bytes) -> TimerProgress:
+def progress_told(body: bytes) -> tuple[TimerProgress, bool]:
     """What a master says in its answer to request 60, RocketMQ's or ours.
+
+    Returns:
+        that, and whether it says which is the first message that is not delivered; one of RocketMQ
+        does not, and it is 0.
 
     Raises:
         ValueError: it is no such answer.
@@ -171,7 +179,12 @@ def progress_told(body: bytes) -> TimerProgress:
     progress = _progress(body[: _JAVA.size]) if len(body) >= _JAVA.size else None
     if progress is None:
         raise ValueError(f"{len(body)} bytes that are no progress of a timer")
-    return progress
+    if len(body) < _JAVA.size + _FIRST.size:
+        return progress, False
+    (first,) = _FIRST.unpack_from(body, _JAVA.size)
+    if not 0 <= first <= progress.read_offset:
+        raise ValueError(f"{first} of {progress.read_offset} messages cannot be the first to come")
+    return replace(progress, first_pending=first), True
 
 
 def _progress(raw: bytes) -> TimerProgress | None:

@@ -403,19 +403,28 @@ def test_a_slave_is_told_what_it_needs_not_deliver(tmp_path, progress, read_time
     before_ms = wall_clock_ms()
     check.store(progress)
     told = check.answer_body()
-    read_ms, log_position, offset, master_offset, *version = CHECK_POINT.unpack(told)
+    read_ms, log_position, offset, master_offset, *version = CHECK_POINT.unpack_from(told)
+    first = progress.first_pending
+    assert told[CHECK_POINT.size :] == first.to_bytes(8, "big")
+    assert progress_told(told) == (TimerProgress(first, 9, read_ms + 1, 0), True)
     assert (read_ms, log_position, offset, master_offset) == (read_time_ms, 0, 9, 9)
     assert version[0] == 0
     assert before_ms <= version[1] <= wall_clock_ms()
     # what it tells its own slaves is the same
-    check.store(progress_told(told))
-    assert check.answer_body()[:32] == told[:32]
+    check.store(progress_told(told)[0])
+    if first < 9:
+        assert check.answer_body()[:32] == told[:32]
 
 
 @pytest.mark.parametrize("body", [b"", bytes(55), b"\xff" * 56, b"\x7f" + b"\xff" * 7 + bytes(48)])
 def test_what_no_master_tells_is_refused(body):
     with pytest.raises(ValueError, match="no progress"):
         progress_told(body)
+
+
+def test_a_first_message_behind_all_that_were_read_is_refused():
+    with pytest.raises(ValueError, match="8 of 7"):
+        progress_told(CHECK_POINT.pack(61_000, 5, 7, 9, 0, 1, 1) + (8).to_bytes(8, "big"))
 
 
 def test_a_slave_that_asks_is_told_what_the_file_says(with_broker, tmp_path, clock):
@@ -437,8 +446,8 @@ def test_a_slave_that_asks_is_told_what_the_file_says(with_broker, tmp_path, clo
         assert (told.first_pending, told.due_ms) == (1, due_ms)
         answer = await peer.ask(RequestCode.GET_TIMER_CHECK_POINT)
         assert (answer.code, answer.remark) == (ResponseCode.SUCCESS, None)
-        assert len(answer.body) == CHECK_POINT.size
-        read_ms, *others = CHECK_POINT.unpack(answer.body)[:4]
+        assert len(answer.body) == CHECK_POINT.size + 8
+        read_ms, *others = CHECK_POINT.unpack_from(answer.body)[:4]
         assert others == [0, 2, 2]
         # not the second of what waits, which is in the future
         assert read_ms == clock.now_ms // 1000 * 1000

@@ -5,7 +5,7 @@ import struct
 
 import pytest
 from ha.test_brokers import SMALL, asks_when_told, running  # noqa: F401 - a fixture
-from patience import until_async
+from patience import rounds, until_async
 
 from rmqcore.broker import Broker
 from rmqcore.broker.replication.slave_synchronize import SlaveSynchronize
@@ -62,7 +62,7 @@ def test_a_slave_that_is_made_master_delivers_what_waits_and_nothing_twice(tmp_p
             await until_async(pair.slave.replication._synchronize._has_all, "the slave is in step")
             await pair.synchronize()
             told = check.load()
-            assert (told.first_pending, told.read_offset, told.due_offset) == (0, 2, 0)
+            assert (told.first_pending, told.read_offset, told.due_offset) == (1, 2, 0)
             assert soon_ms < told.due_ms <= clock_ms()
             return due_ms
 
@@ -182,3 +182,30 @@ def test_a_master_without_a_timer_changes_nothing(tmp_path, answer):
     before = TimerProgress(1, 2, 3, 4)
     TimerCheck(tmp_path).store(before)
     assert synchronized(tmp_path, answer, 4096).load() == before
+
+
+@pytest.mark.usefixtures("asks_when_told")
+@pytest.mark.parametrize(
+    "later", [{}, {"delay_level": 18}, {"properties": {"TIMER_DELAY_SEC": "3600"}}]
+)
+def test_a_slave_keeps_its_log_as_long_as_its_master_has_to_deliver_of_it(tmp_path, rng, later):
+    """It would have nothing to deliver when it is made master."""
+    settings = {"retention_bytes": 1 << 20, "cleanResourceInterval": 50}
+    first = tmp_path / "s" / "commitlog" / f"{0:020}"
+
+    async def scenario():
+        async with running(tmp_path, **settings) as pair, Producer(pair.namesrv) as producer:
+            await producer.send("T", b"x", **later)
+            for _ in range(40):
+                await producer.send("Filling", rng.randbytes(100_000))
+            await pair.in_step()
+            await pair.synchronize()
+            master, slave = pair.master.store.parts.upkeep, pair.slave.store.parts.upkeep
+            if not later:
+                await until_async(lambda: not first.exists(), "the first file is deleted")
+            await asyncio.to_thread(pair.slave.store.flush)
+            await asyncio.to_thread(rounds, slave.retention, 3)
+            assert first.exists() == bool(later)
+            assert slave.oldest_parked() == master.oldest_parked() == (0 if later else None)
+
+    asyncio.run(scenario())

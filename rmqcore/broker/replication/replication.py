@@ -13,6 +13,7 @@ from rmqcore.broker.parts import BrokerParts
 from rmqcore.broker.replication.registration import Registration
 from rmqcore.broker.replication.slave_synchronize import SlaveSynchronize
 from rmqcore.broker.state.bodies import java_body
+from rmqcore.files.consume_queue import UNIT
 from rmqcore.ha import HAClient, HAConfig, HAService
 from rmqcore.ha.client import HAState
 from rmqcore.remoting import (
@@ -127,6 +128,18 @@ class Replication:
     def follows(self) -> bool:
         """Whether a slave has a connection to its master at this moment."""
         return self.client is not None and self.client.state is HAState.TRANSFER
+
+    def pending_from(self) -> int | None:
+        """Physical offset of the oldest message that is still to be delivered; None without one.
+
+        A slave keeps its log from there on, as its master does. Any thread.
+        """
+        store, places = self._store, list[int]()
+        for topic, queue_id, offset in self._synchronize.pending() if self.client else ():
+            first = max(offset, store.min_queue_offset(topic, queue_id))
+            units = store.read_units(topic, queue_id, first, 1)
+            places.extend(phy_offset for phy_offset, _, _ in UNIT.iter_unpack(units))
+        return min(places, default=None)
 
     @serves(RequestCode.GET_BROKER_HA_STATUS, needs=needs.ADMIN)
     def status(self, _: Connection, __: RemotingCommand) -> RemotingCommand:

@@ -6,7 +6,6 @@ Source: RocketMQ broker/slave/SlaveSynchronize.java.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -46,6 +45,8 @@ _POLL_S: Final = 0.1
 #: The progress of a master is not taken over when the log has not come that far within this time.
 _CATCH_UP_S: Final = 1.0
 _TIMEOUT_MS: Final = 3000
+#: Delay levels up to this one are looked at whether the master has told of them or not.
+_LEVELS_MIN: Final = 18
 _RANGE: Final = RequestCode.GET_BROKER_RUNTIME_INFO
 #: A master of a release before 5 knows no such table: it is taken for an empty one.
 _EMPTY_TABLES: Final = {RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: '{"messageRequestModeMap":{}}'}
@@ -123,6 +124,10 @@ class SlaveSynchronize:
             end_of=lambda level: queue_end(SCHEDULE_TOPIC, queue_id_of_level(level)),
         )
         self._timer_check = TimerCheck(folder)
+        self._first_pending: int | None = 0
+        with suppress(OSError):
+            if (known := self._timer_check.load()) is not None:
+                self._first_pending = known.first_pending
         self._agrees = agrees
         self._log_end = log_end
         self._queue_end = queue_end
@@ -143,6 +148,23 @@ class SlaveSynchronize:
             with suppress(RuntimeError):
                 # the loop may have ended
                 loop.call_soon_threadsafe(self._wanted.set)
+
+    def pending(self) -> list[tuple[str, int, int]]:
+        """The first message of each queue that the master has not delivered, as far as is known.
+
+        Until a master has told it, that is its first message. Any thread.
+
+        Returns:
+            topic, queue id and queue offset; there may be no such message.
+        """
+        levels = self._delays.levels()
+        most = max([_LEVELS_MIN, *levels])
+        found = [
+            (SCHEDULE_TOPIC, queue_id_of_level(level), levels.get(level, 0))
+            for level in range(1, most + 1)
+        ]
+        first = self._first_pending
+        return found if first is None else [*found, (TIMER_TOPIC, 0, first)]
 
     def problem(self) -> str | None:
         """Why tables do not come; None when they do."""
@@ -292,8 +314,8 @@ class SlaveSynchronize:
             return self._failed(RequestCode.GET_ALL_CONSUMER_OFFSET, address, str(error))
         return True
 
-    async def _timer_of(self, address: str) -> TimerProgress | None:
-        """How far the master's timer messages are; None when it has no timer."""
+    async def _timer_of(self, address: str) -> tuple[TimerProgress, bool] | None:
+        """How far the master's timer messages are, see `progress_told`; None without a timer."""
         try:
             command = RemotingCommand(RequestCode.GET_TIMER_CHECK_POINT)
             answer = await self._client.invoke(address, command, _TIMEOUT_MS)
@@ -314,19 +336,20 @@ class SlaveSynchronize:
                     await asyncio.sleep(_POLL_S)
         return self._log_end() >= log.max_offset
 
-    def _keep(self, timer: TimerProgress | None) -> None:
+    def _keep(self, answer: tuple[TimerProgress, bool] | None) -> None:
         """Write how far deliveries are, behind the log that has what was delivered."""
         self._resets.persist_told()
-        if timer is not None:
-            end = self._queue_end(TIMER_TOPIC, 0)
-            first, read = min(timer.first_pending, end), min(timer.read_offset, end)
-            timer = dataclasses.replace(timer, first_pending=first, read_offset=read)
+        timer = None
+        if answer is not None:
+            timer = answer[0].up_to(self._queue_end(TIMER_TOPIC, 0))
         told = None if self._timer_check.load() == timer else timer
         if told is not None or self._delays.changed:
             self._flush()
         self._delays.persist()
         if told is not None:
             self._timer_check.store(told)
+        if answer is not None and timer is not None:
+            self._first_pending = timer.first_pending if answer[1] else None
 
     def _failed(self, code: RequestCode, address: str, reason: str) -> bool:
         """Log why a table did not come, once for each reason."""
