@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 #: Of connections without a report this many are kept, the newest; a slave reports at once.
 _SILENT_MAX: Final = 128
+#: Of this many hosts, the last ones, it is known why a connection was closed; another is told of.
+_TOLD_MAX: Final = 1024
 #: When the system refuses to accept, for want of descriptors or memory, this pause follows.
 _ACCEPT_PAUSE_S: Final = 0.2
 
@@ -191,10 +193,12 @@ class HAService:
             self.group_transfer.forget(connection)
             # a peer that comes again and again for the same reason is told of once
             lasted_ms = 1000 * (monotonic_s() - began)
-            told = self._told.get(host) == reason
+            told = self._told.pop(host, None) == reason
             if connection.request_offset >= 0:
                 told = told and lasted_ms < self._config.ha_housekeeping_interval
             self._told[host] = reason
+            if len(self._told) > _TOLD_MAX:
+                del self._told[next(iter(self._told))]
             logger.log(
                 logging.DEBUG if told else logging.WARNING,
                 "slave %s: connection closed: %s",

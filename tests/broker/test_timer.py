@@ -506,3 +506,14 @@ def test_without_a_timer_nothing_is_told(with_broker):
             assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, remark)
 
     with_broker(scenario, timerWheelEnable="false")
+
+
+def test_progress_is_kept_while_there_is_no_end_of_what_is_due(with_broker, tmp_path, monkeypatch):
+    """A kill would bring all of a backlog again, however long it was delivered from."""
+    monkeypatch.setattr(TimerMessages, "_round", lambda _: False)
+
+    async def scenario(*_):
+        check = TimerCheck(tmp_path / "store" / "config")
+        await until_async(check.load, "the file of progress is there")
+
+    with_broker(scenario)

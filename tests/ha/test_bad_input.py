@@ -26,6 +26,7 @@ from patience import TIMEOUT_S, until_async
 
 from reference.records import encode_blank
 from rmqcore.errors import CorruptRecordError, MessageIllegalError, StoreNotWritableError
+from rmqcore.ha import service as service_module
 from rmqcore.native.log._tail import LogTail
 
 pytestmark = pytest.mark.engine
@@ -288,6 +289,24 @@ def test_a_foreign_peer_is_closed_and_told_once(tmp_path, caplog):
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 1
     assert "no slave" in told[0]
+
+
+def test_little_is_kept_of_peers_that_come_from_ever_other_hosts(tmp_path, monkeypatch):
+    monkeypatch.setattr(service_module, "_TOLD_MAX", 2)
+
+    async def scenario(store):
+        async with serving(store) as service:
+            for number in range(1, 5):
+                place = {"local_addr": (f"127.0.0.{number}", 0)}
+                reader, writer = await asyncio.open_connection("127.0.0.1", service.port, **place)
+                writer.write(b"GET / HTTP/1.1\r\n\r\n")
+                assert await reader.read() == b""
+                writer.close()
+            await all_gone(service)
+            assert list(service._told) == ["127.0.0.3", "127.0.0.4"]
+
+    with master_store(tmp_path / "m", 10) as store:
+        asyncio.run(scenario(store))
 
 
 def test_who_is_silent_is_closed_on_both_sides(tmp_path):

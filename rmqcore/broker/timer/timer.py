@@ -211,7 +211,7 @@ class TimerMessages:
                     await asyncio.to_thread(self.load)
                 await self._fetch_next()
                 idle = self._round()
-                if idle and loop.time() >= persist_at_s:
+                if loop.time() >= persist_at_s:
                     persist_at_s = loop.time() + 1
                     await self._persist()
             except (StoreError, OSError):
