@@ -10,21 +10,16 @@ from typing import Final
 from rmqcore.proxy.callers import Caller
 from rmqcore.proxy.calls import Call
 from rmqcore.proxy.cluster import (
-    TEMPLATE_TOPIC,
     GroupView,
     TopicView,
-    check_may_use,
     group_view,
     json_object,
-    made_after,
     message_type_of,
-    new_topic_fields,
     producers_body,
     queues_of,
 )
 from rmqcore.proxy.codes import Code, RefusedError, expect_success
-from rmqcore.proxy.kept import Kept
-from rmqcore.proxy.messages import MessageType
+from rmqcore.proxy.kept_views import KeptViews
 from rmqcore.remoting import RemotingCommand, RequestCode, ResponseCode
 from rmqcore.remoting.local import LocalConnection, LocalServer
 
@@ -35,7 +30,7 @@ _CLIENT_ID: Final = "rmqcore-grpc"
 _KEPT_S: Final = 1.0
 
 
-class LocalBroker:
+class LocalBroker(KeptViews):
     """The broker of this process, which is asked without a socket.
 
     Args:
@@ -44,17 +39,11 @@ class LocalBroker:
     """
 
     def __init__(self, server: Callable[[], LocalServer | None], name: Callable[[], str]) -> None:
+        super().__init__(_KEPT_S, _KEPT_S)
         self._server = server
         self._name = name
-        self._topics: Kept[TopicView] = Kept(_KEPT_S)
-        self._groups: Kept[GroupView] = Kept(_KEPT_S)
         self._own: LocalConnection | None = None
         self._own_server: LocalServer | None = None
-        self._asked: Callable[[str, RemotingCommand], None] | None = None
-
-    def on_question(self, asked: Callable[[str, RemotingCommand], None]) -> None:
-        """See `Cluster`."""
-        self._asked = asked
 
     def ask(
         self,
@@ -75,25 +64,14 @@ class LocalBroker:
         account = caller.account if caller is not None else None
         return server.ask(connection, request, account)
 
-    async def _asked_self(self, code: int, fields: dict[str, str]) -> RemotingCommand:
-        answer = self.ask(self._name(), RemotingCommand(code, fields), None)
+    async def _ask_as_own(
+        self, broker_name: str, code: int, fields: dict[str, str]
+    ) -> RemotingCommand:
+        answer = self.ask(broker_name, RemotingCommand(code, fields), None)
         return await answer if inspect.isawaitable(answer) else answer
 
-    def known_topic(self, name: str) -> TopicView | None:
-        """See `Cluster`."""
-        return self._topics.get(name)
-
-    def known_group(self, name: str) -> GroupView | None:
-        """See `Cluster`."""
-        return self._groups.get(name)
-
-    async def topic(self, name: str) -> TopicView | None:
-        """See `Cluster`."""
-        known = self.known_topic(name)
-        return known if known is not None else await self._look_up(name)
-
     async def _look_up(self, name: str) -> TopicView | None:
-        answer = await self._asked_self(RequestCode.GET_TOPIC_CONFIG, {"topic": name})
+        answer = await self._ask_as_own(self._name(), RequestCode.GET_TOPIC_CONFIG, {"topic": name})
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             self._topics.forget(name)
             return None
@@ -101,29 +79,10 @@ class LocalBroker:
         queues = queues_of(self._name(), config)
         return self._topics.put(name, TopicView(name, message_type_of(config), (queues,)))
 
-    async def topic_to_be(self, name: str) -> TopicView | None:
-        """See `Cluster`."""
-        return made_after(await self.topic(TEMPLATE_TOPIC), name)
-
-    async def group(self, name: str) -> GroupView:
-        """See `Cluster`."""
-        known = self.known_group(name)
-        if known is not None:
-            return known
-        answer = await self._asked_self(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": name})
-        return self._groups.put(name, group_view(json_object(expect_success(answer).body)))
-
-    async def make_topic(
-        self, name: str, kind: MessageType | None, caller: Caller
-    ) -> TopicView | None:
-        """See `Cluster.make_topic`."""
-        check_may_use(name, kind, caller)
-        to_be = await self.topic_to_be(name)
-        if to_be is None:
-            return None
-        fields = new_topic_fields(name, kind, to_be.brokers[0].write_count)
-        expect_success(await self._asked_self(RequestCode.UPDATE_AND_CREATE_TOPIC, fields))
-        return await self._look_up(name)
+    async def _group_of(self, name: str) -> GroupView:
+        code = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
+        answer = await self._ask_as_own(self._name(), code, {"group": name})
+        return group_view(json_object(expect_success(answer).body))
 
     async def register_producers(self, groups: Sequence[str]) -> None:
         """See `Cluster`."""

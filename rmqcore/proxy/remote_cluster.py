@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Final
 
 from rmqcore.chance import token_hex
@@ -15,18 +15,14 @@ from rmqcore.proxy.cluster import (
     BrokerQueues,
     GroupView,
     TopicView,
-    check_may_use,
     count_of,
     group_view,
     json_object,
-    made_after,
     message_type_of,
-    new_topic_fields,
     producers_body,
 )
 from rmqcore.proxy.codes import Code, RefusedError, expect_success
-from rmqcore.proxy.kept import Kept
-from rmqcore.proxy.messages import MessageType
+from rmqcore.proxy.kept_views import KeptViews
 from rmqcore.remoting import (
     Account,
     ClientSettings,
@@ -50,7 +46,7 @@ _ROUTE_KEPT_S: Final = 30.0
 _GROUP_KEPT_S: Final = 5.0
 
 
-class RemoteCluster:
+class RemoteCluster(KeptViews):
     """Brokers elsewhere.
 
     Args:
@@ -64,6 +60,7 @@ class RemoteCluster:
     def __init__(
         self, namesrv: str, accounts: Mapping[str, Account] | None = None, tls: Tls | None = None
     ) -> None:
+        super().__init__(_ROUTE_KEPT_S, _GROUP_KEPT_S)
         self._servers = [each.strip() for each in namesrv.split(";") if each.strip()]
         self._own = admin_of(accounts or {})
         self._client_id = f"rmqcore-grpc-{token_hex(4)}"
@@ -72,17 +69,10 @@ class RemoteCluster:
         self._addresses: dict[str, str] = {}
         #: of which release each address is, as its last answer says
         self._versions: dict[str, int] = {}
-        self._topics: Kept[TopicView] = Kept(_ROUTE_KEPT_S)
-        self._groups: Kept[GroupView] = Kept(_GROUP_KEPT_S)
-        self._asked: Callable[[str, RemotingCommand], None] | None = None
 
     async def stop(self) -> None:
         """Close the connections to brokers and name servers."""
         await self._client.close()
-
-    def on_question(self, asked: Callable[[str, RemotingCommand], None]) -> None:
-        """See `Cluster`."""
-        self._asked = asked
 
     def ask(
         self,
@@ -156,23 +146,6 @@ class RemoteCluster:
 
     # ---- topics and groups
 
-    def known_topic(self, name: str) -> TopicView | None:
-        """See `Cluster`."""
-        return self._topics.get(name)
-
-    def known_group(self, name: str) -> GroupView | None:
-        """See `Cluster`."""
-        return self._groups.get(name)
-
-    async def topic(self, name: str) -> TopicView | None:
-        """See `Cluster`."""
-        known = self.known_topic(name)
-        return known if known is not None else await self._look_up(name)
-
-    async def topic_to_be(self, name: str) -> TopicView | None:
-        """See `Cluster`."""
-        return made_after(await self.topic(TEMPLATE_TOPIC), name)
-
     async def _look_up(self, name: str) -> TopicView | None:
         route = await self._route(name)
         if route is None:
@@ -231,6 +204,11 @@ class RemoteCluster:
             return ""
         return message_type_of(json_object(answer.body))
 
+    async def _ask_as_own(
+        self, broker_name: str, code: int, fields: dict[str, str]
+    ) -> RemotingCommand:
+        return await self.ask(broker_name, RemotingCommand(code, fields), None)
+
     async def _ask_any(
         self, broker_names: Sequence[str], code: int, fields: dict[str, str]
     ) -> RemotingCommand:
@@ -246,7 +224,7 @@ class RemoteCluster:
         """
         for name in broker_names:
             try:
-                return await self.ask(name, RemotingCommand(code, fields), None)
+                return await self._ask_as_own(name, code, fields)
             except RefusedError as error:
                 last = error
                 if name in self._addresses:
@@ -254,33 +232,15 @@ class RemoteCluster:
                     self._addresses[name] = self._addresses.pop(name)
         raise last
 
-    async def group(self, name: str) -> GroupView:
-        """See `Cluster`. A group that no broker knows yet is as brokers make it."""
-        known = self.known_group(name)
-        if known is not None:
-            return known
-        view, brokers = GroupView(), list(self._addresses)
+    async def _group_of(self, name: str) -> GroupView:
+        """A group that no broker knows yet is as brokers make it."""
+        brokers = list(self._addresses)
         if brokers:
             code = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
             answer = await self._ask_any(brokers, code, {"group": name})
             if answer.code == ResponseCode.SUCCESS and answer.body:
-                view = group_view(json_object(answer.body))
-        return self._groups.put(name, view)
-
-    async def make_topic(
-        self, name: str, kind: MessageType | None, caller: Caller
-    ) -> TopicView | None:
-        """See `Cluster.make_topic`."""
-        check_may_use(name, kind, caller)
-        to_be = await self.topic_to_be(name)
-        if to_be is None:
-            return None
-        for broker in to_be.brokers:
-            fields = new_topic_fields(name, kind, broker.write_count)
-            command = RemotingCommand(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
-            expect_success(await self.ask(broker.broker_name, command, None))
-        view = TopicView(name, kind.name if kind is not None else "", to_be.brokers)
-        return self._topics.put(name, view)
+                return group_view(json_object(answer.body))
+        return GroupView()
 
     # ---- transactions
 

@@ -1,0 +1,94 @@
+"""`KeptViews`: what both kinds of `Cluster` know of topics and groups, and for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rmqcore.proxy.callers import Caller
+from rmqcore.proxy.cluster import (
+    TEMPLATE_TOPIC,
+    GroupView,
+    TopicView,
+    check_may_use,
+    made_after,
+    new_topic_fields,
+)
+from rmqcore.proxy.codes import expect_success
+from rmqcore.proxy.kept import Kept
+from rmqcore.proxy.messages import MessageType
+from rmqcore.remoting import RemotingCommand, RequestCode
+
+
+class KeptViews:
+    """The half of a `Cluster` that looks topics and groups up, once for some seconds.
+
+    Args:
+        topic_s: how long a topic counts, seconds.
+        group_s: how long a group counts, seconds.
+    """
+
+    def __init__(self, topic_s: float, group_s: float) -> None:
+        self._topics: Kept[TopicView] = Kept(topic_s)
+        self._groups: Kept[GroupView] = Kept(group_s)
+        self._asked: Callable[[str, RemotingCommand], None] | None = None
+
+    def on_question(self, asked: Callable[[str, RemotingCommand], None]) -> None:
+        """See `Cluster`."""
+        self._asked = asked
+
+    def known_topic(self, name: str) -> TopicView | None:
+        """See `Cluster`."""
+        return self._topics.get(name)
+
+    def known_group(self, name: str) -> GroupView | None:
+        """See `Cluster`."""
+        return self._groups.get(name)
+
+    async def topic(self, name: str) -> TopicView | None:
+        """See `Cluster`."""
+        known = self.known_topic(name)
+        return known if known is not None else await self._look_up(name)
+
+    async def topic_to_be(self, name: str) -> TopicView | None:
+        """See `Cluster`."""
+        return made_after(await self.topic(TEMPLATE_TOPIC), name)
+
+    async def group(self, name: str) -> GroupView:
+        """See `Cluster`."""
+        known = self.known_group(name)
+        return known if known is not None else self._groups.put(name, await self._group_of(name))
+
+    async def make_topic(
+        self, name: str, kind: MessageType | None, caller: Caller
+    ) -> TopicView | None:
+        """See `Cluster.make_topic`."""
+        check_may_use(name, kind, caller)
+        to_be = await self.topic_to_be(name)
+        if to_be is None:
+            return None
+        for broker in to_be.brokers:
+            fields = new_topic_fields(name, kind, broker.write_count)
+            code = RequestCode.UPDATE_AND_CREATE_TOPIC
+            expect_success(await self._ask_as_own(broker.broker_name, code, fields))
+        made = TopicView(name, kind.name if kind is not None else "", to_be.brokers)
+        return self._topics.put(name, made)
+
+    # ---- what a kind of cluster does by itself
+
+    async def _ask_as_own(
+        self, broker_name: str, code: int, fields: dict[str, str]
+    ) -> RemotingCommand:
+        """Ask a broker in the proxy's own name.
+
+        Raises:
+            RefusedError: it does not answer.
+        """
+        raise NotImplementedError
+
+    async def _look_up(self, name: str) -> TopicView | None:
+        """A topic as brokers know it now, which is kept; None when there is none."""
+        raise NotImplementedError
+
+    async def _group_of(self, name: str) -> GroupView:
+        """A group as brokers know it now."""
+        raise NotImplementedError
