@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +16,9 @@ from rmqcore.cli.progress import Bars
 from rmqcore.rebuild.cold_store import RebuildReport
 from rmqcore.rebuild.consume_queues import rebuild_consume_queues
 from rmqcore.rebuild.index_files import rebuild_index
+
+if TYPE_CHECKING:
+    from rmqcore.config import StoreConfig
 
 app = typer.Typer(
     help="Write consume queues or index of a cold store anew, from its log alone.",
@@ -40,15 +45,9 @@ def consume_queues(
     as_json: AsJson = False,
 ) -> None:
     """Write every consume queue anew; the old files stay until the new ones are on the disk."""
-    with Bars() as bars:
-        report = rebuild_consume_queues(
-            store,
-            config=configured(config, settings),
-            jobs=jobs,
-            skip_damage=skip_damage,
-            progress=lambda done, total: bars.show("rebuild", done, total),
-        )
-    print_report(report, as_json)
+    _rebuild(
+        rebuild_consume_queues, store, configured(config, settings), jobs, skip_damage, as_json
+    )
 
 
 @app.command("index", cls=StoreCommand, epilog=EXIT_CODES)
@@ -61,10 +60,21 @@ def index(
     as_json: AsJson = False,
 ) -> None:
     """Write every index file anew, by the rule that wrote the old ones."""
+    _rebuild(rebuild_index, store, configured(config, settings), jobs, skip_damage, as_json)
+
+
+def _rebuild(
+    rebuild: Callable[..., RebuildReport],
+    store: Path,
+    config: StoreConfig,
+    jobs: int,
+    skip_damage: bool,
+    as_json: bool,
+) -> None:
     with Bars() as bars:
-        report = rebuild_index(
+        report = rebuild(
             store,
-            config=configured(config, settings),
+            config=config,
             jobs=jobs,
             skip_damage=skip_damage,
             progress=lambda done, total: bars.show("rebuild", done, total),
