@@ -8,18 +8,23 @@ import sqlite3
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from rmqcore.adapters.named_queue import NamedFifo, NamedLifo, NamedQueue
+from rmqcore.adapters.named_queue import LINK, TOPIC, NamedFifo, NamedLifo, NamedQueue
 from rmqcore.adapters.named_queues import named_queues
 from rmqcore.errors import RmqCoreError
+from rmqcore.message import MessageExt
 from rmqcore.transfer.import_files import ImportReport
+from rmqcore.transfer.import_progress import ImportProgress
 from rmqcore.transfer.import_record import ImportRecord
 
 _SIZE: Final = struct.Struct(">L")
 _INFO: Final = "info.json"
 _SQLITE: Final = b"SQLite format 3\0"
+#: the kinds of elements that are no copies, as their links have them
+_PUSHED: Final = tuple(str(one.kind) for one in (NamedFifo, NamedLifo))
 #: Scrapy's, beside the queues of a JOBDIR
 _NO_QUEUES: Final = ("active.json",)
 
@@ -57,7 +62,8 @@ def import_queues(
     home = named_queues(store)
     try:
         with ImportRecord(home.path) as record:
-            digests = record.begin([file for path in paths for file in _files(path)], again=again)
+            files = [file for path in paths for file in _files(path)]
+            done = ImportProgress(home.store, record, files, again=again)
             for number, path in enumerate(paths):
                 if progress is not None:
                     progress(number, len(paths))
@@ -65,17 +71,26 @@ def import_queues(
                 queue = home.open(name, _kind(path, sqlite_lifo=sqlite_lifo))
                 try:
                     for body in elements(path):
+                        if done.passes(partial(_is_push_of, body)):
+                            report.already += 1
+                            continue
                         queue.push(body)
+                        done.advance()
                         report.messages += 1
                         report.body_bytes += len(body)
                 finally:
                     home.close_queue(queue)
                 report.files += 1
-            home.store.flush()
-            record.finish(digests)
+            done.finish()
     finally:
         home.leave()
     return report
+
+
+def _is_push_of(body: bytes, stored: MessageExt) -> bool:
+    """Whether a record is of an element that was pushed with this body, and not of a copy."""
+    kind = stored.properties.get(LINK, "").partition(" ")[0]
+    return kind in _PUSHED and stored.topic == TOPIC and bytes(stored.body) == body
 
 
 def old_queues(source: Path, store: Path) -> list[Path]:

@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rmqcore.adapters.names import topic_of
 from rmqcore.errors import RmqCoreError
-from rmqcore.message import EXPIRES_MS
+from rmqcore.message import EXPIRES_MS, MessageExt
+from rmqcore.store.parts.key_values import TOPIC_PREFIX
 from rmqcore.store.sharing import open_shared
 from rmqcore.transfer.import_files import ImportReport
+from rmqcore.transfer.import_progress import ImportProgress
 from rmqcore.transfer.import_record import ImportRecord
 from rmqcore.world import wall_clock_ms
 
@@ -54,17 +56,21 @@ def import_kombu(
     waiting = _of_folder(files) if source.is_dir() else _of_kombu_tables(source)
     report = ImportReport(files=len(files))
     with open_shared(store) as opened, ImportRecord(store) as record:
-        digests = record.begin(files, again=again)
+        done = ImportProgress(opened, record, files, again=again)
         for queue, payload in waiting:
             priority, lives_ms = _envelope(source, payload)
+            topic = topic_of("kombu", queue)
+            if done.passes(_is_put_of(topic, payload)):
+                report.already += 1
+                continue
             properties = {EXPIRES_MS: str(wall_clock_ms() + lives_ms)} if lives_ms else {}
-            opened.put(topic_of("kombu", queue), payload, queue_id=priority, properties=properties)
+            opened.put(topic, payload, queue_id=priority, properties=properties)
+            done.advance()
             report.messages += 1
             report.body_bytes += len(payload)
             if progress is not None:
                 progress(report.messages, max(report.messages, len(files)))
-        opened.flush()
-        record.finish(digests)
+        done.finish()
     return report
 
 
@@ -104,24 +110,36 @@ def import_huey(
     entries = _of_directory(source, files, name) if source.is_dir() else _of_huey_tables(source)
     report = ImportReport(files=len(files))
     storages: dict[str, RmqStorage] = {}
-    with open_shared(store), ImportRecord(store) as record:
+    with open_shared(store) as opened, ImportRecord(store) as record:
         try:
-            digests = record.begin(files, again=again)
-            for queue, size, put in entries:
-                if queue not in storages:
-                    storages[queue] = RmqStorage(queue, path=store)
-                put(storages[queue])
+            done = ImportProgress(opened, record, files, again=again)
+            for entry in entries:
+                if done.passes(_is_put_of(entry.topic, entry.content)):
+                    report.already += 1
+                    continue
+                if entry.queue not in storages:
+                    storages[entry.queue] = RmqStorage(entry.queue, path=store)
+                entry.put(storages[entry.queue])
+                done.advance()
                 report.messages += 1
-                report.body_bytes += size
+                report.body_bytes += entry.size
                 if progress is not None:
                     progress(report.messages, max(report.messages, len(files)))
-            for storage in storages.values():
-                storage.store.flush()
-            record.finish(digests)
+            done.finish()
         finally:
             for storage in storages.values():
                 storage.close()
     return report
+
+
+def _is_put_of(topic: str, content: bytes) -> Callable[[MessageExt], bool]:
+    """Tells whether a record is of a topic, and has a message's body, or is of a table's entry."""
+
+    def is_put(stored: MessageExt) -> bool:
+        body = bytes(stored.body) if stored.topic == topic else b""
+        return content in body if topic.startswith(TOPIC_PREFIX) else body == content
+
+    return is_put
 
 
 # ---- kombu
@@ -161,21 +179,36 @@ def _envelope(source: Path, payload: bytes) -> tuple[int, int]:
 
 # ---- huey
 
-#: queue, size, and what puts it
-_Entry = tuple[str, int, Callable[["RmqStorage"], object]]
+
+class _Entry(NamedTuple):
+    """What one entry is.
+
+    Attributes:
+        queue: name of the huey.
+        topic: of the record that is put for it.
+        content: what that has.
+        size: bytes that are counted.
+        put: puts it.
+    """
+
+    queue: str
+    topic: str
+    content: bytes
+    size: int
+    put: Callable[[RmqStorage], object]
 
 
 def _of_huey_tables(database: Path) -> Iterator[_Entry]:
     with _opened(database) as connection:
         rows = connection.execute
         for queue, data, priority in rows("SELECT queue, data, priority FROM task ORDER BY id"):
-            yield queue, len(data), _task(bytes(data), priority)
+            yield _task(queue, bytes(data), priority)
         for queue, data, at in rows("SELECT queue, data, timestamp FROM schedule ORDER BY id"):
-            yield queue, len(data), _scheduled(bytes(data), at)
-        for queue, key, value in rows("SELECT queue, key, value FROM kv"):
-            yield queue, len(value), _result(key, bytes(value))
-        for queue, key, count in rows("SELECT queue, key, value FROM counter"):
-            yield queue, 0, _counter(key, count)
+            yield _scheduled(queue, bytes(data), at)
+        for queue, key, value in rows("SELECT queue, key, value FROM kv ORDER BY queue, key"):
+            yield _result(queue, key, bytes(value))
+        for queue, key, count in rows("SELECT queue, key, value FROM counter ORDER BY queue, key"):
+            yield _counter(queue, key, count)
 
 
 def _of_directory(source: Path, files: list[Path], name: str) -> Iterator[_Entry]:
@@ -184,36 +217,48 @@ def _of_directory(source: Path, files: list[Path], name: str) -> Iterator[_Entry
         data, stem = file.read_bytes(), file.name.removesuffix(".tmp")
         try:
             if file.is_relative_to(source / "queue"):
-                put = _task(data, _HUEY_PRIORITY_MAX - int(stem[:4], 16))
+                entry = _task(name, data, _HUEY_PRIORITY_MAX - int(stem[:4], 16))
             elif file.is_relative_to(source / "schedule"):
-                put = _scheduled(data, int(stem[:12], 16) / _MS)
+                entry = _scheduled(name, data, int(stem[:12], 16) / _MS)
             elif file.name != stem:
                 continue
             else:
                 (size,) = _KEY_SIZE.unpack_from(data)
-                key, data = data[_KEY_SIZE.size :][:size], data[_KEY_SIZE.size + size :]
-                put = _result(key, data)
+                key, value = data[_KEY_SIZE.size :][:size], data[_KEY_SIZE.size + size :]
+                entry = _result(name, key, value)
         except (ValueError, struct.error) as error:
             raise RmqCoreError(f"{file}: no file of huey's: {error}") from error
-        yield name, len(data), put
+        yield entry
 
 
-def _task(data: bytes, priority: float) -> Callable[[RmqStorage], object]:
-    return lambda storage: storage.enqueue(data, priority)
+def _table(kind: str, queue: str) -> str:
+    return f"{TOPIC_PREFIX}{topic_of(kind, queue)}"
 
 
-def _scheduled(data: bytes, at: float) -> Callable[[RmqStorage], object]:
+def _task(queue: str, data: bytes, priority: float) -> _Entry:
+    topic = topic_of("huey", queue)
+    return _Entry(queue, topic, data, len(data), lambda to: to.enqueue(data, priority))
+
+
+def _scheduled(queue: str, data: bytes, at: float) -> _Entry:
     # huey's times have no zone; it reads them as local ones when it writes this number
     due = datetime.fromtimestamp(at)  # noqa: DTZ006
-    return lambda storage: storage.add_to_schedule(data, due)
+    topic = _table("huey-schedule", queue)
+    return _Entry(queue, topic, data, len(data), lambda to: to.add_to_schedule(data, due))
 
 
-def _result(key: bytes | str, value: bytes) -> Callable[[RmqStorage], object]:
-    return lambda storage: storage.put_data(key, value)
+def _result(queue: str, key: bytes | str, value: bytes) -> _Entry:
+    topic, content = _table("huey-results", queue), _bytes_of(key) + value
+    return _Entry(queue, topic, content, len(value), lambda to: to.put_data(key, value))
 
 
-def _counter(key: bytes | str, count: int) -> Callable[[RmqStorage], object]:
-    return lambda storage: storage.incr(key, count)
+def _counter(queue: str, key: bytes | str, count: int) -> _Entry:
+    topic = _table("huey-counters", queue)
+    return _Entry(queue, topic, _bytes_of(key), 0, lambda to: to.incr(key, count))
+
+
+def _bytes_of(key: bytes | str) -> bytes:
+    return key.encode("utf-8", "surrogateescape") if isinstance(key, str) else key
 
 
 @contextmanager

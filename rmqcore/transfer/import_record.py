@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from rmqcore.errors import RmqCoreError
-from rmqcore.files.config_file import ConfigFile
+from rmqcore.files.config_file import ConfigFile, sealed, unsealed
 from rmqcore.files.store_dir import StoreDir, make_directory
 from rmqcore.native.base._descriptor import Descriptor
 
@@ -25,7 +25,7 @@ _FILE_NAME: Final = "imports.json"
 #: What is known of a file: True when it has been imported whole, False when that ended early, or
 #: the physical offset of the log's end when its first message was about to be put.
 State = bool | int
-#: A file of an import that was begun, of which nothing has been put yet.
+#: A file of an import that was begun; what has been put of it, if anything has, is told elsewhere.
 PENDING: Final = -1
 
 
@@ -87,27 +87,6 @@ class ImportRecord:
     ) -> None:
         self._lock.close()
 
-    def begin(self, paths: Iterable[Path], *, again: bool) -> list[str]:
-        """Note that files are being imported.
-
-        Args:
-            paths: the files.
-            again: import also what has been imported.
-
-        Returns:
-            what `finish` takes.
-
-        Raises:
-            AlreadyImportedError: one of them is known, and ``again`` is False.
-        """
-        digests = []
-        for path, digest in zip(files := list(paths), digests_of(files), strict=True):
-            digests.append(digest)
-            if not again and digest in self._states:
-                raise AlreadyImportedError(path, self._states[digest] is True)
-        self.note(dict.fromkeys(digests, False))
-        return digests
-
     def finish(self, digests: Iterable[str]) -> None:
         """Note that the files have been imported whole."""
         self.note(dict.fromkeys(digests, True))
@@ -119,7 +98,7 @@ class ImportRecord:
     def note(self, states: dict[str, State]) -> None:
         """Remember what has become of files, by their digests."""
         self._states |= states
-        self._file.store(json.dumps({"files": self._states}, indent=1) + "\n")
+        self._file.store(sealed(json.dumps({"files": self._states}, indent=1) + "\n"))
 
 
 def digests_of(paths: Iterable[Path]) -> list[str]:
@@ -134,7 +113,7 @@ def digests_of(paths: Iterable[Path]) -> list[str]:
 
 
 def _decode(text: str) -> dict[str, State]:
-    content: Any = json.loads(text)
+    content: Any = json.loads(unsealed(text))
     files = content.get("files") if isinstance(content, dict) else None
     if not isinstance(files, dict) or not all(type(one) in (bool, int) for one in files.values()):
         raise ValueError("files: expected digests with true, false or an offset of the log")

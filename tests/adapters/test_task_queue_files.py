@@ -1,8 +1,10 @@
 """Import of what waits in kombu's and huey's own files."""
 
+import struct
 from datetime import datetime, timedelta
 
 import pytest
+from children import die_at, run_child
 from huey.storage import FileStorage, SqliteStorage
 from kombu import Connection
 from patience import until
@@ -10,6 +12,9 @@ from typer.testing import CliRunner
 
 import rmqcore.adapters.kombu  # noqa: F401 - registers the transport
 from rmqcore.adapters.huey import RmqStorage
+from rmqcore.adapters.queuelib import FifoQueue
+from rmqcore.adapters.queuelib_files import import_queues
+from rmqcore.adapters.task_queue_files import import_huey, import_kombu
 from rmqcore.cli.app import app
 from rmqcore.world import wall_clock_ms
 
@@ -111,3 +116,76 @@ def test_what_is_nothing_of_the_kind_is_refused(tmp_path, program):
     (empty / "queue").mkdir()
     (empty / "queue" / "task").write_bytes(b"x")
     assert "no " in imported("--from", program, store, empty, fails=True)
+
+
+def kombu_of(folder, store):
+    connection, source = sqlite(folder)
+    with connection:
+        queue = connection.SimpleQueue("mail")
+        for number in range(5):
+            queue.put({"number": number})
+
+    def found():
+        with Connection(f"rmqcore://{store}") as connection:
+            queue = connection.SimpleQueue("mail")
+            return [queue.get(block=False).payload["number"] for _ in range(queue.qsize())]
+
+    return lambda: import_kombu(store, source), found, list(range(5))
+
+
+def huey_of(folder, store):
+    storage, source, _ = sqlite_storage(folder)
+    storage.enqueue(b"task")
+    storage.add_to_schedule(b"due", datetime.fromisoformat("2026-07-01"))
+    storage.put_data("result", b"value")
+    storage.put_data("empty", b"")
+    storage.incr("count", 7)
+    storage.close()
+
+    def found():
+        new = RmqStorage("app", path=store)
+        try:
+            return [new.queue_size(), new.scheduled_items(), new.result_items(), new.incr("count")]
+        finally:
+            new.close()
+
+    results = {"result": b"value", "empty": b""}
+    return lambda: import_huey(store, source), found, [1, [b"due"], results, 8]
+
+
+def queuelib_of(folder, store):
+    bodies = [b"%d" % (number // 2) for number in range(5)]
+    (folder / "old").mkdir()
+    pushed = b"".join(struct.pack(">L", len(body)) + body for body in bodies)
+    (folder / "old" / "q00000").write_bytes(pushed)
+
+    def found():
+        queue = FifoQueue(store)
+        try:
+            return [queue.pop() for _ in range(len(queue))]
+        finally:
+            queue.close()
+
+    return lambda: import_queues(store, folder / "old"), found, bodies
+
+
+@pytest.mark.process
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("of", [kombu_of, huey_of, queuelib_of])
+def test_an_import_that_was_killed_goes_on_where_it_ended(tmp_path, of, moment):
+    run, found, whole = of(tmp_path, tmp_path / "store")
+    put = []
+    for number in (1, 2, 2):
+
+        def killed(tell, number=number):
+            die_at("transfer.import_progress.ImportProgress.advance", moment, number)
+            run()
+
+        code, _ = run_child(killed)
+        put.append(code)
+    report = run()
+    assert put == [-9] * 3
+    assert report.already > 0
+    assert report.messages + report.already == 5
+    assert found() == whole

@@ -270,6 +270,19 @@ def test_a_part_that_was_cut_short_between_two_rows_is_not_imported(exported, tm
         assert list(store.messages()) == []
 
 
+def test_a_digest_with_a_flipped_bit_forgets_no_import(tmp_path):
+    source = tmp_path / "in.jsonl"
+    source.write_text(json.dumps({"topic": "T", "body_base64": "AAAA"}) + "\n")
+    with rmqcore.open_store(tmp_path / "new") as store:
+        import_once(store, source)
+        noted = store.path / "config" / "imports.json"
+        (digest,) = digests_of([source])
+        other = digest.translate(str.maketrans("02468ace", "13579bdf"))
+        noted.write_text(noted.read_text().replace(digest, other))
+        assert import_once(store, source).already == 1
+        assert len(list(store.messages())) == 1
+
+
 def test_one_import_at_a_time(tmp_path):
     with (
         rmqcore.open_store(tmp_path / "new") as store,
