@@ -10,10 +10,10 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 from rmqcore.message import MessageExt
+from rmqcore.proxy.burials import Burials
 from rmqcore.proxy.callers import Caller
 from rmqcore.proxy.calls import Call
 from rmqcore.proxy.cluster import Cluster, GroupView, TopicView
@@ -41,8 +41,8 @@ _RECEIVE_OK: Final = _ReceiveResponse(status=OK).SerializeToString()
 BATCH_MAX: Final = 32
 _ACKS_MAX: Final = 1024
 #: A message that was handed out is kept from others for a time between these two.
-INVISIBLE_MS_MIN: Final = 10_000
-INVISIBLE_MS_MAX: Final = 12 * 3_600_000
+_INVISIBLE_MS_MIN: Final = 10_000
+_INVISIBLE_MS_MAX: Final = 12 * 3_600_000
 POLL_MS_MAX: Final = 20_000
 _POLL_MS_DEFAULT: Final = 20_000
 #: The answer that nothing has come is sent this long before the client gives up.
@@ -54,8 +54,6 @@ _RETURNED_MS: Final = 1
 _FROM_LAST: Final = 1
 _EXPRESSION_MAX: Final = 16_384
 _MATCH_ALL: Final = "*"
-#: So many of the latest dead letters are known again when a client asks for them once more.
-_BURIALS_MAX: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +97,7 @@ class ConsumerCalls:
         #: set when the server stops: nobody waits any more
         self._stopping: asyncio.Event = asyncio.Event()
         self._turn = 0
-        #: what clients have made dead letters, by group and given handle, the latest last
-        self._burials: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._burials = Burials(renewals.work_on)
 
     def stop(self) -> None:
         """Answer those who wait for messages, as if their time were over."""
@@ -261,7 +258,7 @@ class ConsumerCalls:
             invisible_ms = Renewals.INVISIBLE_MS
         else:
             invisible_ms = duration_ms(request.invisible_duration)
-            check_invisible(invisible_ms)
+            _check_invisible(invisible_ms)
         left_s = call.left_s(asyncio.get_running_loop().time())
         left_ms = min(left_s * 1000, float(POLL_MS_MAX + _BEFORE_DEADLINE_MS))
         if left_ms <= 0:
@@ -502,8 +499,8 @@ class ConsumerCalls:
         """
         group, topic = group_name(request.group), topic_name(request.topic)
         invisible_ms = duration_ms(request.invisible_duration)
-        if not 0 < invisible_ms <= INVISIBLE_MS_MAX:
-            reason = f"more than 0 and up to {INVISIBLE_MS_MAX // 1000} s"
+        if not 0 < invisible_ms <= _INVISIBLE_MS_MAX:
+            reason = f"more than 0 and up to {_INVISIBLE_MS_MAX // 1000} s"
             raise RefusedError(Code.ILLEGAL_INVISIBLE_TIME, reason)
         handle = await self._renewals.stop_renewing(caller, group, request.receipt_handle)
         changed = await self._renewals.change(
@@ -525,21 +522,8 @@ class ConsumerCalls:
             RefusedError: the handle is none, or the broker refuses.
         """
         key = group_name(request.group), request.receipt_handle
-        burial = self._burials.get(key)
-        if burial is None:
-            burial = self._renewals.work_on(self._bury_given(caller, request))
-            self._burials[key] = burial
-            burial.add_done_callback(partial(self._note_burial, key))
-        # who asked first may have gone meanwhile, and asks again
-        await asyncio.shield(burial)
+        await self._burials.once(key, lambda: self._bury_given(caller, request))
         return _DeadResponse(status=OK)
-
-    def _note_burial(self, key: tuple[str, str], burial: asyncio.Task[None]) -> None:
-        """Keep in mind what was done, not what was refused."""
-        if burial.cancelled() or burial.exception() is not None:
-            del self._burials[key]
-        elif len(self._burials) > _BURIALS_MAX:
-            del self._burials[next(key for key, one in self._burials.items() if one.done())]
 
     async def _bury_given(self, caller: Caller, request: V2Message) -> None:
         group, topic = group_name(request.group), topic_name(request.topic)
@@ -600,14 +584,9 @@ def _acknowledged(request: V2Message, done: list[V2Message]) -> V2Message:
     return _AckResponse(status=first, entries=entries)
 
 
-def check_invisible(invisible_ms: int) -> None:
-    """Refuse a time that is too short or too long.
-
-    Raises:
-        RefusedError: it is.
-    """
-    if not INVISIBLE_MS_MIN <= invisible_ms <= INVISIBLE_MS_MAX:
-        reason = f"{INVISIBLE_MS_MIN // 1000} to {INVISIBLE_MS_MAX // 1000} s"
+def _check_invisible(invisible_ms: int) -> None:
+    if not _INVISIBLE_MS_MIN <= invisible_ms <= _INVISIBLE_MS_MAX:
+        reason = f"{_INVISIBLE_MS_MIN // 1000} to {_INVISIBLE_MS_MAX // 1000} s"
         raise RefusedError(Code.ILLEGAL_INVISIBLE_TIME, f"the invisible duration is {reason}")
 
 

@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from rmqcore._codec import encode_record
 from rmqcore.broker.pop.checkpoints import Checkpoints
 from rmqcore.broker.pop.order import PopOrder
 from rmqcore.broker.pop.receipts import (
@@ -22,10 +21,10 @@ from rmqcore.broker.pop.receipts import (
     RETRY,
     REVIVE_QUEUES,
     Checkpoint,
-    Receipt,
     retry_topic_of,
 )
 from rmqcore.broker.pop.request import PopRequest, passed_ms
+from rmqcore.broker.pop.retried import as_of_topic, comes_again_for
 from rmqcore.broker.pop.waiting import WaitingPop, WaitingPops
 from rmqcore.broker.pull.cold_reads import ColdReads
 from rmqcore.broker.pull.fetch import Found, QueueRange, fetch
@@ -33,9 +32,9 @@ from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.broker.state.masters_only import masters_only
 from rmqcore.broker.state.pop_scan import QueueScan
 from rmqcore.broker.state.subscription import Subscription
-from rmqcore.errors import CorruptStoreError, MessageIllegalError, StoreError
+from rmqcore.errors import CorruptStoreError, StoreError
 from rmqcore.files.config_tables import DERIVED_TOPIC_NAME_MAX
-from rmqcore.message import MessageExt, copy_to
+from rmqcore.message import MessageExt
 from rmqcore.remoting import (
     Connection,
     RemotingCommand,
@@ -325,7 +324,7 @@ class PopMessages:
                 result = self._get(asked, max(1, found.left_bytes), found.cold is None)
                 messages = [] if result is None else result.messages
                 if flag == RETRY:
-                    messages = [each for each in messages if _comes_again_for(wanted, each)]
+                    messages = [each for each in messages if comes_again_for(wanted, each)]
             except CorruptStoreError:
                 logger.exception("queue %d of %s cannot be popped", queue_id, topic)
                 return
@@ -403,7 +402,7 @@ class PopMessages:
             records: list[Buffer] = list(result.slices())
         else:
             name = self._config().broker_name
-            records = [_as_of(topic, each, checkpoint, flag, name) for each in messages]
+            records = [as_of_topic(topic, each, checkpoint, flag, name) for each in messages]
         found.parts.extend(records)
         found.left -= len(records)
         found.left_bytes -= sum(map(len, records))
@@ -447,7 +446,7 @@ class PopMessages:
                 if topic == wanted.topic:
                     records: list[Buffer] = list(result.slices())
                 else:
-                    again = [each for each in result.messages if _comes_again_for(wanted, each)]
+                    again = [each for each in result.messages if comes_again_for(wanted, each)]
                     records = [each.record for each in again]
                 count = len(records)
                 parts.extend(records)
@@ -530,49 +529,6 @@ class PopMessages:
         self._check(wanted)
         count = self._waiting.waiting((wanted.topic, wanted.group, wanted.queue_id))
         return RemotingCommand(ResponseCode.SUCCESS, {"pollingNum": str(count)})
-
-
-def _comes_again_for(wanted: PopRequest, stored: MessageExt) -> bool:
-    """Tell whether what lies in the retry topic of a pop came there from the topic that it pops.
-
-    Other groups and topics may have that retry topic, too: that of `a` and `b_c` is that of `a_b`
-    and `c`, and of whoever pulls as `a_b_c`.
-    """
-    group = stored.properties.get("ORIGIN_GROUP")
-    if group is not None:
-        return group == wanted.group
-    return stored.properties.get("RETRY_TOPIC", wanted.topic) == wanted.topic
-
-
-def _as_of(
-    topic: str, stored: MessageExt, checkpoint: Checkpoint, flag: int, broker_name: str
-) -> Buffer:
-    """A message that comes again as one of its topic, with its receipt among the properties.
-
-    One without room for a receipt comes as it is stored; clients know by its retry topic how to
-    make the receipt, as for a broker of RocketMQ's with ``popResponseReturnActualRetryTopic``.
-    """
-    receipt = Receipt(
-        checkpoint.start_offset,
-        checkpoint.pop_time_ms,
-        checkpoint.invisible_ms,
-        checkpoint.revive_queue,
-        flag,
-        broker_name,
-        stored.queue_id,
-        stored.queue_offset,
-    )
-    properties = {**stored.properties, "POP_CK": str(receipt)}
-    message = copy_to(topic, stored.queue_id, stored, properties, store_host=stored.store_host)
-    try:
-        return encode_record(
-            message,
-            queue_offset=stored.queue_offset,
-            phy_offset=stored.phy_offset,
-            store_timestamp_ms=stored.store_timestamp_ms,
-        )
-    except MessageIllegalError:
-        return stored.record
 
 
 def _answer_later(
