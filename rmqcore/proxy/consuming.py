@@ -93,11 +93,10 @@ class ConsumerCalls:
     ) -> None:
         self._cluster = cluster
         self._note = note
-        self._renewals = renewals
+        self._renewals, self._burials = renewals, Burials(renewals.work_on)
         #: set when the server stops: nobody waits any more
         self._stopping: asyncio.Event = asyncio.Event()
         self._turn = 0
-        self._burials = Burials(renewals.work_on)
 
     def stop(self) -> None:
         """Answer those who wait for messages, as if their time were over."""
@@ -586,8 +585,8 @@ def _acknowledged(request: V2Message, done: list[V2Message]) -> V2Message:
 
 def _check_invisible(invisible_ms: int) -> None:
     if not _INVISIBLE_MS_MIN <= invisible_ms <= _INVISIBLE_MS_MAX:
-        reason = f"{_INVISIBLE_MS_MIN // 1000} to {_INVISIBLE_MS_MAX // 1000} s"
-        raise RefusedError(Code.ILLEGAL_INVISIBLE_TIME, f"the invisible duration is {reason}")
+        reason = f"the duration is {_INVISIBLE_MS_MIN // 1000} to {_INVISIBLE_MS_MAX // 1000} s"
+        raise RefusedError(Code.ILLEGAL_INVISIBLE_TIME, reason)
 
 
 def _expect_known(answer: RemotingCommand) -> None:
