@@ -34,6 +34,7 @@ def open_any_log(
     config: StoreConfig | str | Path | None = None,
     archive: str | None = None,
     storage_options: Mapping[str, str] | None = None,
+    before: AnyLog | None = None,
 ) -> AnyLog:
     """The log of a store or of an archive as it is now; only read.
 
@@ -43,6 +44,7 @@ def open_any_log(
         archive: of the store: what retention has deleted is read from there.
         storage_options: credentials and endpoint of the archive, as for
             `rmqcore.files.objects.open_objects`.
+        before: the same log, some time ago, as for `open_log`.
 
     Raises:
         StoreNotFoundError: no store is there.
@@ -55,7 +57,8 @@ def open_any_log(
         if archive is not None:
             raise ConfigError("archive", archive, f"of a store, and {place} is an archive itself")
         return ArchiveLog(os.fspath(place), storage_options)
-    log = open_log(place, config=config)
+    live = before.live if isinstance(before, JoinedLog) else before
+    log = open_log(place, config=config, before=live if isinstance(live, LogPlan) else None)
     return log if archive is None else JoinedLog(ArchiveLog(archive, storage_options), log)
 
 

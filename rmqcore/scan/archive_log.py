@@ -77,6 +77,11 @@ class ArchiveLog:
         """Up to where manifests know every record: the end."""
         return self.end
 
+    @property
+    def queue_count(self) -> int:
+        """Consume queues: none, as manifests know what is in them."""
+        return 0
+
     def files(
         self,
         low: int = 0,

@@ -53,6 +53,11 @@ class JoinedLog:
         """Up to where queues or manifests know every record."""
         return max(self.live.known_end, self.border)
 
+    @property
+    def queue_count(self) -> int:
+        """Consume queues of the store that have files."""
+        return self.live.queue_count
+
     def is_current(self) -> bool:
         """True when the store's log still begins and ends where it did."""
         return self.live.is_current()

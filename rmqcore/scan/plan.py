@@ -81,12 +81,19 @@ def plan(
     return log.splits(split_size, start_phy_offset, end_phy_offset, topics)
 
 
-def open_log(store_path: str | os.PathLike[str], *, config: _ConfigSource = None) -> LogPlan:
+def open_log(
+    store_path: str | os.PathLike[str],
+    *,
+    config: _ConfigSource = None,
+    before: LogPlan | None = None,
+) -> LogPlan:
     """The log of a store as it is now; only read.
 
     Args:
         store_path: the store's directory.
         config: settings of the store, as for `open_store`.
+        before: the same log, some time ago: what has come since is looked for behind its end, and
+            thousands of queues are not looked at for it.
 
     Raises:
         StoreNotFoundError: no store is there.
@@ -96,7 +103,7 @@ def open_log(store_path: str | os.PathLike[str], *, config: _ConfigSource = None
     loaded = load_config(config)
     directory = StoreDir(store_path, loaded.store_path_commit_log)
     directory.require()
-    return LogPlan(directory, fitted_config(loaded, directory))
+    return LogPlan(directory, fitted_config(loaded, directory), before=before)
 
 
 class LogPlan:
@@ -109,11 +116,21 @@ class LogPlan:
         trusted_end: up to here consume queues know every record of their queues.
         ends_in_blank: the last file that holds records ends in an end-of-file record.
 
+        queue_count: consume queues that have files, when they were counted last.
+
     Args:
         strict: raise where a file has a wrong length or is missing.
+        before: as for `open_log`.
     """
 
-    def __init__(self, directory: StoreDir, config: StoreConfig, *, strict: bool = True) -> None:
+    def __init__(
+        self,
+        directory: StoreDir,
+        config: StoreConfig,
+        *,
+        strict: bool = True,
+        before: LogPlan | None = None,
+    ) -> None:
         self.directory = directory
         self.config = config
         self.file_size = config.mapped_file_size_commit_log
@@ -126,14 +143,43 @@ class LogPlan:
         #: where the last record was looked for; the next one is mostly beside it
         self._log_file: MappedFile | None = None
         self._queues: dict[Path, ConsumeQueue | None] = {}
-        self._cut_queues = list(self._fresh_queues())
+        self.queue_count = self.known_end = self.end = 0
         self._walk_left = _WALK_MAX
         self.start = self.files[0][0] if self.files else 0
-        #: behind the last record that a queue which is cut at knows
-        self.known_end = max((self._known_end(queue) for queue in self._cut_queues), default=0)
-        self.end = self._published_end()
+        #: where a record is known to end
+        self._known_before = 0
+        if before is not None and self._goes_on(before):
+            self._known_before, self.queue_count = before.end, before.queue_count
+            paths = [queue.queue.directory for queue in before._cut_queues]
+            self._set_cut_queues(self._opened(path) for path in paths)
+            self.end = self._published_end()
+        if not 0 < self.known_end <= self.end <= self.known_end + _DISPATCHED_AT_ONCE:
+            self._set_cut_queues(self._fresh_queues())
+            self.end = self._published_end()
+        self._tail = self._bytes_before(self.end)
         self.trusted_end = self._trusted_end()
         self._seen = self._seen_now()
+
+    def _set_cut_queues(self, queues: Iterable[ConsumeQueue | None]) -> None:
+        self._cut_queues = [queue for queue in queues if queue is not None]
+        #: behind the last record that a queue which is cut at knows
+        self.known_end = max((self._known_end(queue) for queue in self._cut_queues), default=0)
+
+    def _goes_on(self, before: LogPlan) -> bool:
+        """True when the log still has what lay before its end then."""
+        there = self._bytes_before(before.end)
+        return before.file_size == self.file_size and there != b"" and there == before._tail
+
+    def _bytes_before(self, end: int) -> bytes:
+        """A few bytes that end at a physical offset; none where the log has not so many."""
+        file = self._file_at(end - 1) if end > 0 else None
+        try:
+            if file is None or end - file.file_from_offset < _SEEN_BYTES:
+                return b""
+            return file.read_bytes(end - file.file_from_offset - _SEEN_BYTES, _SEEN_BYTES)
+        except (CorruptStoreError, FileNotFoundError):
+            # the file was cut short or removed meanwhile
+            return b""
 
     @property
     def place(self) -> str:
@@ -223,6 +269,7 @@ class LogPlan:
                 files = numbered_files(queue)
                 if files:
                     found.append((_modified_ns(files[-1][1]), files[-1][0], queue))
+        self.queue_count = len(found)
         for _, _, path in sorted(found, reverse=True)[:_QUEUES_CUT_AT]:
             opened = self._opened(path)
             if opened is not None:
@@ -259,7 +306,8 @@ class LogPlan:
         for number in range(len(self.files) - 1, -1, -1):
             start, _, size = self.files[number]
             if number == 0 or self._is_begun(start, size, claimed):
-                begin = self.known_end if start < self.known_end <= start + size else start
+                known = max(self.known_end, self._known_before)
+                begin = known if start < known <= start + size else start
                 return self._walk_to_end(begin, start + min(size, self.file_size), claimed)
         return 0
 

@@ -70,14 +70,21 @@ class QueueUnits:
 
     def _end(self, key: QueueKey, first: int, room: int) -> int:
         """Number behind the last unit that has been written: zeros follow."""
-        low, high = first, room
-        while low < high:
+        low, high, step = first, room, _LOOK_UNITS
+        # most queues end in their first units
+        while low < high and step < high - low:
+            if self._files.unit_head(key, low + step)[1] <= 0:
+                high = low + step
+                break
+            low, step = low + step + 1, step * 4
+        while high - low > _LOOK_UNITS:
             middle = (low + high) // 2
             if self._files.unit_head(key, middle)[1] > 0:
                 low = middle + 1
             else:
                 high = middle
-        return low
+        units = np.frombuffer(self._files.units(key, low, high - low), UNITS)
+        return low + _count_in_front(units["size"] > 0)
 
     def place(self, key: QueueKey, number: int, stop: int) -> tuple[int, int, int] | None:
         """(number, physical offset, size) of the first message from a unit on.
@@ -110,14 +117,19 @@ class QueueUnits:
         """
         bounds = within or self.range(key)
         low, high = bounds.first, bounds.end
-        while low < high:
+        while high - low > _LOOK_UNITS:
             middle = (low + high) // 2
             found = self.place(key, middle, high)
             if found is not None and found[1] < phy_offset:
                 low = found[0] + 1
             else:
                 high = middle
-        return low
+        if low >= high:
+            return low
+        units = np.frombuffer(self._files.units(key, low, high - low), UNITS)
+        messages = (units["size"] > 0) & (units["size"] < FILLER_SIZE)
+        before = np.flatnonzero(messages & (units["phy_offset"] < phy_offset))
+        return low + (int(before[-1]) + 1 if len(before) else 0)
 
     def between(self, key: QueueKey, low: int, high: int) -> UnitRange:
         """The units of a queue whose records begin in ``[low, high)``.
@@ -200,6 +212,11 @@ class QueueUnits:
     def close(self) -> None:
         """Close the files."""
         self._files.close()
+
+
+def _count_in_front(values: NDArray[np.bool_]) -> int:
+    """How many of the first values are true."""
+    return len(values) if values.all() else int(values.argmin())
 
 
 def places_of(files: UnitFiles, units: UnitRange) -> NDArray[np.int64]:

@@ -62,7 +62,7 @@ class UnitFiles:
         self._file_size = file_size
         self._known: dict[QueueKey, dict[int, int]] = {}
         self._open_files = OpenFiles()
-        self._files: dict[Path, MappedFile] = {}
+        self._files: dict[tuple[QueueKey, int], MappedFile] = {}
         self._batches: dict[QueueKey, NDArray[np.void]] = {}
 
     def path(self, key: QueueKey) -> Path:
@@ -112,7 +112,7 @@ class UnitFiles:
             size = min(stop, start + self._file_size) - at
             data = b""
             if start in self._starts(key):
-                data = self._pread(self.path(key) / f"{start:020d}", size, at - start)
+                data = self._pread(key, start, size, at - start)
             parts.append(data.ljust(size, b"\0"))
             at += size
         return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -133,11 +133,12 @@ class UnitFiles:
             return (phy_offset, size) if base == 0 else (0, 0)
         return self.unit_head(key, 0)
 
-    def _pread(self, path: Path, size: int, at: int) -> bytes:
-        file = self._files.get(path)
+    def _pread(self, key: QueueKey, start: int, size: int, at: int) -> bytes:
+        file = self._files.get((key, start))
         if file is None:
+            path = self.path(key) / f"{start:020d}"
             file = MappedFile(path, self._file_size, 0, self._open_files, writable=False)
-            self._files[path] = file
+            self._files[key, start] = file
         try:
             handle = file.handle
         except FileNotFoundError:

@@ -15,9 +15,15 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from rmqcore.scan import AnySelected, read
+from rmqcore.scan.any_log import select
 from rmqcore.spark.rows_wanted import rows_wanted
 from rmqcore.spark.stream import Offsets, RmqStreamReader
 from rmqcore.world import monotonic_s
+
+#: To ask a consume queue where its rows are takes as long as to walk over so many bytes of the log.
+_WALKED_A_QUEUE = 16 << 10
+#: Of no more queues than these all are asked, and the log is read once.
+_ASKED_MAX = 64
 
 
 class LimitedStreamReader(RmqStreamReader, SupportsTriggerAvailableNow):
@@ -130,24 +136,41 @@ class LimitedStreamReader(RmqStreamReader, SupportsTriggerAvailableNow):
 
     def _end_of_rows(self, name: str, start: int, end: int, row_max: int) -> tuple[int, int]:
         """Where this many of a log's chosen rows end, and how many there are up to there."""
-        rows = 0
         plan = self._plans[name]
+        if self.options.include_uncommitted:
+            return self._walked(name, start, end, row_max)
+        near = start
+        if plan.queue_count > _ASKED_MAX and start < end:
+            near = plan.cut_behind(start, plan.queue_count * _WALKED_A_QUEUE, end)
+        reached, rows = self._walked(name, start, near, row_max)
+        if rows == row_max:
+            return reached, rows
+        known = min(plan.known_end, end)
+        if near < known:
+            told = self._of(name, near, known).end_of_rows(row_max - rows)
+            if told is not None:
+                told_end, count = told
+                if told_end is not None:
+                    return told_end, rows + count
+                near, rows = known, rows + count
+        # what its writer has not given to consume queues yet
+        reached, count = self._walked(name, near, end, row_max - rows)
+        return reached, rows + count
+
+    def _walked(self, name: str, start: int, end: int, row_max: int) -> tuple[int, int]:
+        """As `_end_of_rows`, by a look at every record."""
         if start >= end:
             return end, 0
-        if not self.options.include_uncommitted:
-            known = min(plan.known_end, end)
-            told = self._of(name, start, known).end_of_rows(row_max)
-            if told is not None:
-                reached, rows = told
-                if reached is not None or known >= end:
-                    return reached or end, rows
-                start = max(start, known)
-        # what its writer has not given to consume queues yet
+        plan, rows = self._plans[name], 0
         began = (self._began or {}).get(name, 0)
         wanted = rows_wanted(self.options, plan, self.choice, None, began)
+        # as consume queues count: these make a batch smaller, and its end not later
+        wanted.pop("tags", None)
+        wanted.pop("begin_ms", None)
+        wanted.pop("queue_times", None)
         batches = (
             batch
-            for split in self._of(name, start, end).splits()
+            for split in select(plan, wanted, start, end).splits()
             for batch in read(
                 split,
                 ("phy_offset", "store_size"),

@@ -100,12 +100,13 @@ def _archive(url: str, storage_options: tuple[tuple[str, str], ...]) -> ArchiveL
     return ArchiveLog(url, dict(storage_options))
 
 
-def open_plan(path: str, options: ReadOptions) -> AnyLog:
+def open_plan(path: str, options: ReadOptions, before: AnyLog | None = None) -> AnyLog:
     """The log of a store or an archive as it is now.
 
     Args:
         path: directory of a store, or URL of an archive.
         options: of the reader.
+        before: the same log, some time ago, as for `open_log`.
 
     Raises:
         StoreNotFoundError: no store is there.
@@ -119,6 +120,7 @@ def open_plan(path: str, options: ReadOptions) -> AnyLog:
         config=options.config,
         archive=options.archive,
         storage_options=dict(options.storage_options),
+        before=before,
     )
 
 

@@ -173,7 +173,7 @@ class RmqStreamReader(DataSourceStreamReader):
         for broker, path in self.stores.items():
             known = self._plans.get(broker)
             if known is None or not known.is_current():
-                self._plans[broker] = open_plan(path, self.options)
+                self._plans[broker] = open_plan(path, self.options, known)
             end, low = self._plans[broker].end, start.get(broker, 0)
             if end < low:
                 self._lost(broker, f"the log ends at {end}, before {low} where the stream is")
@@ -197,7 +197,7 @@ class RmqStreamReader(DataSourceStreamReader):
         """The log, looked at again when what is known of it does not reach to ``end``."""
         plan = self._plans.get(broker)
         if plan is None or plan.end < end:
-            plan = self._plans[broker] = open_plan(self.stores[broker], self.options)
+            plan = self._plans[broker] = open_plan(self.stores[broker], self.options, plan)
         return plan
 
     def _name(self, broker: str) -> str:

@@ -13,6 +13,8 @@ from staged_rows import pairs, stage
 
 from rmqcore import open_store
 from rmqcore.errors import ConfigError, MessageIllegalError, StoreError
+from rmqcore.scan.plan import LogPlan
+from rmqcore.scan.queue_units import QueueUnits
 
 pytestmark = pytest.mark.engine
 
@@ -313,3 +315,37 @@ def test_a_split_ends_near_where_it_should_whatever_queues_there_are(busy, queue
     assert max(split.size for split in splits) < 180_000
     batches = [pa.record_batch(b) for split in splits for b in read(split, ("phy_offset",))]
     assert sum(batch.num_rows for batch in batches) == 1204
+
+
+def test_a_trigger_asks_none_of_many_queues_for_what_is_new(store_path, monkeypatch):
+    asked = []
+    with open_store(store_path) as store:
+        for number in range(400):
+            store.put(f"T{number}", b"old")
+    with open_store(store_path) as store:
+        stream = Stream(store_path, startingOffsets="latest", maxOffsetsPerTrigger="2")
+        narrow = Stream(store_path, startingOffsets="latest", maxOffsetsPerTrigger="2", tags="a")
+        assert stream.trigger() == narrow.trigger() == []
+        monkeypatch.setattr(LogPlan, "_fresh_queues", lambda plan: asked.append(plan) or [])
+        monkeypatch.setattr(QueueUnits, "between", lambda units, *key: asked.append(key))
+        for number in range(5):
+            store.put(f"T{number}", b"new%d" % number, tags="ab"[number % 2])
+        store.flush()
+        found = [bodies_of(stream.trigger()) for _ in range(3)]
+        assert found == [[b"new0", b"new1"], [b"new2", b"new3"], [b"new4"]]
+        # what is filtered out makes a batch smaller, and its end not later
+        assert [bodies_of(narrow.trigger()) for _ in range(2)] == [[b"new0"], [b"new2"]]
+    assert asked == []
+
+
+def test_a_stream_that_is_far_behind_follows_the_log_with_few_and_with_many_queues(store_path):
+    with open_store(store_path, mapped_file_size_commit_log=1 << 20) as store:
+        for number in range(3000):
+            store.put(f"T{number % 30}", b"%d" % number)
+    stream = Stream(store_path, startingOffsets="earliest", maxOffsetsPerTrigger="700")
+    one = Stream(store_path, startingOffsets="earliest", maxOffsetsPerTrigger="70", topics="T3")
+    assert [bodies_of(stream.trigger()) for _ in range(6)] == [
+        [b"%d" % number for number in range(start, min(3000, start + 700))]
+        for start in range(0, 4200, 700)
+    ]
+    assert [len(one.trigger()) for _ in range(3)] == [70, 30, 0]
