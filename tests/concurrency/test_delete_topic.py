@@ -14,23 +14,29 @@ pytestmark = pytest.mark.engine
 
 @pytest.mark.parametrize("how", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_delete_topic_beside_puts(store_path, how):
-    acknowledged, stop = [], threading.Event()
+    acknowledged, stop = {"T": [], "U": []}, threading.Event()
     store = rmqcore.open_store(store_path, mapped_file_size_commit_log=1 << 20, flush_disk_type=how)
 
-    def put(topic):
-        while not stop.is_set():
+    def put(topic, turns):
+        while turns.acquire() and not stop.is_set():
             receipt = store.put(topic, b"x")
-            acknowledged.append((topic, receipt.queue_offset, receipt.phy_offset))
+            acknowledged[topic].append((receipt.queue_offset, receipt.phy_offset))
 
-    threads = [threading.Thread(target=put, args=(topic,)) for topic in ("T", "T", "U")]
+    # writers that never end their turn are not overtaken by the dispatch where no sync slows them
+    writers = [(topic, threading.Semaphore(0)) for topic in ("T", "T", "U")]
+    threads = [threading.Thread(target=put, args=writer) for writer in writers]
     for thread in threads:
         thread.start()
     for deleted in range(6):
-        wanted = len(acknowledged) + 10
-        until(lambda wanted=wanted: len(acknowledged) >= wanted, "ten more puts")
+        for _, turns in writers:
+            turns.release(2000)
+        wanted = len(acknowledged["T"]) + 10
+        until(lambda wanted=wanted: len(acknowledged["T"]) >= wanted, "ten more puts")
         if deleted < 5:
             assert store.delete_topic("T")
     stop.set()
+    for _, turns in writers:
+        turns.release()
     for thread in threads:
         thread.join()
 
@@ -38,7 +44,7 @@ def test_delete_topic_beside_puts(store_path, how):
         return [(m.queue_offset, m.phy_offset) for m in opened.messages("T", 0)]
 
     kept = found(store)
-    put_to_it = sorted(place for topic, *place in acknowledged if topic == "T")
+    put_to_it = sorted(acknowledged["T"])
     assert [offset for offset, _ in kept] == list(range(len(kept)))
     assert {list(each)[1] for each in kept} == {
         phy_offset for _, phy_offset in put_to_it if kept and phy_offset >= kept[0][1]
