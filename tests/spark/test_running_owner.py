@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import socket
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -24,7 +26,7 @@ from rmqcore.spark.log_owner import (
 from rmqcore.store.append_ledger import anonymous_name, appending, staging_root
 from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.store.sharing import place
-from rmqcore.store.sharing.staged_calls import call_owner
+from rmqcore.store.sharing.staged_calls import call_owner, owner_config
 from rmqcore.store.sharing.staged_files_in import listed
 from rmqcore.store.staged_appends import is_under_way
 from rmqcore.store.staged_files import StagedFile
@@ -325,3 +327,24 @@ def test_a_broker_and_who_appends_are_of_the_directorys_owner_or_root(store_path
             call_owner(store_path, None, "finish_staged", "job")
 
     with_broker(store_path, work)
+
+
+def test_an_address_that_others_can_tell_is_not_asked(store_path):
+    """Who listens there and takes no connection would keep everybody waiting."""
+    store_path.mkdir()
+    status = store_path.stat()
+    with socket.socket(socket.AF_UNIX) as squatter:
+        squatter.bind(f"\0rmqcore-appends-{status.st_dev:x}-{status.st_ino:x}")
+        squatter.listen(0)
+        squatter.setblocking(False)
+        assert owner_config(store_path) is None
+        word = store_path / "config" / place.APPENDS_NAME
+
+        def work(broker):
+            assert owner_config(store_path) is not None
+            assert stat.S_IMODE(word.stat().st_mode) == 0o600
+
+        with_broker(store_path, work)
+        assert not word.exists()
+        with pytest.raises(BlockingIOError):
+            squatter.accept()

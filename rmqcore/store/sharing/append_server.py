@@ -10,6 +10,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from typing import Any, Final
 
 from rmqcore.errors import StoreError
@@ -67,6 +68,8 @@ class AppendServer:
         """Take nothing more; what is being appended goes on until the store is closed."""
         server, self._server = self._server, None
         if server is not None:
+            with suppress(OSError):
+                self._place.forget_socket()
             await server.stop()
 
     def _hello(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:

@@ -20,14 +20,19 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from rmqcore.chance import token_hex
 from rmqcore.errors import OwnerTimeoutError
 from rmqcore.files.lock_owner import command_of, lock_owner
+from rmqcore.files.store_dir import StoreDir, make_directory
 from rmqcore.native.base._descriptor import Descriptor
 from rmqcore.world import monotonic_s
 
 SOCKET_NAME: Final = "rmqcore.sock"
 #: A longer path, in bytes without its closing zero, cannot be a socket's.
 _SOCKET_PATH_MAX: Final = 107
+#: Below ``config/``: what the name has of chance at which a broker takes staged records.
+APPENDS_NAME: Final = "appendsWord"
+_WORD_SIZE: Final = 16
 _BACKLOG: Final = 1024
 _READ_AND_WRITE: Final = 0o666
 #: The pid, uid and gid of the process that listens.
@@ -167,26 +172,47 @@ class MeetingPlace:
 class AppendsPlace(MeetingPlace):
     """Where a broker takes staged records: a name of the system's for the store's directory.
 
-    It is of the directory's device and inode, as others may know it by another path, and of the
-    broker's network namespace. It has no permissions: each side looks at whose process the other
-    is (`may_append`).
+    It is of the directory's device and inode, as others may know it by another path, of the
+    broker's network namespace, and of a word that is drawn each time. That is in a file which the
+    directory's owner and root alone may read: whoever else could take the name beforehand, and keep
+    the others waiting. The name has no permissions: each side looks at whose process the other is
+    (`may_append`).
     """
 
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._word_path = StoreDir(path).config / APPENDS_NAME
+
     def listen(self) -> socket.socket:
-        """Listen at the name.
+        """Listen at a new name, and let those who may append know it.
 
         Raises:
-            OSError: the system refused, or somebody listens there.
+            OSError: the system refused.
         """
+        word = token_hex(_WORD_SIZE)
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            with self._address() as address:
+            with self._address(word) as address:
                 listening.bind(address)
             listening.listen(_BACKLOG)
+            self._tell(word)
         except BaseException:
             listening.close()
             raise
         return listening
+
+    def _tell(self, word: str) -> None:
+        make_directory(self._word_path.parent)
+        unfinished = self._word_path.with_name(f"{APPENDS_NAME}.new")
+        unfinished.unlink(missing_ok=True)
+        fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            if os.geteuid() == 0:
+                os.fchown(fd, self.path.stat().st_uid, -1)
+            os.write(fd, word.encode())
+        finally:
+            os.close(fd)
+        unfinished.rename(self._word_path)
 
     def connect(self, timeout_s: float) -> socket.socket | None:
         """As of any place; somebody who is not the directory's owner is nobody."""
@@ -196,14 +222,26 @@ class AppendsPlace(MeetingPlace):
             return None
         return connected
 
+    def forget_socket(self) -> None:
+        """Remove the file that names the socket."""
+        self._word_path.unlink(missing_ok=True)
+
     def may_append(self, connected: socket.socket) -> bool:
         """Tell whether the other side's process is root's, or of the directory's owner."""
         return _credentials_of(connected)[1] in (0, self.path.stat().st_uid)
 
+    def _read_word(self) -> str:
+        try:
+            return self._word_path.read_text("ascii", "replace")
+        except PermissionError as error:
+            # a broker that would not take anything of this process
+            raise FileNotFoundError(error.errno, error.strerror, error.filename) from error
+
     @contextmanager
-    def _address(self, name: str = "rmqcore-appends") -> Iterator[str]:
+    def _address(self, name: str = "") -> Iterator[str]:
         status = self.path.stat()
-        yield f"\0{name}-{status.st_dev:x}-{status.st_ino:x}"
+        word = name or self._read_word()
+        yield f"\0rmqcore-appends-{status.st_dev:x}-{status.st_ino:x}-{word[: 2 * _WORD_SIZE]}"
 
 
 def peer_of(connected: socket.socket) -> int:
