@@ -4,6 +4,7 @@ from typing import Final
 from typing_extensions import Buffer
 
 LAYOUT: Final[dict[str, int]]
+VERDICTS: Final[dict[str, int]]
 
 def checksum(buffer: Buffer) -> int: ...
 def encode_many(messages: Iterable[tuple[int, bytes, int]]) -> bytes: ...

@@ -13,7 +13,7 @@ from enum import IntEnum
 from pathlib import Path
 
 from rmqcore.errors import CorruptRecordError, MessageIllegalError
-from rmqcore.metaq._message_set import LAYOUT, scan
+from rmqcore.metaq._message_set import LAYOUT, VERDICTS, scan
 from rmqcore.world import wall_clock_ms
 
 HEADER_SIZE = LAYOUT["HEADER_SIZE"]
@@ -33,13 +33,13 @@ _TIME_SHIFT = 22
 class Verdict(IntEnum):
     """Why a walk over records ended."""
 
-    END = 0
-    TORN_HEADER = 1
-    TORN_DATA = 2
-    NEGATIVE_LENGTH = 3
-    WRONG_CHECKSUM = 4
-    ZEROS = 5
-    READ_FAILED = 6
+    END = VERDICTS["END"]
+    TORN_HEADER = VERDICTS["TORN_HEADER"]
+    TORN_DATA = VERDICTS["TORN_DATA"]
+    NEGATIVE_LENGTH = VERDICTS["NEGATIVE_LENGTH"]
+    WRONG_CHECKSUM = VERDICTS["WRONG_CHECKSUM"]
+    ZEROS = VERDICTS["ZEROS"]
+    READ_FAILED = VERDICTS["READ_FAILED"]
 
     @property
     def sentence(self) -> str:
