@@ -18,6 +18,10 @@ from rmqcore.broker.state.groups import REVIVE_GROUP
 from rmqcore.client import MessageQueue
 from rmqcore.files import config_file
 from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
+from rmqcore.files.delay_offset_table import DelayOffsetTable
+from rmqcore.files.store_dir import StoreDir
+from rmqcore.files.timer_check import TimerCheck
+from rmqcore.ha.resync import Divergence, cut
 from rmqcore.remoting import PortTakenError, RequestCode, ResponseCode
 from rmqcore.scan.cluster import Access, Cluster, QueueRange
 from rmqcore.scan.cluster.pulls import RangePull
@@ -215,6 +219,39 @@ def test_an_offset_in_a_light_queue_ends_where_it_did_before_delayed_messages_ca
         assert [end_of(name, 0) for name in ("%LMQ%a", "%LMQ%b", "T")] == [0, 1, 1]
 
     lives(scene, enableLmq=True, enableMultiDispatch=True)
+
+
+def test_what_a_master_had_beyond_a_log_that_it_follows_now_counts_no_more(
+    with_broker, tmp_path, clock
+):
+    """Its new master may know nothing of it, and puts others there."""
+    ends = []
+
+    async def as_the_master(broker, peer):
+        await send_many(peer, 3, queues=1)
+        ends.append(broker.store.max_phy_offset)
+        await send_many(peer, 3, queues=1)
+        await commit(peer, 6)
+        for later in ({"DELAY": "1"}, {"TIMER_DELAY_MS": "1000"}):
+            await peer.send("Later", b"x", properties=later)
+            count = broker.store.max_queue_offset("Later", 0)
+            clock.go_on(2000, broker)
+            await until_async(
+                lambda count=count: broker.store.max_queue_offset("Later", 0) > count, "it comes"
+            )
+
+    async def as_a_slave(broker, _):
+        config = broker.managers.folder
+        assert broker.store.max_queue_offset("T", 0) == 3
+        kept = ConsumerOffsetTable(config, clock=wall_clock_ms)
+        assert kept.get("T", "CG", 0) == 3
+        assert DelayOffsetTable(config, clock=wall_clock_ms).get(1) == 0
+        told = TimerCheck(config).load()
+        assert (told.first_pending, told.read_offset) == (0, 0)
+
+    with_broker(as_the_master)
+    cut(StoreDir(tmp_path / "store"), Divergence(0, ends[0], 1 << 20, False))
+    with_broker(as_a_slave, on_corruption="truncate", **SLAVE)
 
 
 def test_a_slave_does_not_say_that_what_its_master_has_handed_out_is_done_with(lives, tmp_path):

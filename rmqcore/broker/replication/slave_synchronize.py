@@ -125,9 +125,6 @@ class SlaveSynchronize:
         )
         self._timer_check = TimerCheck(folder)
         self._first_pending: int | None = 0
-        with suppress(OSError):
-            if (known := self._timer_check.load()) is not None:
-                self._first_pending = known.first_pending
         self._agrees = agrees
         self._log_end = log_end
         self._queue_end = queue_end
@@ -140,6 +137,23 @@ class SlaveSynchronize:
         self._topics = topics
         self._wanted = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._set_back()
+
+    def _set_back(self) -> None:
+        """Let nothing count as delivered that this log has not got; before the master's comes."""
+        for level, offset in self._delays.levels().items():
+            self._delays.commit(
+                level, min(offset, self._queue_end(SCHEDULE_TOPIC, queue_id_of_level(level)))
+            )
+        try:
+            self._delays.persist()
+            if (known := self._timer_check.load()) is not None:
+                reached = known.up_to(self._queue_end(TIMER_TOPIC, 0))
+                self._first_pending = reached.first_pending
+                if reached != known:
+                    self._timer_check.store(reached)
+        except OSError:
+            logger.exception("how far deliveries are cannot be set back to the log's end")
 
     def arrived(self, queues: Sequence[tuple[str, int]]) -> None:
         """Look whether messages that have come are of topics that are known; any thread."""
