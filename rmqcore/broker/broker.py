@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,7 @@ from rmqcore.broker.replication.registration import Registration
 from rmqcore.broker.replication.replication import Replication
 from rmqcore.broker.send.reply import ReplyMessages
 from rmqcore.broker.send.send import SendMessages
+from rmqcore.broker.state.background import Work, restarted
 from rmqcore.broker.state.client_requests import ClientRequests
 from rmqcore.broker.state.clients import expired
 from rmqcore.broker.state.masters_only import refusals_of
@@ -70,12 +71,8 @@ logger = logging.getLogger(__name__)
 _CONFIG_FOLDER: Final = "config"
 #: RocketMQ serves on a second port, which lies this far below the first.
 _FAST_PORT_BELOW: Final = 2
-_PAUSE_S: Final = 1.0
 _OWN_PORT: Final = "the broker's own port (listenPort)"
 _HA_PORT: Final = "the port for slaves (haListenPort; without it the one behind listenPort)"
-
-#: A coroutine function that goes on in the background until it is cancelled.
-Work = Callable[[], Coroutine[None, None, None]]
 
 
 class Broker:
@@ -297,7 +294,7 @@ class Broker:
         store.consumer_offsets.begin()
         for table in (store.topics, store.consumer_offsets):
             await self._persist(partial(asyncio.to_thread, table.persist))
-        self._tasks = [loop.create_task(_restarted(work)) for work in self._work(parts)]
+        self._tasks = [loop.create_task(restarted(work)) for work in self._work(parts)]
         await self._take_appends(store, parts)
         await self._registration.start()
 
@@ -563,16 +560,6 @@ def _for_store(properties: Mapping[str, object]) -> dict[str, object]:
     """What of a ``broker.conf`` is the store's."""
     mine = ("store_host", "deliver_delayed", "retention", "profile")
     return {name: value for name, value in properties.items() if name not in mine}
-
-
-async def _restarted(work: Work) -> None:
-    """Begin what has no end again when something has ended it."""
-    while True:
-        try:
-            await work()
-        except Exception:
-            logger.exception("%s has ended, and begins again", work)
-            await asyncio.sleep(_PAUSE_S)
 
 
 def _close(store: DefaultMessageStore, parts: BrokerParts | None) -> None:

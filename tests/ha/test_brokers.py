@@ -20,11 +20,13 @@ from rmqcore.broker import Broker
 from rmqcore.broker.admin.metrics import Metrics
 from rmqcore.broker.replication import slave_synchronize
 from rmqcore.broker.replication.slave_synchronize import SlaveSynchronize
+from rmqcore.broker.state import background
 from rmqcore.cli.app import app
 from rmqcore.client import Consumer, Producer
 from rmqcore.errors import ConfigError
 from rmqcore.files.delay_offset_table import DelayOffsetTable
 from rmqcore.files.request_mode_table import POP, MessageRequestModeTable
+from rmqcore.ha import HAClient
 from rmqcore.namesrv import NameServer
 from rmqcore.remoting import (
     Account,
@@ -493,5 +495,33 @@ def test_a_slave_that_is_made_master_has_the_topics_that_came_with_the_log_alone
             assert broker.store.topics.get("Gone") is None
         finally:
             await broker.stop()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("what", ["the log", "the tables"])
+def test_a_slave_follows_on_whatever_has_ended_that_once(tmp_path, monkeypatch, what):
+    """Nobody starts it again for that."""
+    owner, name = {
+        "the log": (HAClient, "_where_to_begin"),
+        "the tables": (SlaveSynchronize, "synchronize"),
+    }[what]
+    really, failed = getattr(owner, name), []
+
+    async def fails_once(self):
+        if not failed:
+            failed.append(self)
+            raise RecursionError
+        return await really(self)
+
+    monkeypatch.setattr(owner, name, fails_once)
+    monkeypatch.setattr(background, "_PAUSE_S", 0)
+
+    async def scenario():
+        async with running(tmp_path) as pair, Producer(pair.namesrv) as producer:
+            await until_async(lambda: failed, "it has ended")
+            await producer.send("T", b"x")
+            await pair.in_step()
+            await until_async(lambda: pair.slave.store.topics.get("T"), "it has the topic")
 
     asyncio.run(scenario())

@@ -6,12 +6,12 @@ Source: RocketMQ broker/BrokerController.java.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 
 from rmqcore.broker.parts import BrokerParts
 from rmqcore.broker.replication.registration import Registration
 from rmqcore.broker.replication.slave_synchronize import SlaveSynchronize
+from rmqcore.broker.state.background import restarted
 from rmqcore.broker.state.bodies import java_body
 from rmqcore.files.consume_queue import UNIT
 from rmqcore.ha import HAClient, HAConfig, HAService
@@ -27,8 +27,6 @@ from rmqcore.remoting import (
     success,
 )
 from rmqcore.remoting.serves import serves
-
-logger = logging.getLogger(__name__)
 
 
 class Replication:
@@ -170,11 +168,9 @@ class Replication:
         if self.client is not None:
             loop = asyncio.get_running_loop()
             self._tasks = [
-                loop.create_task(self.client.run()),
-                loop.create_task(self._synchronize.run()),
+                loop.create_task(restarted(self.client.run)),
+                loop.create_task(restarted(self._synchronize.run)),
             ]
-            for task in self._tasks:
-                task.add_done_callback(_ended)
             self._stop_listening = self._store.on_arrival(self._synchronize.arrived)
 
     async def stop(self) -> None:
@@ -187,8 +183,3 @@ class Replication:
         if self._tasks:
             await asyncio.wait(self._tasks)
         self._tasks = []
-
-
-def _ended(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and task.exception() is not None:
-        logger.error("replication has ended; start the broker again", exc_info=task.exception())

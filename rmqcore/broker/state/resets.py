@@ -255,5 +255,5 @@ def _offsets_in(table: Any) -> dict[ReadQueue, int]:
             for group, queues in groups.items()
             for queue_id, offset in queues.items()
         }
-    except (AttributeError, TypeError) as error:
+    except (AttributeError, TypeError, OverflowError) as error:
         raise ValueError("it does not say who has read what is lost") from error
