@@ -93,7 +93,8 @@ class Step:
             lies elsewhere.
         what: what is wrong.
         saves, gives_up: what the step keeps, and what is lost by it, in words.
-        start, stop: physical offsets of the stretch of the log, -1 for none.
+        start, stop: physical offsets of the stretch of the log, -1 for none; of a file that gets
+            its size, where it begins and ends before.
         timestamp_ms: store time of the records that cover it.
     """
 
@@ -481,7 +482,16 @@ class Planner:
                 what = f"the file has {file.size} bytes, files here have {size}"
                 saves = "RocketMQ opens no store with such a file"
                 gives_up = f"{file.size - size} bytes behind its end" if file.size > size else ""
-                self._add(StepKind.RESIZE, file.path, what, saves, gives_up=gives_up)
+                end = file.start + file.size
+                self._add(
+                    StepKind.RESIZE,
+                    file.path,
+                    what,
+                    saves,
+                    gives_up=gives_up,
+                    start=file.start,
+                    stop=end,
+                )
 
     def _plan_end(self, surveys: list[FileSurvey], size: int) -> None:
         """The tail behind the last whole record, and files that hold none."""

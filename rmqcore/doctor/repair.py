@@ -13,7 +13,7 @@ from rmqcore.config import StoreConfig, load_config
 from rmqcore.doctor.covering_records import CoveringRecords
 from rmqcore.doctor.findings import Severity
 from rmqcore.doctor.journal import Journal, put_back_lock
-from rmqcore.doctor.kept_files import give_to
+from rmqcore.doctor.kept_files import copy_bytes, give_to
 from rmqcore.doctor.offset_tables import set_back
 from rmqcore.doctor.plan import (
     DoctorProgress,
@@ -27,7 +27,7 @@ from rmqcore.doctor.small_files import other_generation
 from rmqcore.doctor.verify import verify
 from rmqcore.errors import CorruptStoreError, StoreError
 from rmqcore.files.store_checkpoint import StoreCheckpoint
-from rmqcore.files.store_dir import StoreDir, make_directory
+from rmqcore.files.store_dir import StoreDir, make_directory, room_at
 from rmqcore.rebuild.consume_queues import derive_consume_queues
 from rmqcore.rebuild.index_files import derive_index, open_index
 from rmqcore.scan.plan import LogPlan
@@ -103,7 +103,8 @@ def repair(
     try:
         if lock_before is None:
             give_to(directory.path, directory.lock_file)
-        report = _repair(directory, loaded, plan, lock_before, jobs, progress)
+        with room_at(directory.path):
+            report = _repair(directory, loaded, plan, lock_before, jobs, progress)
     finally:
         directory.unlock()
         if Journal.latest(directory) is None:
@@ -215,8 +216,17 @@ class _Repair:
 
     def _resize(self, step: Step) -> None:
         path = self._path(step)
+        if step.stop - step.start > 2 * self._file_size:
+            # what lies behind its end is moved, not copied
+            self._journal.place(self._journal.prepare(partial(self._copy_front, path)), path)
+            return
         size = min(self._file_size, path.stat().st_size)
         self._journal.patch(path, size, self._file_size, self._file_size, ())
+
+    def _copy_front(self, path: Path, fresh: Path) -> None:
+        copy_bytes(path, 0, self._file_size, fresh)
+        time_ns = path.stat().st_mtime_ns
+        os.utime(fresh, ns=(time_ns, time_ns))
 
     def _cut_tail(self, step: Step) -> None:
         start = step.start - int(step.path.name)

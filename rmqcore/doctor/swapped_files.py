@@ -14,6 +14,7 @@ from rmqcore._codec import check_record, decode_record
 from rmqcore.errors import CorruptRecordError
 from rmqcore.files.mapped_file_queue import offset_to_file_name
 from rmqcore.native.format._next_record import RECORD_HEAD_SIZE, head_says
+from rmqcore.rebuild.digest import next_data
 
 #: The magic codes of records, and how many bytes of a record are in front of one.
 _MAGICS = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
@@ -78,8 +79,11 @@ def goes_on_behind(path: Path, name: int, size: int) -> bool:
 def _heads(stream: FileIO, first: int) -> Iterator[int]:
     """Positions where a record may begin: the first, then those of magic codes behind it."""
     yield first
-    at, tried = first + _BEFORE_MAGIC + 1, 0
-    while len(block := os.pread(stream.fileno(), _BLOCK, at)) >= _BEFORE_MAGIC:
+    at, tried, fd = first + _BEFORE_MAGIC + 1, 0, stream.fileno()
+    while tried < _TRIED_MAX and (at := next_data(fd, at)) >= 0:
+        block = os.pread(fd, _BLOCK, at)
+        if len(block) < _BEFORE_MAGIC:
+            return
         place = 0
         while tried < _TRIED_MAX:
             found = [one for magic in _MAGICS if (one := block.find(magic, place)) >= 0]

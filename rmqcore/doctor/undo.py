@@ -11,7 +11,7 @@ from typing import Any
 from rmqcore.config import StoreConfig, load_config
 from rmqcore.doctor.journal import Journal
 from rmqcore.doctor.plan import DoctorProgress
-from rmqcore.files.store_dir import StoreDir
+from rmqcore.files.store_dir import StoreDir, room_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,7 @@ def undo(
         StoreNotFoundError: neither a store nor a journal of a repair is there.
         StoreLockedError: the store is open for writing.
         StoreError: the store was written to since the repair, or since it was interrupted.
+        DiskFullError: no room. Run it again when there is.
     """
     loaded = load_config(config)
     directory = StoreDir(store_path, loaded.store_path_commit_log)
@@ -65,7 +66,8 @@ def undo(
         resumed = journal.undoing
         journal.refuse_changed()
         tell = None if progress is None else partial(progress, "undo")
-        changes = journal.undo(tell)
+        with room_at(directory.path):
+            changes = journal.undo(tell)
     finally:
         directory.unlock()
     return UndoReport(directory.path, changes, resumed)

@@ -25,6 +25,7 @@ from rmqcore.files.mapped_file_queue import numbered_files
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.native.format._numbers import SMALLEST_RECORD_SIZE
 from rmqcore.rebuild.cold_store import light_queues
+from rmqcore.rebuild.digest import next_data
 from rmqcore.recovery.geometry import fitted_config
 from rmqcore.scan.audit import AuditReport, audit
 from rmqcore.scan.plan import LogPlan
@@ -293,7 +294,8 @@ def _merge(into: AuditReport, part: AuditReport) -> None:
 def _first_used(path: Path, at: int) -> int:
     """Position of the first block from ``at`` on that is not all zeros, -1 for none."""
     with path.open("rb", buffering=0) as stream:
-        while block := os.pread(stream.fileno(), _BLOCK, at):
+        fd = stream.fileno()
+        while (at := next_data(fd, at)) >= 0 and (block := os.pread(fd, _BLOCK, at)):
             if block != _ZEROS[: len(block)]:
                 return at
             at += len(block)

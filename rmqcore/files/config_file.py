@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from rmqcore.errors import CorruptConfigFileError
-from rmqcore.files.store_dir import NOT_A_FILE
+from rmqcore.files.store_dir import NOT_A_FILE, room_at
 from rmqcore.world import sync_directory, sync_fd
 
 T = TypeVar("T")
@@ -110,7 +110,8 @@ class ConfigFile(Generic[T]):
         is not begun anew by its tables.
 
         Raises:
-            OSError: the content could not be written; the former one is still in place.
+            DiskFullError: no room for it; the former one is still in place.
+            OSError: the same, for any other reason.
 
         Durability: disk when it returns.
         """
@@ -120,7 +121,8 @@ class ConfigFile(Generic[T]):
             sync_directory(directory.parent)
         temporary, data = self._temporary_path, text.encode(errors="replace")
         try:
-            _write(temporary, data)
+            with room_at(temporary):
+                _write(temporary, data)
         except OSError:
             with contextlib.suppress(OSError):
                 temporary.unlink()

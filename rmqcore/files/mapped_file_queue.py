@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 #: the last offset there is, as every format keeps offsets in 8 bytes with a sign
 OFFSET_MAX = 2**63 - 1
+#: the last offset where a file may begin, of at most 2 GiB
+_START_MAX = OFFSET_MAX - 2**31
+_TOO_FAR = "no file begins so far behind: it is none of this store's; move it away"
 #: A directory that changes while it is listed is listed again; after this many times the last
 #: listing counts.
 _LISTINGS_MAX = 32
@@ -63,12 +66,18 @@ def _snapshot(directory: Path) -> list[tuple[int, str, int]]:
 
 
 def _listed(directory: Path) -> list[tuple[int, str, int]]:
-    """As `numbered_files`, with names; the size of what is no file is -1."""
+    """As `numbered_files`, with names; the size of what is no file is -1.
+
+    Raises:
+        CorruptStoreError: a file would end behind the last offset there is.
+    """
     found = []
     for entry in entries_of(directory):
         # retention may remove it just now
         with suppress(FileNotFoundError):
             if NUMBERED_FILE.fullmatch(entry.name):
+                if int(entry.name) > _START_MAX:
+                    raise CorruptStoreError(Path(entry.path), -1, _TOO_FAR)
                 size = entry.stat().st_size if leads_to(entry.is_file) else -1
                 found.append((int(entry.name), entry.name, size))
     return sorted(found)

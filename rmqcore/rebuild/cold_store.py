@@ -105,12 +105,20 @@ def light_queues(plan: LogPlan) -> bool:
     return any(topic.startswith(LIGHT_QUEUE_PREFIX) for topic in topics)
 
 
-def fresh_beside(path: Path) -> Path:
-    """An empty directory beside ``path``, where its successor is made."""
+@contextlib.contextmanager
+def fresh_beside(path: Path) -> Iterator[Path]:
+    """An empty directory beside ``path``, where its successor is made.
+
+    It goes when that ends in an error: a full disk gets its room back.
+    """
     fresh = path.with_name(path.name + _FRESH)
     shutil.rmtree(fresh, ignore_errors=True)
     make_directory(fresh)
-    return fresh
+    try:
+        yield fresh
+    except BaseException:
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise
 
 
 def sync_tree(root: Path) -> None:

@@ -144,10 +144,12 @@ def rebuild_consume_queues(
             from the one before to be true; nothing was changed.
         DiskFullError: no room; nothing was changed.
     """
-    with cold(store_path, config) as log:
+    with (
+        cold(store_path, config) as log,
+        fresh_beside(log.directory.consume_queue) as fresh,
+        fresh_beside(log.directory.batch_consume_queue) as fresh_batches,
+    ):
         directory = log.directory
-        fresh = fresh_beside(directory.consume_queue)
-        fresh_batches = fresh_beside(directory.batch_consume_queue)
         report = derive_consume_queues(
             log, fresh, fresh_batches, jobs, split_size, skip_damage, progress
         )

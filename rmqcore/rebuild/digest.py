@@ -44,7 +44,7 @@ def _used_blocks(path: Path) -> Iterator[tuple[int, bytes]]:
     with path.open("rb", buffering=0) as stream:
         fd, at = stream.fileno(), 0
         while True:
-            at = _next_data(fd, at)
+            at = next_data(fd, at)
             block = os.pread(fd, _BLOCK, at) if at >= 0 else b""
             if not block:
                 return
@@ -53,8 +53,13 @@ def _used_blocks(path: Path) -> Iterator[tuple[int, bytes]]:
             at += _BLOCK
 
 
-def _next_data(fd: int, at: int) -> int:
-    """The first block at or behind ``at`` that is no hole, -1 for none."""
+def next_data(fd: int, at: int) -> int:
+    """Where the first block at or behind a position lies that is no hole, -1 for none.
+
+    Args:
+        fd: of a file.
+        at: position in it.
+    """
     try:
         found = os.lseek(fd, at, os.SEEK_DATA)
     except OSError as error:

@@ -101,10 +101,10 @@ def rebuild_index(
     with cold(store_path, config) as log:
         directory = log.directory.index
         before = tree_digest(directory, names=False)
-        fresh = fresh_beside(directory)
-        report = derive_index(log, fresh, jobs, split_size, skip_damage, progress)
-        report.digest_before, report.digest_after = before, tree_digest(fresh, names=False)
-        swap_in(fresh, directory)
+        with fresh_beside(directory) as fresh:
+            report = derive_index(log, fresh, jobs, split_size, skip_damage, progress)
+            report.digest_before, report.digest_after = before, tree_digest(fresh, names=False)
+            swap_in(fresh, directory)
         return report
 
 

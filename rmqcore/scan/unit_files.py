@@ -160,12 +160,16 @@ class UnitFiles:
         return found
 
     def bounds(self, key: QueueKey) -> tuple[int, int]:
-        """(first, behind the last) unit number that the queue's files have room for."""
+        """(first, behind the last) unit number that the queue's files have room for.
+
+        Of a file that is longer than files are, what is too much counts for nothing.
+        """
         starts = self._starts(key)
         if not starts:
             return 0, 0
         last = max(starts)
-        return min(starts) // UNIT_SIZE, (last + max(starts[last], 0)) // UNIT_SIZE
+        size = min(max(starts[last], 0), self._file_size)
+        return min(starts) // UNIT_SIZE, (last + size) // UNIT_SIZE
 
     def end(self, key: QueueKey) -> int:
         """Number behind the last unit of a size."""

@@ -11,7 +11,10 @@ from children import run_child
 
 import rmqcore
 from crash.small_store import SETTINGS, Sizes, check_against_log, numbers_in, put
-from rmqcore import DiskFullError, PutMessageStatus, StoreNotWritableError
+from doctor.damage import assert_found, damage_all
+from golden.check import digest_tree
+from rmqcore import DiskFullError, PutMessageStatus, StoreNotWritableError, doctor
+from rmqcore.rebuild import rebuild_consume_queues, rebuild_index
 
 pytestmark = pytest.mark.process
 
@@ -314,3 +317,65 @@ def test_a_store_that_was_copied_sparse_meets_a_full_disk_in_order(small_disk, t
         bodies = [bytes(message.body) for message in store.messages("T", 0)]
         assert bodies[:100] == [b"x" * 100] * 100
         assert bodies[-1] == b"z"
+
+
+@ROOT_ONLY
+def test_a_repair_and_its_undo_that_find_no_room_go_on_when_there_is(small_disk):
+    disk = small_disk(1024)
+    store = disk / "store"
+    whole = damage_all(store)
+    before = digest_tree(store)
+    found_room = [False, False]
+    for leave in range(0, 40 * 4096, 4096):
+        ballast = fill(disk, leave)
+        for number, work in enumerate((doctor.repair, doctor.undo)):
+            try:
+                work(store)
+                found_room[number] = True
+            except DiskFullError:
+                assert leave < 39 * 4096
+                ballast.unlink()
+                work(store)
+                ballast = fill(disk, leave)
+            if work is doctor.repair:
+                assert doctor.verify(store).clean
+                assert_found(store, whole)
+        ballast.unlink()
+        assert digest_tree(store) == before
+    assert found_room == [True, True]
+
+
+@ROOT_ONLY
+@pytest.mark.parametrize("derive", [rebuild_consume_queues, rebuild_index])
+def test_what_was_derived_again_until_the_disk_was_full_takes_no_room(small_disk, derive):
+    disk = small_disk(1024)
+    with rmqcore.open_store(disk / "store", **SETTINGS) as store:
+        for number in range(60):
+            put(store, number)
+    for path in (disk / "store").glob("[ci][on][nd]*/**/*"):
+        if path.is_file():
+            path.write_bytes(bytes(path.stat().st_size))
+    before = digest_tree(disk / "store")
+    for leave in (0, 8192):
+        ballast = fill(disk, leave)
+        with pytest.raises(DiskFullError):
+            derive(disk / "store", config=SETTINGS)
+        ballast.unlink()
+        assert digest_tree(disk / "store") == before
+    derive(disk / "store", config=SETTINGS)
+
+
+@ROOT_ONLY
+def test_an_opening_that_finds_no_room_to_note_what_it_does_says_so(small_disk):
+    disk = small_disk(1024)
+    with rmqcore.open_store(disk / "store", **SETTINGS) as store:
+        for number in range(60):
+            put(store, number)
+    for path in (disk / "store" / "consumequeue").glob("*/*/*"):
+        path.unlink()
+    ballast = fill(disk, 0)
+    with pytest.raises(DiskFullError):
+        rmqcore.open_store(disk / "store", **SETTINGS)
+    ballast.unlink()
+    with rmqcore.open_store(disk / "store", **SETTINGS) as store:
+        assert numbers_in(store) == list(range(60))

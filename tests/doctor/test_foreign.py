@@ -1,5 +1,6 @@
 """A log file of another store, or with a strange name, costs no message of the store it lies in."""
 
+import os
 import shutil
 
 import pytest
@@ -157,3 +158,39 @@ def test_whole_records_behind_the_size_that_files_seem_to_have_are_not_cut_off(o
     assert "has whole records behind 8192 bytes" in plan.left[0]
     doctor.repair(path, config=given)
     assert digest_tree(path) == before
+
+
+@pytest.mark.parametrize("place", [0, -1])
+@pytest.mark.parametrize("kind", ["commitlog", "consumequeue"])
+def test_the_hole_of_a_file_that_was_made_far_too_long_is_not_read(ours, monkeypatch, kind, place):
+    path, known = ours
+    files = sorted(one for one in (path / kind).rglob("*") if one.is_file())
+    before = files[place].stat()
+    os.truncate(files[place], 1 << 40)
+    reads, pread = [], os.pread
+
+    def count(*arguments):
+        reads.append(arguments)
+        assert len(reads) < 10_000
+        return pread(*arguments)
+
+    monkeypatch.setattr(os, "pread", count)
+    assert not doctor.verify(path).clean
+    assert doctor.repair(path).clean
+    assert_found(path, known)
+    doctor.undo(path)
+    assert files[place].stat().st_size == 1 << 40
+    os.truncate(files[place], before.st_size)
+    assert doctor.repair(path).plan.steps == []
+
+
+@pytest.mark.parametrize("kind", ["commitlog", "consumequeue/T/0"])
+@pytest.mark.parametrize("start", [2**63 - FILE_SIZE, 10**20 - 1])
+def test_a_name_behind_all_offsets_is_named_by_all_and_nothing_is_changed(ours, kind, start):
+    path, _ = ours
+    (path / kind / str(start)).with_name(f"{start:020d}").write_bytes(bytes(320))
+    before = digest_tree(path)
+    for work in (doctor.verify, doctor.plan, doctor.repair, rmqcore.open_store):
+        with pytest.raises(CorruptStoreError, match=f"{start}: .*move it away"):
+            work(path)
+        assert digest_tree(path) == before
