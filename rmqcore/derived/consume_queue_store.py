@@ -15,6 +15,7 @@ from rmqcore.files.consume_queue_ext import ConsumeQueueExt
 from rmqcore.files.mapped_file_queue import numbered_files
 from rmqcore.files.store_dir import NOT_A_FILE, queue_id_of, subdirectories
 from rmqcore.files.unit_file import UNIT_HEAD
+from rmqcore.native.format._numbers import BATCH_UNIT_SIZE
 from rmqcore.world import sync_directory
 
 if TYPE_CHECKING:
@@ -102,8 +103,14 @@ class ConsumeQueueStore:
             for topic in subdirectories(root):
                 directory = root / topic
                 for name in subdirectories(directory):
-                    if (queue_id := queue_id_of(name)) is not None:
+                    queue_id = queue_id_of(name)
+                    if queue_id is not None and self._is_of_kind(topic, queue_id, kind):
                         yield topic, queue_id, directory / name, kind
+
+    def _is_of_kind(self, topic: str, queue_id: int, kind: type[StoredQueue]) -> bool:
+        """False of a queue that has units, for a directory of batches that has none."""
+        plain, batches = (root / topic / str(queue_id) for root, _ in self._roots())
+        return kind is ConsumeQueue or not plain.is_dir() or _holds_batches(batches)
 
     def _make(
         self,
@@ -163,7 +170,9 @@ class ConsumeQueueStore:
         queue = None
         for root, kind in self._roots():
             directory = root / topic / str(queue_id)
-            if "/" not in topic and directory.is_dir():
+            if "/" in topic or not directory.is_dir():
+                continue
+            if self._is_of_kind(topic, queue_id, kind):
                 queue = self._make(topic, queue_id, directory, kind)
                 queue.load()
         return queue
@@ -486,3 +495,13 @@ def _begins_again(stretch: QueueStretch, queue: StoredQueue) -> bool:
         return False
     (phy_offset, _) = UNIT_HEAD.unpack_from(stretch.units)
     return bool(phy_offset >= queue.end_phy_offset)
+
+
+def _holds_batches(directory: Path) -> bool:
+    """True when a file of a directory of stored batches begins with a unit."""
+    for _, path, _ in numbered_files(directory):
+        # whoever writes the queue may remove it just now
+        with suppress(FileNotFoundError), path.open("rb") as file:
+            if any(file.read(BATCH_UNIT_SIZE)):
+                return True
+    return False

@@ -8,10 +8,10 @@ import sys
 
 import pytest
 from children import run_child
+from doctor.damage import assert_found, damage_all
 
 import rmqcore
 from crash.small_store import SETTINGS, Sizes, check_against_log, numbers_in, put
-from doctor.damage import assert_found, damage_all
 from golden.check import digest_tree
 from rmqcore import DiskFullError, PutMessageStatus, StoreNotWritableError, doctor
 from rmqcore.rebuild import rebuild_consume_queues, rebuild_index

@@ -246,3 +246,18 @@ def test_verify_names_a_missing_file_of_a_batch_queue(path):
     (path / "batchconsumequeue" / "B" / "0" / f"{460:020d}").unlink()
     found = [finding.what for finding in verify(path).findings]
     assert f"a file is missing before {920:020d}" in found
+
+
+@pytest.mark.parametrize("mode", ["a", "r"])
+@pytest.mark.parametrize("zeros", [0, 460])
+def test_a_directory_of_batches_without_any_hides_no_queue(store_path, mode, zeros):
+    with open_store(store_path) as store:
+        store.put("T", b"x")
+    batches = store_path / "batchconsumequeue" / "T" / "0"
+    batches.mkdir(parents=True)
+    if zeros:
+        (batches / f"{0:020d}").write_bytes(bytes(zeros))
+    with open_store(store_path, mode=mode) as store:
+        for _ in range(2):
+            assert [one.body for one in store.get_message("T", 0, 0).messages] == [b"x"]
+        assert store.recovery_report.findings == [] if mode == "a" else True
