@@ -80,6 +80,8 @@ class FileSurvey:
         gaps: in front of whole records, in log order.
         end: physical offset behind the last whole record.
         ends_in_blank: an end-of-file record stands there.
+        behind_blank: physical offset of a whole record behind that, which may be left of a longer
+            log; -1 without any.
         used_behind: bytes behind ``end`` up to the last one that is not zero.
         reason: what lies at ``end``.
         runs: what the whole records say of their queues.
@@ -95,6 +97,7 @@ class FileSurvey:
     gaps: list[Gap] = field(default_factory=list)
     end: int = 0
     ends_in_blank: bool = False
+    behind_blank: int = -1
     used_behind: int = 0
     reason: str = ""
     runs: OffsetRanges = field(default_factory=dict)
@@ -154,6 +157,25 @@ def survey_file(
     return _FileWalk(split, gap_min, verify_crc_property, multi_dispatch).run()
 
 
+def survey_past_blank(
+    file: FileSurvey,
+    file_size: int,
+    *,
+    gap_min: int,
+    verify_crc_property: bool,
+    multi_dispatch: bool,
+) -> FileSurvey:
+    """Look at a log file again, taking an end-of-file record in front of whole ones for damage."""
+    walk = _FileWalk(_split_of(file, file_size), gap_min, verify_crc_property, multi_dispatch)
+    walk.past_blank = True
+    return walk.run()
+
+
+def _split_of(file: FileSurvey, file_size: int) -> Split:
+    log = str(file.path.parent)
+    return Split(log, log, file.start, file.start + file_size, file.start, file_size)
+
+
 def survey_until(
     file: FileSurvey,
     stop: int,
@@ -176,9 +198,7 @@ def survey_until(
     Raises:
         OSError: the file cannot be read.
     """
-    log = str(file.path.parent)
-    split = Split(log, log, file.start, file.start + file_size, file.start, file_size)
-    size = stop - file.start
+    split, size = _split_of(file, file_size), stop - file.start
     return _FileWalk(split, gap_min, verify_crc_property, multi_dispatch, size).run()
 
 
@@ -194,6 +214,8 @@ class _FileWalk:
         size: int | None = None,
     ) -> None:
         self._gap_min = gap_min
+        #: an end-of-file record in front of a whole record is damage
+        self.past_blank = False
         self._file_end = split.end
         path = split.path_at(split.start)
         self._found = FileSurvey(split.start, path, path.stat().st_size if path.is_file() else -1)
@@ -221,7 +243,14 @@ class _FileWalk:
             self._note_batch()
             found.end, found.reason = step.phy_offset, step.reason
             found.ends_in_blank = step.status is ScanStatus.BLANK
-            if not step.is_good:
+            if found.ends_in_blank:
+                following = self._following(found.end)
+                found.behind_blank = -1 if following is None else following.phy_offset
+                if following is not None and self.past_blank:
+                    found.reason = "an end-of-file record stands in front of whole records"
+                    found.ends_in_blank = False
+                    walk.go_on(self._note_gap(found.end, following))
+            elif not step.is_good:
                 following = self._following(found.end)
                 if following is None:
                     found.used_behind = used_bytes([file], found.end - found.start)

@@ -37,7 +37,7 @@ from rmqcore.doctor.lost_messages import LostMessage, lost_messages
 from rmqcore.doctor.offset_tables import offsets_ahead
 from rmqcore.doctor.sizes import lenient_config, refuse_cut_log
 from rmqcore.doctor.small_files import checkpoint_problem, is_readable_json, other_generation
-from rmqcore.doctor.stale_tail import drop_stale_tail
+from rmqcore.doctor.stale_tail import drop_stale_tail, look_behind_blanks
 from rmqcore.doctor.swapped_files import goes_on_behind, in_place, place_said_by, wrongly_named
 from rmqcore.doctor.verify import Verification
 from rmqcore.doctor.verify_files import leases_problem
@@ -371,6 +371,7 @@ class Planner:
         )
         if self._name_foreign(log, surveys):
             return False
+        look_behind_blanks(log, surveys)
         drop_stale_tail(log, surveys)
         self.runs = self._without_deleted(merged_runs(surveys))
         add_wrong_queue_records(log, surveys, self.runs)

@@ -1,4 +1,6 @@
-"""Whole records behind the end of a log: what was there before the log was once cut.
+"""Whole records behind the end of a log, or of one of its files, and what the queues say of them.
+
+Behind the end of the log lies what was there before it was once cut.
 
 When RocketMQ recovers from a crash it ends its log at the first place that is no record, and puts
 what comes next there. It leaves the bytes behind, so whole records of before may follow the last
@@ -9,6 +11,8 @@ again: the queue leads to another whole record, in front, which has the very pla
 behind names. The log had been cut in front of that one, so what follows it was cut off, too, unless
 a queue leads there.
 
+Behind an end-of-file record nothing counts, unless a queue leads there: then that is damage.
+
 Source: RocketMQ store/MappedFileQueue.java, truncateDirtyFiles.
 """
 
@@ -16,11 +20,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from rmqcore._codec import decode_record
 from rmqcore.doctor.foreign import is_led_to, records_of, was_given_again
 from rmqcore.doctor.log_survey import (
     FileSurvey,
     Gap,
     last_with_records,
+    survey_past_blank,
     survey_until,
 )
 from rmqcore.native.format._numbers import SMALLEST_RECORD_SIZE
@@ -80,3 +86,26 @@ def _stale_from(log: LogPlan, gap: Gap, last: FileSurvey) -> int | None:
     finally:
         files.close()
     return gap.start if end == gap.stop else end
+
+
+def look_behind_blanks(log: LogPlan, surveys: list[FileSurvey]) -> None:
+    """Take an end-of-file record for damage where a queue leads to a whole record behind it.
+
+    Args:
+        log: of the store.
+        surveys: of its files; those that are concerned are replaced.
+    """
+    files = UnitFiles(log.directory, log.config.mapped_file_size_consume_queue)
+    try:
+        for number, file in enumerate(surveys):
+            record = log.record_at(file.behind_blank) if file.behind_blank >= 0 else None
+            if record is not None and is_led_to(files, decode_record(record)):
+                surveys[number] = survey_past_blank(
+                    file,
+                    log.config.mapped_file_size_commit_log,
+                    gap_min=SMALLEST_RECORD_SIZE,
+                    verify_crc_property=log.config.force_verify_prop_crc,
+                    multi_dispatch=light_queues(log),
+                )
+    finally:
+        files.close()

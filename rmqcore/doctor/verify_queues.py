@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rmqcore._codec import decode_record
 from rmqcore.doctor.findings import VERIFY_AGAIN, Severity, VerifyReport
 from rmqcore.files.mapped_file_queue import numbered_files
 from rmqcore.native.format._numbers import FILLER_SIZE
@@ -16,6 +17,9 @@ from rmqcore.scan.unit_files import LOOK_UNITS, UNITS, QueueKey, UnitFiles, empt
 
 _REBUILD = "rebuild the consume queues: rmqcore rebuild cq STORE"
 _WHOSE = "rmqcore doctor plan STORE says whether the queues tell whose it is"
+#: So many units of a stretch that no record stands behind are followed into the log.
+_LOOKED_AT = 16
+_SAVED = "a whole record is there; rmqcore doctor plan STORE says what a repair saves"
 _WORDS = {
     "late": "{count} units from queue offset {first} on are not dispatched yet",
     "missing": "{count} units are missing from queue offset {first} on",
@@ -177,14 +181,26 @@ class _QueueCheck:
             what = f"no record stands behind {len(units)} units from queue offset {first} on"
         if offset >= self._log.end:
             what += "; they point behind the end of the log"
+        some = enumerate(units[:_LOOKED_AT], first)
+        saved = any(self._leads_to_owner(number, unit.item()) for number, unit in some)
+        how = _SAVED if saved else self._how
         self._report.add(
             Severity.ERROR,
             "consume queue",
             self._files.path(self._key),
             offset,
             what,
-            self._how,
+            how,
         )
+
+    def _leads_to_owner(self, number: int, unit: tuple[int, int, int]) -> bool:
+        """True when a whole record that the log does not come to has a unit's place."""
+        phy_offset, size, _ = unit
+        record = self._log.record_at(phy_offset) if phy_offset >= self._log.start else None
+        if record is None or len(record) != size:
+            return False
+        named = decode_record(record)
+        return (named.topic, named.queue_id, named.queue_offset) == (*self._key, number)
 
 
 def _check_batches(

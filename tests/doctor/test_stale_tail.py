@@ -9,6 +9,7 @@ import pytest
 from doctor.damage import Known, assert_found, known_messages, log_files, overwrite
 
 import rmqcore
+from golden.check import digest_tree
 from rmqcore import doctor
 from rmqcore.world import wall_clock_ms
 
@@ -131,3 +132,29 @@ def test_a_log_that_a_queue_leads_into_behind_another_gap_was_not_cut(store_path
     assert "cut-tail" not in {step.kind.value for step in doctor.plan(path).steps}
     doctor.repair(path)
     assert_found(path, [*known, one])
+
+
+@pytest.mark.parametrize("number", [0, -1])
+def test_an_end_of_file_record_in_front_of_what_queues_lead_to_is_damage(store_path, number):
+    with rmqcore.open_store(store_path, config=SIZES) as store:
+        for count in range(3 * CUT):
+            store.put("T", b"%d" % count * 300, queue_id=count % 2)
+    known = known_messages(store_path)
+    file = [one for one in log_files(store_path) if one.read_bytes().strip(b"\0")][number]
+    inside = [one for one in known if int(file.name) <= one.phy_offset < int(file.name) + FILE_SIZE]
+    lost = sorted(inside, key=lambda one: one.phy_offset)[3]
+    at = lost.phy_offset - int(file.name)
+    overwrite(file, at, (FILE_SIZE - at).to_bytes(4, "big") + b"\xcb\xd4\x31\x94")
+    before = digest_tree(store_path)
+    found = [one for one in doctor.verify(store_path).findings if one.part == "consume queue"]
+    assert found
+    assert not any("rebuild" in one.how for one in found)
+    plan = doctor.plan(store_path)
+    assert [step.kind.value for step in plan.steps][0] == "cover"
+    assert [(one.queue_id, one.queue_offset) for one in plan.lost] == [
+        (lost.queue_id, lost.queue_offset)
+    ]
+    assert doctor.repair(store_path, plan=plan).clean
+    assert_found(store_path, [one for one in known if one != lost])
+    doctor.undo(store_path)
+    assert digest_tree(store_path) == before
