@@ -150,7 +150,7 @@ def test_an_end_of_file_record_in_front_of_what_queues_lead_to_is_damage(store_p
     assert found
     assert not any("rebuild" in one.how for one in found)
     plan = doctor.plan(store_path)
-    assert [step.kind.value for step in plan.steps][0] == "cover"
+    assert plan.steps[0].kind is doctor.StepKind.COVER
     assert [(one.queue_id, one.queue_offset) for one in plan.lost] == [
         (lost.queue_id, lost.queue_offset)
     ]
