@@ -68,6 +68,15 @@ def test_what_is_undecided_is_what_both_queues_tell_over_rounds_and_restarts(rng
                     assert (half in each) == (not noted and half < each.half_offset)
 
 
+def test_a_half_message_that_is_read_twice_is_taken_in_once():
+    undecided = Undecided(0, 0)
+    undecided.take_note([0], given_up=False)
+    for _ in range(2):
+        undecided.take_half(0)
+    assert undecided.offsets() == []
+    assert undecided.is_ended(0)
+
+
 def test_little_is_kept_however_many_are_decided_behind_one_that_is_not():
     undecided = Undecided(0, 0)
     undecided.take_half(0)

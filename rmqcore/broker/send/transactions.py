@@ -242,7 +242,7 @@ class Transactions:
                 undecided.take_half(half.queue_offset)
             if following <= undecided.half_offset and not halves:
                 break
-            undecided.half_offset = following
+            undecided.half_offset = max(undecided.half_offset, following)
 
     def _take_notes(self, read: tuple[list[MessageExt], int]) -> bool:
         """Take in some notes, and where they go on; whether there may be more."""
@@ -253,7 +253,7 @@ class Transactions:
             if not given_up:
                 self._ended.difference_update(named)
         more = following > self._undecided.note_offset
-        self._undecided.note_offset = following
+        self._undecided.note_offset = max(self._undecided.note_offset, following)
         return more
 
     def _undecided_half(self, offset: int) -> MessageExt | None:

@@ -58,7 +58,9 @@ class Undecided:
                 self._early.add(offset)
 
     def take_half(self, offset: int) -> None:
-        """Take in that there is a half message; the next one is behind it."""
+        """Take in that there is a half message, once; the next one is behind it."""
+        if not self._is_later(offset):
+            return
         if offset in self._early:
             self._early.discard(offset)
         else:
