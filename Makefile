@@ -15,7 +15,7 @@ HERE   := $(CURDIR)
 # without bytecode each of the gate's thousand processes would compile all that it imports
 export PYTHONDONTWRITEBYTECODE :=
 # tests wait for the disk and for other processes half of their time
-SIDE_BY_SIDE := -n 3 --dist loadgroup
+SIDE_BY_SIDE := -n 3
 
 .PHONY: help setup build run test lint types stubs tests installed storm peers measure mutants everything steady repeat \
 	near owed \

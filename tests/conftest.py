@@ -172,8 +172,13 @@ def golden_store(tmp_path):
 
 
 def pytest_collection_modifyitems(items):
+    """Begin with Spark: nothing else that one process has to run takes so long."""
+    items.sort(key=lambda item: item.path.parent.name != "spark")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
     """Keep a file in one process of pytest-xdist, and the tests of Spark in one session."""
-    for item in items:
-        folder = item.path.parent
-        together = folder if folder.name == "spark" else item.path
-        item.add_marker(pytest.mark.xdist_group(str(together)))
+    scheduling = importlib.import_module("scheduling")
+    config.option.loadscopereorder = False
+    return scheduling.Scheduling(config, log)

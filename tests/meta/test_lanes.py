@@ -73,6 +73,16 @@ def run_small(folder, text, *options, seeds=""):
     return {name: rest for name, *rest in lines}, done.stdout
 
 
+def test_the_tests_of_a_file_share_a_process_and_what_it_made(tmp_path):
+    text = (
+        "import os, pytest\npytestmark = pytest.mark.logic\n"
+        "@pytest.mark.parametrize('number', range(9))\ndef test_it(number): print(os.getpid())\n"
+    )
+    results = run_small(tmp_path, text, "-n", "2")[0]
+    assert len(results) == 9
+    assert len({printed for _, _, printed in results.values()}) == 1
+
+
 # ---- lanes
 
 BEGIN = """
