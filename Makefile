@@ -50,8 +50,8 @@ run: build $(VENV)/spark ## rmqcore demo: append a text corpus, read it back, ve
 # ---- the gate: red means a defect, whatever else the machine does ---------------------------------
 
 test: ## the gate: lint, types, stubs, the lanes logic, engine and process, an installed wheel
-	@scripts/steps "build=$(MAKE) -s build $(VENV)/spark" "lint=$(MAKE) -s lint" "types=$(MAKE) -s types" \
-		"stubs=$(MAKE) -s stubs" "tests=$(MAKE) -s tests" "benchmarks=$(MAKE) -s bench-smoke" \
+	@scripts/steps "build=$(MAKE) -s build $(VENV)/spark" "lint=$(MAKE) -s lint" "+types=$(MAKE) -s types" \
+		"+stubs=$(MAKE) -s stubs" "+benchmarks=$(MAKE) -s bench-smoke" "tests=$(MAKE) -s tests" \
 		"installed=$(MAKE) -s installed"
 
 tests: build $(VENV)/spark ## of the gate, the tests alone; one: .venv/bin/pytest PATH::NAME
