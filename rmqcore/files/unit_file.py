@@ -337,15 +337,15 @@ class UnitFile(UnitQueue):
     def first_at_or_above(self, phy_offset: int) -> int:
         """Number of the first unit whose message lies at or behind ``phy_offset``."""
         low, high = self.first_unit, self.unit_end
-        middle = low
+        middle, first = low, -1
         while low < high:
             found, at = self._next_message(middle, high)
             if 0 <= at < phy_offset:
-                low = found + 1
+                low, first = found + 1, -1
             else:
-                high = middle
+                high, first = middle, found if at >= 0 else -1
             middle = (low + high) // 2
-        return self._next_message(low, self.unit_end)[0]
+        return first if first >= 0 else self._next_message(low, self.unit_end)[0]
 
     def correct_min_offset(self, min_phy_offset: int) -> None:
         """Hide the units whose messages the log no longer has.
