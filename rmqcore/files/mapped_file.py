@@ -31,6 +31,8 @@ _FOLIO_MAX = 2 << 20
 _DESCRIPTORS_MAX = 4096
 _MAPPINGS_MAX = 4096
 _MAP_COUNT = Path("/proc/sys/vm/max_map_count")
+#: The process's open files, by which a file without a name gets one; not there in some chroots.
+_DESCRIPTORS = "/proc/self/fd"
 
 
 def _descriptors_allowed() -> int:
@@ -288,7 +290,7 @@ class MappedFile:
         """Give the file its name when it has its length, so that a kill leaves no shorter one.
 
         Returns:
-            None where the file system knows no files without a name.
+            None where the file system knows no files without a name, or nothing is at /proc.
         """
         try:
             handle = self._open(self.path.parent, os.O_RDWR | os.O_TMPFILE)
@@ -296,9 +298,12 @@ class MappedFile:
             if error.errno in (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT):
                 return None
             raise
-        self._set_length(handle.fd, whole=whole)
-        descriptors = os.open("/proc/self/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
+            descriptors = os.open(_DESCRIPTORS, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            self._set_length(handle.fd, whole=whole)
             os.link(str(handle.fd), self.path, src_dir_fd=descriptors, follow_symlinks=True)
         except FileExistsError as error:
             raise FileExistsError(error.errno, error.strerror, str(self.path)) from None

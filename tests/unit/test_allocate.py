@@ -240,3 +240,12 @@ def test_full_files_are_let_go_out_of_memory_again(tmp_path):
         until(lambda at=offset: min(starts(service._locked)) >= at, "full files are let go")
     runner.stop(service)
     assert not unlocked
+
+
+def test_a_file_is_made_where_nothing_is_mounted_at_proc(tmp_path, monkeypatch):
+    monkeypatch.setattr("rmqcore.files.mapped_file._DESCRIPTORS", str(tmp_path / "proc/self/fd"))
+    file = MappedFile(tmp_path / "0", SIZE, 0, OpenFiles())
+    file.create(whole=True)
+    assert file.path.stat().st_size == SIZE
+    assert [path.name for path in tmp_path.iterdir()] == ["0"]
+    file.close()
