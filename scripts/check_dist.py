@@ -18,6 +18,17 @@ LIBRARIES = {
     "ld-linux-aarch64.so.1",
     "libc.musl-x86_64.so.1",
     "libc.musl-aarch64.so.1",
+    "libc.so",  # musl's, as zig writes it: the loader takes it for itself
+}
+#: What musl has got since 1.2.0, which a tag musllinux_1_2 promises to do with; it has no versions.
+NEW_IN_MUSL = {
+    "_Fork",
+    "gettid",
+    "preadv2",
+    "pwritev2",
+    "qsort_r",
+    "reallocarray",
+    "statx",
 }
 #: What other programs import by itself, beside the package.
 MODULES = ("kombu_rmqcore.py", "pyspark_rmq.py", "pytest_rmqcore.py")
@@ -55,16 +66,18 @@ def complaints_about_libraries(wheel: Path, release: bool = False) -> list[str]:
     if tag is None and (release or not re.search(r"-linux_\w+\.whl$", wheel.name)):
         return [f"{wheel.name}: its tag names no manylinux or musllinux platform"]
     promised = (int(tag[2]), int(tag[3])) if tag and not tag[1] else None
+    musl = tag is not None and tag[1] is not None
     found = []
     with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(wheel) as archive:
         for name in [name for name in archive.namelist() if name.endswith(".so")]:
             found += [
-                f"{name} {what}" for what in _of_library(archive.extract(name, folder), promised)
+                f"{name} {what}"
+                for what in _of_library(archive.extract(name, folder), promised, musl=musl)
             ]
     return found
 
 
-def _of_library(path: str, promised: tuple[int, int] | None) -> list[str]:
+def _of_library(path: str, promised: tuple[int, int] | None, *, musl: bool) -> list[str]:
     def readelf(what: str) -> str:
         command = ["readelf", "--wide", what, path]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -75,6 +88,9 @@ def _of_library(path: str, promised: tuple[int, int] | None) -> list[str]:
     ]
     needed = set(re.findall(r"Shared library: \[(.*?)\]", readelf("--dynamic")))
     found += [f"needs {library}" for library in sorted(needed - LIBRARIES)]
+    if musl:
+        symbols = re.findall(r" UND (\w+)", readelf("--dyn-syms"), re.MULTILINE)
+        found += [f"needs a later musl for {name}" for name in sorted(NEW_IN_MUSL & {*symbols})]
     versions = re.findall(r"Name: GLIBC_(\d+)\.(\d+)", readelf("--version-info"))
     newest = max(((int(major), int(minor)) for major, minor in versions), default=(0, 0))
     if promised and newest > promised:

@@ -34,12 +34,15 @@ cdef extern from *:
     #include <errno.h>
     #include <stdint.h>
     #include <sys/mman.h>
+    #include <sys/syscall.h>
     #include <sys/uio.h>
-    /* As pread of what is in memory: fewer bytes than that, or -1; -2 where that is not told. */
+    #include <unistd.h>
+    /* As pread of what is in memory: fewer bytes than that, or -1; -2 where that is not told. By the
+     * system call's number: musl has no preadv2 before 1.2.5, and wheels are for 1.2.0 and later. */
     static ssize_t rmq_read_cached(int fd, void* into, size_t size, int64_t at) {
-    #ifdef RWF_NOWAIT
+    #if defined(RWF_NOWAIT) && defined(SYS_preadv2) && __SIZEOF_LONG__ == 8
         struct iovec there = {into, size};
-        ssize_t done = preadv2(fd, &there, 1, at, RWF_NOWAIT);
+        ssize_t done = syscall(SYS_preadv2, fd, &there, 1, at, 0L, RWF_NOWAIT);
         if (done >= 0 || errno == EAGAIN)
             return done;
     #endif
