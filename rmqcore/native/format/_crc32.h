@@ -35,7 +35,14 @@ static uint32_t rmq_crc32_by_table(uint32_t crc, const uint8_t *p, size_t size) 
 }
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
+
+/* Asked of the processor: __builtin_cpu_supports needs a library that not every compiler has. */
+static int rmq_crc32_can_fold(void) {
+    unsigned eax, ebx, ecx, edx;
+    return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_PCLMUL) && (ecx & bit_SSE4_1);
+}
 
 #define RMQ_FOLD(lane, keys)                                                  \
     _mm_xor_si128(_mm_clmulepi64_si128((lane), (keys), 0x00),                 \
@@ -111,7 +118,7 @@ static void rmq_crc32_init(void) {
             rmq_crc32_tables[table][byte] = (crc >> 8) ^ rmq_crc32_tables[0][crc & 0xff];
         }
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1")) {
+    if (rmq_crc32_can_fold()) {
         rmq_crc32_chosen = rmq_crc32_by_folding;
         rmq_crc32_name = "carry-less multiply";
     }
