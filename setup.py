@@ -69,8 +69,9 @@ class Build(build):
     def run(self) -> None:
         """Build."""
         super().run()
-        # a sanitizer's modules are loaded only by an interpreter with its library
-        if not os.environ.get("RMQCORE_SANITIZE"):
+        # a sanitizer's modules are loaded only by an interpreter with its library, another
+        # system's by none here: scripts/zig_wheels writes the stubs then
+        if not os.environ.keys() & {"RMQCORE_SANITIZE", "RMQCORE_FOREIGN"}:
             write_docs = [sys.executable, "scripts/stub_docs.py", self.build_lib]
             subprocess.run(write_docs, check=True)  # noqa: S603 - a script of ours
 
@@ -85,7 +86,8 @@ class Wheel(bdist_wheel):
         """Make the wheel."""
         super().run()
         built = Path(self.get_finalized_command("build").build_lib)
-        if Path(".git").exists() and not os.environ.keys() & {"RMQCORE_DEBUG", "RMQCORE_SANITIZE"}:
+        others = {"RMQCORE_DEBUG", "RMQCORE_SANITIZE", "RMQCORE_FOREIGN"}
+        if Path(".git").exists() and not os.environ.keys() & others:
             for extension in built.rglob("*.so"):
                 here = extension.relative_to(built)
                 if not here.exists() or here.read_bytes() != extension.read_bytes():

@@ -2,7 +2,8 @@
 
 The stubs of the sources have none, so that no docstring stands twice.
 
-Usage: python scripts/stub_docs.py build/lib, which has the compiled modules and their stubs
+Usage: python scripts/stub_docs.py build/lib [FROM]: build/lib has the stubs and the compiled modules,
+or FROM has the modules, where this Python cannot load those of build/lib
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def _write(lines: list[str], node: ast.ClassDef | ast.FunctionDef, text: str) ->
 def main() -> None:
     """Write the stubs below a directory."""
     root = Path(sys.argv[1]).resolve()
-    sys.path.insert(0, str(root))
+    sys.path.insert(0, str(Path(sys.argv[-1]).resolve()))
     for module in MODULES:
         stub = root / (module.replace(".", "/") + ".pyi")
         stub.write_text(with_docstrings(module, stub), "utf-8")
