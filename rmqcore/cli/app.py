@@ -91,7 +91,7 @@ def _load(name: str, place: str) -> Any:
         # no help has markup, and an extra's name is printed in its brackets
         for told in (each, *each.params):
             if getattr(told, "help", None):
-                told.help = _unmarked(told.help)
+                told.help = _unmarked(_unbroken(told.help))
     return command
 
 
@@ -116,6 +116,11 @@ def _epilog(words: str, command: Any) -> str:
 def _unmarked(text: str) -> str:
     """A text that the help prints as it is."""
     return text.replace("[", r"\[")
+
+
+def _unbroken(text: str) -> str:
+    """Paragraphs without the line breaks of the source, for a terminal of any width."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
 
 
 class _Rmqcore(Application):

@@ -75,6 +75,14 @@ def test_the_help_has_panels_examples_and_times(rmqcore, monkeypatch):
     assert "usage: rmqcore" in " ".join(rmqcore("stat", "--help").stdout.lower().split())
 
 
+def test_the_help_breaks_lines_where_the_terminal_ends(rmqcore, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    text = rmqcore("doctor", "repair", "--help").stdout.partition("Goes on where")[2]
+    paragraph = text.partition("\n \n")[0].partition("╭")[0].rstrip().splitlines()
+    assert len(paragraph) > 1
+    assert all(len(line.rstrip()) > 60 for line in paragraph[:-1]), paragraph
+
+
 @pytest.mark.process
 def test_the_list_of_commands_imports_none():
     program = "import sys; sys.argv[1:] = ['--help']; from rmqcore.cli.main import run; run()"
