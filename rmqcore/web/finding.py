@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -111,7 +112,7 @@ def _by_time(source: Source, wanted: Wanted, found: Found) -> None:
     if page.messages:
         return
     if not queues:
-        found.why.append(f"The store has no queue of a topic {wanted.topic!r}.")
+        found.why.append(_unknown(wanted.topic, source))
     elif queue is not None and queue not in queues:
         found.why.append(f"{wanted.topic} has no queue {queue}; its queues are {_some(queues)}.")
     else:
@@ -119,6 +120,13 @@ def _by_time(source: Source, wanted: Wanted, found: Found) -> None:
         if begin_ms or end_ms is not None:
             until = "now" if end_ms is None else time_text(end_ms)
             found.why.append(f"Asked for were {time_text(begin_ms)} to {until}, in local time.")
+
+
+def _unknown(topic: str, source: Source) -> str:
+    """That a topic is not there, and which may have been meant."""
+    near = difflib.get_close_matches(topic, source.queues(), n=1)
+    meant = f"; was {near[0]!r} meant?" if near else "."
+    return f"The store has no queue of a topic {topic!r}{meant}"
 
 
 def _span_of(source: Source, topic: str, queues: list[int]) -> list[str]:
@@ -167,6 +175,8 @@ def _by_key(source: Source, wanted: Wanted, found: Found) -> None:
     if not found.messages and not wanted.topic:
         asked = f"the first {len(topics)} topics" if len(topics) == _TOPICS_ASKED else "all topics"
         found.why.append(f"No message of {asked} has it; name the topic, and see what was probed.")
+    elif not found.messages and wanted.topic not in source.queues():
+        found.why.append(_unknown(wanted.topic, source))
     elif not found.messages:
         found.why += [*_explained(source, topic=wanted.topic, key=key), *explanations]
 

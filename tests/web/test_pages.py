@@ -99,6 +99,7 @@ def test_a_message_is_found_by_its_id_and_shown_whole(read):
     ("asked", "why"),
     [
         ({"by": "key", "topic": TOPIC, "key": "none"}, "no entry of the slot"),
+        ({"by": "key", "topic": TOPIC[:-1], "key": "key-7"}, f"was &#39;{TOPIC}&#39; meant?"),
         ({"by": "key", "key": "none"}, "No message of all topics has it"),
         ({"by": "queue", "topic": TOPIC, "offset": "99"}, "the queue has offsets 0 to 19"),
         ({"by": "offset", "offset": "1"}, "no record begins"),
