@@ -41,6 +41,8 @@ _CLICK_ERROR: Any = next(
 )
 
 
+#: The advice behind every error of an address where nobody listens.
+_NOBODY_THERE = "does a server run there? -n or NAMESRV_ADDR names another; rmqcore serve runs one"
 #: The advice behind every error about damage.
 HELP = "rmqcore doctor plan STORE says what is wrong, and what a repair saves"
 _STORE = re.compile(r"\bSTORE\b")
@@ -124,6 +126,9 @@ def report(
     said = describe(error)
     if isinstance(error, CorruptStoreError) and "rmqcore " not in said:
         said += f"; {HELP}"
+    remoting = sys.modules.get("rmqcore.remoting.errors")
+    if remoting is not None and isinstance(error, remoting.RemotingConnectError):
+        said += f"; {_NOBODY_THERE}"
     said = as_followed(said, store)
     if not as_json:
         note(f"rmqcore: error: {said}")

@@ -9,6 +9,7 @@ import typer
 from rmqcore import ReadOnlyMessageStore
 from rmqcore.cli import complete
 from rmqcore.cli.exit_codes import ExitCode
+from rmqcore.cli.near import near
 from rmqcore.cli.options import AsJson, ConfigFile, Settings, StorePath, open_for_reading
 from rmqcore.cli.output import print_json, print_table, show
 from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
@@ -40,21 +41,22 @@ def offsets(
     Exit code 1 when there are none.
     """
     with open_for_reading(store, config, settings) as opened:
-        rows = _rows(opened, group, topic)
+        table = ConsumerOffsetTable(StoreDir(opened.path).config, clock=wall_clock_ms)
+        known = table.pairs()
+        rows = _rows(opened, table, group, topic)
     if as_json:
         print_json(rows)
     elif rows:
         columns = [name.replace("_", " ") for name in rows[0]]
         print_table(columns, [row.values() for row in rows], right=_NUMBERS)
     else:
-        show("no consumer offsets")
+        show(f"no consumer offsets{_asked_for(known, group, topic)}")
     raise typer.Exit(ExitCode.DONE if rows else ExitCode.FINDINGS)
 
 
 def _rows(
-    store: ReadOnlyMessageStore, group: str | None, topic: str | None
+    store: ReadOnlyMessageStore, table: ConsumerOffsetTable, group: str | None, topic: str | None
 ) -> list[dict[str, Any]]:
-    table = ConsumerOffsetTable(StoreDir(store.path).config, clock=wall_clock_ms)
     return [
         _row(store, name, of, queue_id, offset)
         for of, name in sorted(table.pairs(), key=lambda pair: (pair[1], pair[0]))
@@ -76,3 +78,12 @@ def _row(
         "max_queue_offset": high,
         "lag": max(0, high - max(offset, low)),
     }
+
+
+def _asked_for(known: list[tuple[str, str]], group: str | None, topic: str | None) -> str:
+    """Of which group and topic there are none, and the name that may have been meant."""
+    topics, groups = zip(*known, strict=True) if known else ((), ())
+    asked = [(group, groups), (topic, topics)]
+    said = " and ".join(name for name, _ in asked if name)
+    unknown = [near(name, names) for name, names in asked if name and name not in names]
+    return (f" of {said}" if said else "") + next(filter(None, unknown), "")

@@ -174,7 +174,8 @@ def consume(
             consumer.ack(message)
             taken += 1
     if not taken:
-        note(f"no message of {topic} came")
+        other = f"; {group} goes on where it was, another group (-g) begins at --start"
+        note(f"no message of {topic} came{other if mode == 'clustering' else ''}")
         raise typer.Exit(ExitCode.FINDINGS)
 
 

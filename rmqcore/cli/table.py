@@ -113,7 +113,7 @@ def table(
     if once:
         while (done := follower.run_once()).behind:
             show(done)
-        show(done)
+        show(done, even_none=True)
         return
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -127,10 +127,10 @@ def _catalog(name: str | None, properties: list[str] | None) -> dict[str, str] |
     return ({} if name is None else {"name": name}) | storage_options(properties)
 
 
-def _show(done: Round, *, as_json: bool) -> None:
+def _show(done: Round, *, as_json: bool, even_none: bool = False) -> None:
     if as_json:
         print_json(asdict(done))
-    elif done.rows or done.refused or done.compacted:
+    elif done.rows or done.refused or done.compacted or even_none:
         others = f", {done.refused:,} that do not fit" if done.refused else ""
         merged = f"; {done.compacted} small files made one" if done.compacted else ""
         typer.echo(f"{done.rows:,} rows{others}, {done.behind:,} behind{merged}")

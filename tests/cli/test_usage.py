@@ -160,7 +160,9 @@ def test_offsets_and_lag_of_groups(rmqcore, store):
     }
     assert len(rmqcore("offsets", store, "billing", "--topic", "Letters", "--json").json) == 2
     assert "billing" in rmqcore("offsets", store).stdout
-    assert rmqcore("offsets", store, "none").exit_code == ExitCode.FINDINGS
+    none = rmqcore("offsets", store, "biling")
+    assert none.exit_code == ExitCode.FINDINGS
+    assert none.stdout == "no consumer offsets of biling; did you mean billing?\n"
 
 
 def test_the_same_export_is_not_imported_twice(rmqcore, store, tmp_path):
