@@ -117,7 +117,7 @@ class Channel(SharedExchanges):
         """Consume from a queue.
 
         Args:
-            queue: its name.
+            queue: its name; one that was not declared has no messages.
             no_ack: what is delivered counts as acknowledged.
             callback: called with each `kombu` message.
             consumer_tag: by which the consumer is ended again.
@@ -130,7 +130,7 @@ class Channel(SharedExchanges):
         """One message of a queue; None when there is none.
 
         Args:
-            queue: its name.
+            queue: its name; one that was not declared has no messages.
             no_ack: what is returned counts as acknowledged.
 
         Returns:

@@ -95,7 +95,7 @@ class SharedExchanges(virtual.Channel):  # type: ignore[misc]
         """The exchange type instance of an exchange.
 
         Args:
-            exchange: its name.
+            exchange: its name; one that nobody has declared has the default type.
             default: type of one that was not declared.
         """
         self._learn(exchange)

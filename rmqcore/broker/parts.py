@@ -150,7 +150,7 @@ class BrokerParts(BrokerState):
         """Delete on a slave what its master has deleted of a topic, and forget what is known of it.
 
         Args:
-            topic: by name.
+            topic: by name; one that is not here is nothing to do.
             phy_offset: below which the master has deleted its records.
 
         Returns:

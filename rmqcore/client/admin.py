@@ -230,7 +230,7 @@ class Admin:
         """Create a topic, or change it (17).
 
         Args:
-            topic: its name.
+            topic: 1 to 127 letters, digits, %, |, _ and -.
             queues: how many queues each broker has of it.
             perm: 4 to read, 2 to write, added up.
             order: whether it is an order topic.
@@ -299,7 +299,7 @@ class Admin:
         """Create a group, or change it (200).
 
         Args:
-            group: its name.
+            group: 1 to 120 letters, digits, %, |, _ and -.
             retry_max_times: how often a message comes again.
             retry_queues: queues of its retry topic.
             broadcast: whether its consumers may be broadcast to.
@@ -327,7 +327,7 @@ class Admin:
         """Delete a group at every master (207).
 
         Args:
-            group: its name.
+            group: its name; one that is not there is nothing to do.
             offsets: also forget what it has consumed.
         """
         clean = "true" if offsets else "false"
@@ -341,7 +341,7 @@ class Admin:
         """Let a group read a topic, or forbid it (353); brokers of 4.x cannot.
 
         Args:
-            group: its name.
+            group: its name; it need not exist.
             topic: likewise.
             allowed: whether it may.
             brokers: addresses; None for all masters.

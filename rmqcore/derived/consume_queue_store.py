@@ -158,7 +158,7 @@ class ConsumeQueueStore:
         """As `followed`, of one queue; None when there is no such.
 
         Args:
-            topic: of the queue.
+            topic: of the queue; no path, so one with a slash has none.
             queue_id: of the queue.
 
         Raises:
@@ -258,7 +258,7 @@ class ConsumeQueueStore:
         RocketMQ stores the numbers that come with a batch. Each message is in its own queue, too.
 
         Args:
-            topic: of the queue.
+            topic: of the queue; only those of light queues, ``%LMQ%...``, jump.
             queue_id: of the queue.
             number: queue offset that a record gives itself.
         """

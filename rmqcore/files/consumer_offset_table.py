@@ -86,9 +86,9 @@ class ConsumerOffsetTable(ConfigTable):
         """The next queue offset that the group wants; None when it has committed none.
 
         Args:
-            topic: of the queue.
+            topic: of the queue; an unknown one has no offset.
             group: whose offset it is.
-            queue_id: of the queue.
+            queue_id: of the queue; an unknown one has no offset.
         """
         return self._offsets.get(_offset_key(topic, group), {}).get(queue_id)
 
@@ -96,8 +96,8 @@ class ConsumerOffsetTable(ConfigTable):
         """Set the next queue offset of a group.
 
         Args:
-            topic: of the queue.
-            group: whose offset it is.
+            topic: of the queue: 1 to 127 letters, digits, %, |, _ and -.
+            group: whose offset it is: 1 to 127 letters, digits, %, |, _ and -.
             queue_id: of the queue; 0 to 2^31 - 1.
             queue_offset: number of the first message that the group has not consumed.
 
@@ -158,7 +158,7 @@ class ConsumerOffsetTable(ConfigTable):
         """Forget what every group has consumed of one queue.
 
         Args:
-            topic: of the queue.
+            topic: of the queue; one without offsets is nothing to do.
             queue_id: of the queue; the topic's other queues keep theirs.
         """
         with self._lock.within():

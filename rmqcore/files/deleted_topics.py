@@ -153,7 +153,7 @@ class DeletedTopics:
         """Write down that a topic's records below a physical offset are deleted.
 
         Args:
-            topic: by name.
+            topic: by name; a later deletion of it takes the place of this one.
             phy_offset: the end of the log at that moment; records from there on are of a new topic.
 
         Raises:

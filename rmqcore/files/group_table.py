@@ -58,7 +58,7 @@ class SubscriptionGroupTable(ConfigTable):
         """Create or replace a group; fields that are left out keep RocketMQ's defaults.
 
         Args:
-            group: by name.
+            group: 1 to 127 letters, digits, %, |, _ and -.
             fields: by RocketMQ's names, as they stand in the file.
 
         Raises:
@@ -93,7 +93,7 @@ class SubscriptionGroupTable(ConfigTable):
 
         Args:
             group: by name; one that is unknown may read everything.
-            topic: by name.
+            topic: by name; it need not exist.
         """
         topics = self._forbidden.get(group)
         return topics is None or not max(0, topics.get(topic, 0)) & _READ
@@ -102,8 +102,8 @@ class SubscriptionGroupTable(ConfigTable):
         """Allow a group to read a topic, or forbid it; neither has to be there.
 
         Args:
-            group: by name.
-            topic: by name.
+            group: 1 to 127 letters, digits, %, |, _ and -.
+            topic: 1 to 127 letters, digits, %, |, _ and -.
             readable: False forbids it; the group's clients get no messages of the topic.
 
         Raises:

@@ -35,8 +35,8 @@ class MessageRequestModeTable(ConfigTable):
         """How a group gets a topic, and with how many others a client shares its queues.
 
         Args:
-            topic: by name.
-            group: by name.
+            topic: by name; one of which nothing was set is pulled.
+            group: by name; one of which nothing was set pulls.
 
         Returns:
             ``PULL`` or ``POP``; how many others, -1 where nothing was set.
@@ -48,8 +48,8 @@ class MessageRequestModeTable(ConfigTable):
         """Tell whether anything was set for a group and a topic.
 
         Args:
-            topic: by name.
-            group: by name.
+            topic: by name; it need not exist.
+            group: by name; it need not exist.
         """
         return group in self._modes.get(topic, {})
 

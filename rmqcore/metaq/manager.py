@@ -304,7 +304,7 @@ def matches(name: str, topic: str) -> bool:
 
     Args:
         name: as the settings have it; all of the topic has to match.
-        topic: by name.
+        topic: by name, capitals and all.
     """
     return re.fullmatch(_expression(name), topic, re.DOTALL) is not None
 

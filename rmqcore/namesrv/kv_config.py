@@ -49,7 +49,7 @@ class KVConfig:
 
         Args:
             namespace: of the key.
-            key: by name.
+            key: by name; capitals matter.
         """
         return self._table.get(namespace, {}).get(key)
 
@@ -62,7 +62,7 @@ class KVConfig:
 
         Args:
             namespace: of the key; made with its first key.
-            key: by name.
+            key: by name; its former value goes.
             value: any text.
 
         Raises:

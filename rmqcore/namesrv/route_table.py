@@ -493,7 +493,7 @@ class RouteTable:
         """Add or replace queues of a topic on the brokers that are known.
 
         Args:
-            topic: by name.
+            topic: by name; it is made when it is new.
             queues: one of each broker; those of unknown brokers are passed over.
 
         Raises:
@@ -510,7 +510,7 @@ class RouteTable:
         """Forget a topic, on the brokers of one cluster or on all.
 
         Args:
-            topic: by name.
+            topic: by name; one that is not there is nothing to do.
             cluster: of the brokers that have lost it; None for all.
         """
         names = self._queues.get(topic, {}) if cluster is None else self._clusters.get(cluster, ())

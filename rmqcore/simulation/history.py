@@ -104,8 +104,8 @@ class History:
         """Whether a topic may have been deleted at a broker.
 
         Args:
-            broker: by name.
-            topic: by name.
+            broker: its name in the plan.
+            topic: its name; the broker may never have had it.
         """
         return any((each.broker, each.topic) == (broker, topic) for each in self.deletions)
 

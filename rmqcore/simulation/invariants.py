@@ -42,7 +42,7 @@ def read_store(broker: str, path: Path, topics: tuple[str, ...]) -> Iterator[tup
     """The place and number of each message of clients' topics in a broker's store.
 
     Args:
-        broker: by name.
+        broker: its name, for the places.
         path: of the store, which nobody writes.
         topics: of clients; others are passed over.
 

@@ -191,8 +191,8 @@ class AdminTopics:
         """When a message was stored; another number when it is not there.
 
         Args:
-            topic: of the queue.
-            queue_id: of the queue.
+            topic: of the queue; an unknown one has no message.
+            queue_id: of the queue; an unknown one has no message.
             offset: queue offset; below 0 there is none.
             otherwise: what to return where no message is.
 

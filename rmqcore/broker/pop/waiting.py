@@ -125,7 +125,7 @@ class WaitingPops:
 
         Args:
             topic: of the queue; its retry topics wake those of the topic, too.
-            queue_id: of the queue.
+            queue_id: of the queue; who waits for any queue of the topic is woken, too.
         """
         if topic not in self._keys:
             return

@@ -195,7 +195,7 @@ class WaitingPulls:
         """Answer the pulls that wait for a queue; the rest of very many in the next rounds.
 
         Args:
-            topic: of the queue.
+            topic: of the queue; nobody may wait for it.
             queue_id: of the queue.
         """
         for pull in self._by_queue.get((topic, queue_id), ()):

@@ -102,7 +102,7 @@ class BrokerState:
         """Tell who waits for messages that a queue has some; on the event loop.
 
         Args:
-            topic: of the queue.
+            topic: of the queue; listeners to it alone are called last.
             queue_id: of the queue.
         """
         for listener in self._listeners:

@@ -104,7 +104,7 @@ class Members:
 
         Args:
             connection: the client's.
-            group: which.
+            group: by name; at most `NAME_SIZE_MAX` characters.
             size: bytes of what it subscribes there.
 
         Raises:
@@ -247,7 +247,7 @@ class Producers:
         """Take one group of a heart-beat in.
 
         Args:
-            group: by name.
+            group: by name; at most `NAME_SIZE_MAX` characters, it need not exist.
             client: who beats.
 
         Raises:
@@ -305,7 +305,7 @@ class Producers:
         None when none is there. With accounts it is one whose account may end the transaction.
 
         Args:
-            group: by name.
+            group: by name; an unknown one has no connection.
             topic: of the message.
         """
         clients = [

@@ -201,8 +201,8 @@ class Groups:
         """Refuse to let a group read a topic that is forbidden to it.
 
         Args:
-            group: by name.
-            topic: by name.
+            group: by name; an unknown one is forbidden nothing.
+            topic: by name; it need not exist.
 
         Raises:
             RequestRefusedError: it is; answers with code 16.
@@ -215,8 +215,8 @@ class Groups:
         """Allow a group to read a topic, or forbid it; as in RocketMQ, neither has to be there.
 
         Args:
-            group: by name.
-            topic: by name.
+            group: by name: letters, digits, %, |, _ and -.
+            topic: by name: letters, digits, %, |, _ and -.
             readable: False forbids it.
 
         Raises:

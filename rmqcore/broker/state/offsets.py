@@ -211,9 +211,9 @@ class Offsets:
         """Set the next offset that a group wants.
 
         Args:
-            group: by name.
-            topic: of the queue.
-            queue_id: of the queue.
+            group: by name: letters, digits, %, |, _ and -; it need not exist.
+            topic: of the queue: letters, digits, %, |, _ and -; it need not exist.
+            queue_id: of the queue; 0 to 2^31 - 1.
             offset: queue offset of the first message that it has not consumed.
 
         Raises:

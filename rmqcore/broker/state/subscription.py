@@ -86,7 +86,7 @@ class Subscription:
         """The subscription that a request carries.
 
         Args:
-            topic: by name.
+            topic: by name; nothing is checked.
             expression: tags such as ``a || b``, or a condition; None and empty for all messages.
             expression_type: ``TAG`` or ``SQL92``; None for the first.
         """

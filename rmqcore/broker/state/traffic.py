@@ -56,7 +56,7 @@ class Traffic:
         """Count what a send has stored.
 
         Args:
-            topic: by name.
+            topic: by name; each one has counts of its own until the broker ends.
             kind: type of the messages, by RocketMQ's name: ``NORMAL``, ``FIFO``, ``DELAY``,
                 ``TRANSACTION``.
             messages: how many; 1 or more.
@@ -77,7 +77,7 @@ class Traffic:
         """Count what a pull was answered with.
 
         Args:
-            topic: by name.
+            topic: by name; each pair has counts of its own until the broker ends.
             group: by name.
             messages: how many.
             size: bytes of all of them.

@@ -244,7 +244,7 @@ class FollowedLog:
         """Tell whether a topic has messages that can be read, behind a physical offset.
 
         Args:
-            topic: by name.
+            topic: by name; an unknown one has none.
             behind: physical offset; a topic whose messages all begin before it has none.
         """
         return self._topics.has_messages(topic, behind)

@@ -161,7 +161,7 @@ class GeneralReads:
             says, and an unknown queue is answered as such and not created.
 
         Args:
-            topic: of the queue.
+            topic: of the queue; one that does not exist is a status.
             queue_id: of the queue; one that does not exist is a status.
             queue_offset: of the first message; one that the queue has not is a status.
             max_messages: at most this many.
@@ -448,7 +448,7 @@ class GeneralReads:
         Differs: the whole queue is searched, where RocketMQ searches one of its files.
 
         Args:
-            topic: of the queue.
+            topic: of the queue; one that is unknown answers 0.
             queue_id: of the queue; one that is unknown answers 0.
             timestamp_ms: store time, Unix milliseconds.
             boundary: a value of `BoundaryType`: of several messages of that time the first or the

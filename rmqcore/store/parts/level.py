@@ -91,7 +91,7 @@ class Level:
         records at a time.
 
         Args:
-            topic: of the queue.
+            topic: of the queue; it need not exist.
             queue_id: of the queue; it need not exist.
 
         Raises:

@@ -83,7 +83,7 @@ class CatchesUp(Protocol):
         """Tell whether no message of a queue waits; False also where that is not known.
 
         Args:
-            topic: of the queue.
+            topic: of the queue; it need not exist.
             queue_id: of the queue; it need not exist.
         """
         ...
@@ -118,7 +118,7 @@ class Reading:
         """Messages of one queue from an offset on.
 
         Args:
-            topic: topic of the queue.
+            topic: topic of the queue; a queue that the store has not got is a status.
             queue_id: number of the queue in its topic.
             queue_offset: number of the first message wanted.
             max_messages: at most this many; nothing else caps the number.

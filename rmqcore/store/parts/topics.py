@@ -213,7 +213,7 @@ class Topics:
         """Tell whether a topic has messages that can be read, behind a physical offset.
 
         Args:
-            topic: by name.
+            topic: by name; an unknown one has none.
             behind: physical offset; a topic whose messages all begin before it has none.
         """
         return any(
