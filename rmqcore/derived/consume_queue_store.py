@@ -377,8 +377,15 @@ class ConsumeQueueStore:
 
         One queue after the other, so that the files of each are opened once.
 
+        Args:
+            min_phy_offset: physical offset of the log's first record.
+            end_phy_offset: physical offset behind its last one.
+
         Returns:
             how many were dropped.
+
+        Raises:
+            OSError: a file cannot be cut or removed.
         """
         dropped = 0
         for queue in self:

@@ -83,6 +83,10 @@ def requested_delay_level(message: Message) -> int:
 def as_put(message: Message, config: StoreConfig) -> Message:
     """What a store with some settings stores for a message: itself, or what waits for its delivery.
 
+    Args:
+        message: what was put; it is left as it is.
+        config: of the store: whether it delivers delayed messages, and its levels.
+
     Raises:
         MessageIllegalError: that store would never deliver it.
     """
