@@ -198,6 +198,9 @@ def refusals(job: Job | None) -> Iterator[None]:
 
     To Scrapy a ValueError means a request that cannot be serialized and may wait in memory: what
     says that a request is too large stays one, what says that the store cannot be used does not.
+
+    Raises:
+        StoreError: in place of a ConfigError, which Scrapy would take for a request's own.
     """
     try:
         yield

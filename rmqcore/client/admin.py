@@ -118,7 +118,11 @@ class Admin:
     # ---- clusters and brokers ---------------------------------------------------------------
 
     async def clusters(self) -> list[BrokerAddresses]:
-        """Every broker that is registered (106)."""
+        """Every broker that is registered (106).
+
+        Raises:
+            BadAnswerError: the name server's answer is none.
+        """
         answer, address = await self._name_server(RequestCode.GET_BROKER_CLUSTER_INFO)
         table = _object(answer, address).get("brokerAddrTable")
         try:
@@ -458,6 +462,7 @@ class Admin:
         Raises:
             ArgumentError: it is no such id.
             RequestRefusedError: there is no such message.
+            BadAnswerError: the broker's answer has no message.
         """
         try:
             address, phy_offset = decode_message_id(text("offset_message_id", offset_message_id))

@@ -321,6 +321,7 @@ class ClientInstance:
 
         Raises:
             RemotingError: no name server answers, or one refuses.
+            BadAnswerError: a name server's answer is no route.
         """
         fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
         answer, address = await self.ask_name_server(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields)

@@ -71,7 +71,11 @@ class Replies:
             del self._waiting[name]
 
     def deliver(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """326: a broker passes a reply on. Source: ClientRemotingProcessor, receiveReplyMessage."""
+        """326: a broker passes a reply on. Source: ClientRemotingProcessor, receiveReplyMessage.
+
+        Raises:
+            RequestRefusedError: the reply is no message.
+        """
         properties = decode_properties(request.text("properties", "").encode())
         reply = self._waiting.get(properties.get("CORRELATION_ID", ""))
         if reply is None:

@@ -206,7 +206,7 @@ class IndexFile:
             end_ms: last store time that counts, Unix milliseconds.
 
         Raises:
-            CorruptStoreError: the file has become shorter than it was.
+            CorruptIndexError: its size contradicts the number of slots and entries.
         """
         handle = self._file.handle
         return walk_chain(

@@ -223,7 +223,11 @@ class MappedFile:
 
     @property
     def handle(self) -> Descriptor:
-        """The open descriptor; hold the object while its ``fd`` is used."""
+        """The open descriptor; hold the object while its ``fd`` is used.
+
+        Raises:
+            StoreClosedError: the file has been deleted or closed.
+        """
         handle = self._handle
         if handle is None:
             if not self.available:

@@ -318,7 +318,11 @@ class FileMessageSet:
         return b"value %d %d\r\n" % (self.size_in_bytes, opaque)
 
     def send(self, connection: socket.socket) -> int:
-        """Hand this view to a blocking socket in the kernel; return the bytes sent."""
+        """Hand this view to a blocking socket in the kernel; return the bytes sent.
+
+        Raises:
+            CorruptRecordError: the file became shorter meanwhile.
+        """
         sent = 0
         size = self.size_in_bytes
         while sent < size:
@@ -334,6 +338,9 @@ class FileMessageSet:
         """Hand this view to an asyncio transport in the kernel; return the bytes sent.
 
         A copy goes where the kernel cannot: a file system that has no sendfile.
+
+        Raises:
+            CorruptRecordError: the file became shorter meanwhile.
         """
         file = cast("BinaryIO", self.file)  # the loop asks for its descriptor only
         loop = asyncio.get_running_loop()

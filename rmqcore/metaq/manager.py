@@ -100,6 +100,7 @@ class MessageStoreManager:
         Raises:
             IllegalTopicError: no configured name matches the topic.
             WrongPartitionError: the topic has fewer partitions.
+            StoreClosedError: the manager is closed.
         """
         store = self.get(topic, partition)
         if store is not None:

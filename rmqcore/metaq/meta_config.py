@@ -84,7 +84,11 @@ class MetaConfig:
 
     @classmethod
     def from_text(cls, text: str) -> MetaConfig:
-        """Read the text of an ini file."""
+        """Read the text of an ini file.
+
+        Raises:
+            ConfigError: a section, a key or a value is none.
+        """
         sections = parse_ini(text)
         if "system" not in sections:
             raise ConfigError("[system]", "", "the file needs this section")

@@ -122,6 +122,7 @@ class FrameDecoder:
 
         Raises:
             FrameError: what was received is no frame, or above a limit.
+            FrameTooLargeError: the header or the frame is above its limit.
         """
         buffer, at = self._buffer, self._at
         size = len(buffer) - at

@@ -58,7 +58,11 @@ class Process:
         self._loop = loop
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Begin something in this process."""
+        """Begin something in this process.
+
+        Raises:
+            RuntimeError: the process does not run.
+        """
         if self.node is None:
             raise RuntimeError(f"{self.name} does not run")
         return self._loop.spawn(self.node, work)

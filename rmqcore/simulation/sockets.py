@@ -229,7 +229,11 @@ class SimulatedSocket:
         return self.name
 
     def getpeername(self) -> Place:
-        """The other side's."""
+        """The other side's.
+
+        Raises:
+            OSError: it is not connected.
+        """
         if self._peer_name is None:
             raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
         return self._peer_name
@@ -293,7 +297,12 @@ class SimulatedSocket:
         return self.sendmsg((data,))
 
     def sendmsg(self, buffers: Iterable[Buffer]) -> int:
-        """Send several buffers, one behind the other; how many bytes of them."""
+        """Send several buffers, one behind the other; how many bytes of them.
+
+        Raises:
+            BlockingIOError: there is no room for a byte.
+            OSError: the connection is broken, or closed.
+        """
         self._raise_error()
         if self._out is None or self.peer is None or self.closed:
             raise OSError(errno.EPIPE, os.strerror(errno.EPIPE))

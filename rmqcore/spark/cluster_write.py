@@ -70,6 +70,7 @@ class RowSender:
             MessageIllegalError: a row is no message; its number is named. Rows in front of its
                 Arrow batch are sent.
             RemotingError: a broker does not answer, or will not; a part of the rows may be sent.
+            ConfigError: it is called outside of a task.
         """
         context = TaskContext.get()
         if context is None:

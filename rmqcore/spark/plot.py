@@ -75,7 +75,12 @@ def save_traffic(path: Path, title: str, rows: Sequence[Mapping[str, Any]]) -> N
 
 
 def check_picture(path: Path) -> str:
-    """Refuse a file that `save_traffic` cannot write, before the work begins; how its name ends."""
+    """Refuse a file that `save_traffic` cannot write, before the work begins; how its name ends.
+
+    Raises:
+        ConfigError: the name ends in neither .html nor .png.
+        RmqCoreError: PNG needs matplotlib, which is not there.
+    """
     kind = path.suffix.lower()
     if kind not in (".html", ".png"):
         raise ConfigError("plot", str(path), "expected a name that ends in .html or .png")

@@ -74,6 +74,7 @@ class RowStager:
 
         Raises:
             MessageIllegalError: a row breaks a limit of the format; its number is named.
+            ConfigError: it is called outside of a task.
         """
         context = TaskContext.get()
         if context is None:

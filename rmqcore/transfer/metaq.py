@@ -117,7 +117,11 @@ def migrate(
 
 
 def partitions(source: Path) -> list[tuple[str, int]]:
-    """Every ``(topic, partition)`` below a data path, sorted."""
+    """Every ``(topic, partition)`` below a data path, sorted.
+
+    Raises:
+        StoreNotFoundError: there is no such directory.
+    """
     if not source.is_dir():
         raise StoreNotFoundError(source, "no such directory")
     matches = (_PARTITION.fullmatch(entry.name) for entry in source.iterdir() if entry.is_dir())
@@ -173,6 +177,9 @@ def move(origin: MessageStore, store: DefaultMessageStore, progress: Progress | 
         origin: one partition of the old store.
         store: what is put into.
         progress: called with (partition, bytes done, bytes in all); None for nobody.
+
+    Raises:
+        MigrationError: the store refuses; what was put stays, and a call goes on behind it.
     """
     name = target_topic(origin.topic)
     start = _resume_offset(origin, store, name)

@@ -23,7 +23,7 @@ def put_again(source: BrokerSource, phy_offset: int) -> str:
 
     Raises:
         ArgumentError: no dead letter is there, or its group is not known any more.
-        StoreError: it cannot be stored.
+        PutMessageError: it cannot be stored.
     """
     store = source.store
     letter = store.message_at(phy_offset)

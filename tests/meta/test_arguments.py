@@ -1,4 +1,4 @@
-"""Each public function with two arguments or more says what they are.
+"""Each public function with two arguments or more says what they are, and any what it raises.
 
 Public is a function, or a method of a class, whose name and whose class's name begin with no
 underscore; of the classes that `rmqcore` and the rooms below export, inherited methods too. An
@@ -41,6 +41,8 @@ ROOMS = (
     "spark",
     "transfer",
 )
+#: Ends of a program, of an iteration or of a thought, and another package's error by another name.
+NOT_TO_SAY = {"NotImplementedError", "AssertionError", "SystemExit", "Exit", "CeleryTimeoutError"}
 #: Types of what a command gets beside its options: from typer, and from `rmqcore admin`.
 HANDED = ("typer.Context", "Admin")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -216,6 +218,20 @@ def strangers(place: Place) -> set[str]:
     return set(re.findall(r"\w+", " ".join(lines))) - own - set(arguments(place.node))
 
 
+def unsaid_errors(place: Place) -> set[str]:
+    """List the classes of errors that a function itself raises, and its docstring does not name.
+
+    A command says in its help what is accepted; what a function refers to is looked at there.
+    """
+    text = ast.get_docstring(place.node) or ""
+    if helped(place) or SAME_AS.search(text):
+        return set()
+    made = {each.exc for each in ast.walk(place.node) if isinstance(each, ast.Raise) and each.exc}
+    names = {ast.unparse(each.func if isinstance(each, ast.Call) else each) for each in made}
+    classes = {each.rpartition(".")[2] for each in names}
+    return {each for each in classes if each[0].isupper() and each not in text} - NOT_TO_SAY
+
+
 def name_of(place: Place) -> str:
     """Name a function as imports do."""
     return ".".join(filter(None, (place.module, place.owner, place.node.name)))
@@ -265,6 +281,16 @@ def test_arguments_of_every_function_are_described():
 def test_what_is_described_is_an_argument():
     strange = {name_of(place): names for place in written() if (names := strangers(place))}
     assert strange == {}
+
+
+def test_what_a_function_raises_is_said():
+    silent = {name_of(place): errors for place in written() if (errors := unsaid_errors(place))}
+    assert silent == {}
+
+
+def test_an_error_without_a_word_is_found():
+    source = 'def move(here):\n    """Move."""\n    raise StoreError("no")'
+    assert unsaid_errors(Place("rmqcore", "", ast.parse(source).body[0])) == {"StoreError"}
 
 
 def test_a_command_s_option_is_described_by_its_help():

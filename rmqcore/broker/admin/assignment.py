@@ -67,7 +67,11 @@ class Assignment:
 
     @serves(RequestCode.SET_MESSAGE_REQUEST_MODE, needs=needs.ADMIN)
     async def set_mode(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Let a group pull a topic, or pop it."""
+        """Let a group pull a topic, or pop it.
+
+        Raises:
+            RequestRefusedError: topic, group, mode or share is none, or it cannot be written.
+        """
         body = read_object(request)
         topic, group = str(body.get("topic", "")), str(body.get("consumerGroup", ""))
         mode, share = body.get("mode", PULL), body.get("popShareQueueNum", 0)

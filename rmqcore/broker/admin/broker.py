@@ -58,7 +58,11 @@ class AdminBroker:
 
     @serves(RequestCode.UPDATE_BROKER_CONFIG, needs=needs.ADMIN)
     def update(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Change settings that may change while the broker runs: all of them, or none."""
+        """Change settings that may change while the broker runs: all of them, or none.
+
+        Raises:
+            BudgetExceededError: the body is too large.
+        """
         if len(request.body) > SETTINGS_SIZE_MAX:
             raise BudgetExceededError("bytes of settings", SETTINGS_SIZE_MAX)
         try:

@@ -50,7 +50,11 @@ class AdminOffsets:
 
     @serves(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, needs=needs.ADMIN)
     async def reset(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Let a group go on at the offsets of a time; its next pulls are told so."""
+        """Let a group go on at the offsets of a time; its next pulls are told so.
+
+        Raises:
+            RequestRefusedError: there is no such topic, queue or group.
+        """
         topic = self._topics.expect(request.text("topic"))
         group = request.text("group")
         self._groups.expect_for_client(group)
@@ -89,7 +93,11 @@ class AdminOffsets:
 
     @serves(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, needs=needs.ADMIN)
     async def client_status(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """How far the clients of a group themselves say they are."""
+        """How far the clients of a group themselves say they are.
+
+        Raises:
+            RequestRefusedError: no consumer of the group is here; answers with code 206.
+        """
         topic, name = request.text("topic"), request.text("group")
         wanted = request.text("clientAddr", "")
         group = self._consumers.find(name)

@@ -46,6 +46,9 @@ class QueryMessages:
         """The newest messages of a topic that carry a key: 64 at most, and what a frame holds.
 
         They are looked up off the event loop. Source: IndexService, queryOffset.
+
+        Raises:
+            RequestRefusedError: a field is none, or a record with the key is damaged.
         """
         topic, key = request.text("topic"), request.text("key")
         count = max(1, min(_QUERY_MAX, request.number("maxNum")))

@@ -83,7 +83,11 @@ class AdminTopics:
 
     @serves(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, needs=needs.ADMIN)
     async def update_several(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """As 17, for the topics in the body; nothing is changed when one of them is wrong."""
+        """As 17, for the topics in the body; nothing is changed when one of them is wrong.
+
+        Raises:
+            RequestRefusedError: a topic is none that can be made; nothing has changed.
+        """
         entries = objects_in(read_object(request, LIST_SIZE_MAX), "topicConfigList")
         try:
             wanted = [TopicConfig.from_java(str(e.get("topicName", "")), e) for e in entries]
@@ -135,7 +139,11 @@ class AdminTopics:
 
     @serves(RequestCode.DELETE_TOPIC_IN_BROKER, needs=needs.ADMIN)
     async def delete(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Delete a topic with its queues, and what groups have consumed of it."""
+        """Delete a topic with its queues, and what groups have consumed of it.
+
+        Raises:
+            RequestRefusedError: it is a system's topic, or its name is none.
+        """
         name = request.text("topic")
         if self._topics.is_system(name):
             remark = f"The topic[{name}] is conflict with system topic."

@@ -201,7 +201,11 @@ class PopAcks:
     @serves(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, needs=needs.consume)
     @masters_only(ResponseCode.NO_PERMISSION)
     def change_invisible_time(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Hand a message out again at another time than was agreed."""
+        """Hand a message out again at another time than was agreed.
+
+        Raises:
+            RequestRefusedError: a field or the receipt is none, or the new time cannot be stored.
+        """
         receipt = Receipt.parse(request.text("extraInfo"))
         topic, queue_id, offset = self._place(request)
         if offset >= self._store.max_queue_offset(topic, queue_id):

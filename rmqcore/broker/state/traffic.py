@@ -57,8 +57,7 @@ class Traffic:
 
         Args:
             topic: by name; each one has counts of its own until the broker ends.
-            kind: type of the messages, by RocketMQ's name: ``NORMAL``, ``FIFO``, ``DELAY``,
-                ``TRANSACTION``.
+            kind: one of `KINDS`.
             messages: how many; 1 or more.
             size: bytes of all of them.
         """

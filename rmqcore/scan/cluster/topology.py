@@ -84,6 +84,7 @@ class Cluster:
 
         Raises:
             RemotingError: no name server answers, or one refuses.
+            BadAnswerError: a name server's answer is no route.
         """
         found: Queues = {}
         topics = list(topics)

@@ -37,7 +37,11 @@ def alone_for_light_queues(batch: Message) -> Message | None:
 
 
 def listed(messages: object) -> list[Message]:
-    """The messages of a batch; refuses what is none."""
+    """The messages of a batch; refuses what is none.
+
+    Raises:
+        ArgumentError: it is no iterable of messages.
+    """
     rule = "several Message objects, or an encoded batch body"
     if not isinstance(messages, Iterable) or isinstance(messages, str | Message):
         raise ArgumentError("messages", messages, rule)

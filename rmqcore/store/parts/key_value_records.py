@@ -67,7 +67,11 @@ def record_of_call(
 
 
 def parts_of(message: MessageExt) -> tuple[bytes, bytes, int]:
-    """Key, value, and when it is gone, of a record of a table's topic."""
+    """Key, value, and when it is gone, of a record of a table's topic.
+
+    Raises:
+        CorruptRecordError: it is no record of a table.
+    """
     body = bytes(message.body)
     if len(body) >= _HEAD.size:
         expires_ms, key_size = _HEAD.unpack_from(body)

@@ -410,6 +410,10 @@ class Reading:
             a queue offset; 0 when the queue is unknown.
 
         Source: RocketMQ store/DefaultMessageStore.java, getOffsetInQueueByTime.
+
+        Raises:
+            ArgumentError: an argument is none of its kind.
+            StoreClosedError: the store is closed.
         """
         topic, queue_id = queue_names(topic, queue_id)
         whole_number("timestamp_ms", timestamp_ms)

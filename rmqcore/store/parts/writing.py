@@ -237,7 +237,14 @@ class Writing:
         return await self._confirmation.confirmed_async(receipt, self._confirmation.put_wait(None))
 
     def raised(self, receipt: PutMessageResult) -> PutMessageResult:
-        """The receipt of a good put; any other becomes the exception that says what happened."""
+        """The receipt of a good put; any other becomes the exception that says what happened.
+
+        Raises:
+            FlushTimeoutError: it is in the log, and the disk did not confirm it in time.
+            DiskFullError: there is no room.
+            StoreNotWritableError: the store takes no puts now; the text says why.
+            PutMessageError: anything else; has the status.
+        """
         if receipt.ok:
             return receipt
         if receipt.status is PutMessageStatus.FLUSH_DISK_TIMEOUT:
