@@ -237,13 +237,13 @@ def queues_of(broker_name: str, config: Mapping[str, Any]) -> BrokerQueues:
     """
     return BrokerQueues(
         broker_name,
-        count_of(config.get("readQueueNums")),
-        count_of(config.get("writeQueueNums")),
-        count_of(config.get("perm")),
+        _count_of(config.get("readQueueNums")),
+        _count_of(config.get("writeQueueNums")),
+        _count_of(config.get("perm")),
     )
 
 
-def count_of(value: object) -> int:
+def _count_of(value: object) -> int:
     """A number of queues that is none to be afraid of."""
     return value if type(value) is int and 0 <= value <= _QUEUES_MAX else 0
 

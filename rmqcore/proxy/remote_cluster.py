@@ -15,11 +15,11 @@ from rmqcore.proxy.cluster import (
     BrokerQueues,
     GroupView,
     TopicView,
-    count_of,
     group_view,
     json_object,
     message_type_of,
     producers_body,
+    queues_of,
 )
 from rmqcore.proxy.codes import Code, RefusedError, expect_success
 from rmqcore.proxy.kept_views import KeptViews
@@ -186,12 +186,7 @@ class RemoteCluster(KeptViews):
                 masters[str(entry.get("brokerName", ""))] = address
         self._addresses |= masters
         return tuple(
-            BrokerQueues(
-                name,
-                count_of(entry.get("readQueueNums")),
-                count_of(entry.get("writeQueueNums")),
-                count_of(entry.get("perm")),
-            )
+            queues_of(name, entry)
             for entry in _objects(route.get("queueDatas"))
             if (name := str(entry.get("brokerName", ""))) in masters
         )
