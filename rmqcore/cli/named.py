@@ -84,7 +84,7 @@ def broker_address(admin: Admin, named: str) -> str:
         NoRouteError: no broker has the name; names the nearest.
     """
     if ":" in named:
-        check_address(named, "--broker")
+        _check_address(named, "--broker")
         return named
     entries = {entry.broker_name: entry.addresses for entry in admin.clusters()}
     address = entries.get(named, {}).get(MASTER_ID)
@@ -127,7 +127,7 @@ def _asked(ctx: typer.Context) -> Admin:
     return Admin(address, timeout_ms=_TYPED_MS, acl=allowed.acl, tls=allowed.tls)
 
 
-def check_address(text: str, option: str) -> None:
+def _check_address(text: str, option: str) -> None:
     """Refuse what is not host:port.
 
     Args:

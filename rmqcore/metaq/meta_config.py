@@ -96,7 +96,7 @@ class MetaConfig:
         zookeeper = None
         if "zookeeper" in sections:
             zookeeper = ZkConfig(**read_values(ZkConfig, "zookeeper", sections["zookeeper"]))
-        return cls(system, parse_topics(sections, system).values(), zookeeper)
+        return cls(system, _parse_topics(sections, system).values(), zookeeper)
 
     def topic_config(self, topic: str) -> TopicConfig:
         """The section of a topic, or the defaults for one that has none."""
@@ -170,7 +170,7 @@ class MetaConfig:
         if checksum == self.config_file_checksum:
             self._modified_ns = modified_ns
             return False
-        topics = parse_topics(parse_ini(read_text(self.path)), self.system)
+        topics = _parse_topics(parse_ini(read_text(self.path)), self.system)
         check_topics(self.system, topics)
         with self._lock:
             changed = topics != self.topics
@@ -229,7 +229,7 @@ class MetaConfig:
             listener()
 
 
-def parse_topics(
+def _parse_topics(
     sections: Mapping[str, Mapping[str, str]], system: SystemConfig
 ) -> dict[str, TopicConfig]:
     """Read every ``[topic=NAME]`` section, in the order of the names.

@@ -24,7 +24,7 @@ class RegistryError(StoreError):
     """The broker cannot be registered in ZooKeeper; the text says why."""
 
 
-def broker_nodes(config: MetaConfig, host: str, port: int) -> dict[str, str]:
+def _broker_nodes(config: MetaConfig, host: str, port: int) -> dict[str, str]:
     """The nodes of a broker itself: path -> text. Source: MetaQ BrokerZooKeeper.java.
 
     Args:
@@ -143,7 +143,7 @@ class Registry:
                 self._due.set()
 
     def _register(self) -> None:
-        broker = broker_nodes(self._config, self._host, self._port)
+        broker = _broker_nodes(self._config, self._host, self._port)
         taken = [t for t in self._manager.all_topics() if self._manager.accepts(t)]
         nodes = {**broker, **topic_nodes(self._config, taken, self._manager.stores)}
         if self._session != self._client.client_id[0]:  # the nodes went with the session before
@@ -160,7 +160,7 @@ class Registry:
         self._client.set(parent, _address(self._host, self._port).encode())
 
     def _refuse_another(self) -> None:
-        path, address = next(iter(broker_nodes(self._config, self._host, self._port).items()))
+        path, address = next(iter(_broker_nodes(self._config, self._host, self._port).items()))
         if path in self._mine or not self._client.exists(path):
             return
         found = self._client.get(path)[0].decode("utf-8", "replace")

@@ -176,7 +176,7 @@ def derive_index(
     if jobs == 1:
         walked = [write(splits, FilePlace(0, None, None), progress=progress)]
     else:
-        count = partial(count_keys, index_tags=rule, skip_damage=skip_damage)
+        count = partial(_count_keys, index_tags=rule, skip_damage=skip_damage)
         found = list(run(count, splits, jobs=jobs, progress=_share(progress, 0)))
         places = _places(splits, found, log.config.max_index_num - 1)
         work = partial(_write_from, write=write, splits=splits, places=places)
@@ -200,7 +200,7 @@ def _share(
     return lambda done, total: progress(walk * total + done, 2 * total)
 
 
-def count_keys(split: Split, *, index_tags: bool, skip_damage: bool) -> SplitKeys:
+def _count_keys(split: Split, *, index_tags: bool, skip_damage: bool) -> SplitKeys:
     """How many entries the records of a split have in the index, and where the last one ends.
 
     Args:

@@ -76,7 +76,7 @@ class AclSigner:
             fields[SECURITY_TOKEN] = self._security_token
         if self._strict:
             fields[SIGNED_MS] = str(self._clock_ns() // 1_000_000)
-            fields[STRICT_SIGNATURE] = strict_signature(command, self._secret_key)
+            fields[STRICT_SIGNATURE] = _strict_signature(command, self._secret_key)
         fields[SIGNATURE] = signature(fields, command.body, self._secret_key)
 
 
@@ -115,7 +115,7 @@ def signature_is_right(command: RemotingCommand, secret_key: str) -> bool:
     return hmac.compare_digest(expected.encode("ascii"), given)
 
 
-def strict_signature(command: RemotingCommand, secret_key: str) -> str:
+def _strict_signature(command: RemotingCommand, secret_key: str) -> str:
     """HMAC-SHA256 over all that a request says, each part behind its size; as Base64.
 
     Args:
@@ -146,7 +146,7 @@ def strict_signature_is_right(command: RemotingCommand, secret_key: str, now_ms:
     signed_ms = command.ext_fields.get(SIGNED_MS, "")
     if not (signed_ms.isascii() and signed_ms.isdigit() and len(signed_ms) <= _DIGITS_MAX):
         return False
-    expected = strict_signature(command, secret_key).encode("ascii")
+    expected = _strict_signature(command, secret_key).encode("ascii")
     given = command.ext_fields.get(STRICT_SIGNATURE, "").encode("utf-8", "replace")
     right = hmac.compare_digest(expected, given)
     return right and abs(now_ms - int(signed_ms)) <= STRICT_FOR_MS

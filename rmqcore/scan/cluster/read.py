@@ -95,7 +95,7 @@ class _Reading:
     def _is_same(self, pulled: Pulled) -> bool:
         """Whether an answer is of the topic that the range is of; else it is told."""
         try:
-            check_same(self._range, pulled)
+            _check_same(self._range, pulled)
         except TopicMadeAnewError as error:
             if self._fail_on_loss:
                 raise
@@ -115,7 +115,7 @@ class _Reading:
                 )
 
 
-def check_same(range: QueueRange, pulled: Pulled) -> None:
+def _check_same(range: QueueRange, pulled: Pulled) -> None:
     """Refuse messages that were put behind the last one that a range had when it was planned.
 
     Args:
@@ -231,7 +231,7 @@ def messages_of(access: Access, range: QueueRange) -> Iterator[MessageExt]:
         CorruptRecordError: what the broker sends is no record, or contradicts its CRC.
     """
     for pulled in RangePull(access, range).run():
-        check_same(range, pulled)
+        _check_same(range, pulled)
         found = decode_messages(pulled.records, check_crc=True)
         if len(found) < pulled.following - pulled.first:
             check_missing(access, range, pulled)

@@ -143,7 +143,7 @@ class Reading:
             result = fast.get(topic, queue_id, queue_offset, max_messages, max_bytes)
             if result is not None:
                 return result
-        topic, queue_id = queue_names(topic, queue_id)
+        topic, queue_id = _queue_names(topic, queue_id)
         whole_number("queue_offset", queue_offset)
         whole_number("max_messages", max_messages, 1)
         whole_number("max_bytes", max_bytes)
@@ -217,7 +217,7 @@ class Reading:
                 bounds["max_scanned"],
             )
         except (TypeError, OverflowError, AttributeError):
-            queue_names(topic, queue_id)
+            _queue_names(topic, queue_id)
             _check_bounds(queue_offset, bounds)
             raise
 
@@ -238,7 +238,7 @@ class Reading:
             ArgumentError: an argument is none.
             StoreClosedError: the store is closed.
         """
-        topic, queue_id = queue_names(topic, queue_id)
+        topic, queue_id = _queue_names(topic, queue_id)
         _check_bounds(queue_offset, bounds)
         self._level.catch_up_queue(topic, queue_id)
         with suppress(CorruptStoreError, OSError):
@@ -257,7 +257,7 @@ class Reading:
             topic: topic of the queue.
             queue_id: number of the queue in its topic.
         """
-        topic, queue_id = queue_names(topic, queue_id)
+        topic, queue_id = _queue_names(topic, queue_id)
         self._level.catch_up_queue(topic, queue_id)
         queue = self._files.consume_queues.find(topic, queue_id)
         return queue.min_offset if queue else 0
@@ -269,7 +269,7 @@ class Reading:
             topic: topic of the queue.
             queue_id: number of the queue in its topic.
         """
-        topic, queue_id = queue_names(topic, queue_id)
+        topic, queue_id = _queue_names(topic, queue_id)
         self._level.catch_up_queue(topic, queue_id)
         queue = self._files.consume_queues.find(topic, queue_id)
         return queue.max_offset if queue else 0
@@ -281,7 +281,7 @@ class Reading:
             topic: topic of the queue.
             queue_id: number of the queue in its topic.
         """
-        topic, queue_id = queue_names(topic, queue_id)
+        topic, queue_id = _queue_names(topic, queue_id)
         self._level.catch_up_queue(topic, queue_id)
         queue = self._files.consume_queues.find(topic, queue_id)
         return (queue.min_offset, queue.max_offset) if queue else (0, 0)
@@ -295,7 +295,7 @@ class Reading:
             topic: topic of the queue.
             queue_id: number of the queue in its topic.
         """
-        topic, queue_id = queue_names(topic, queue_id)
+        topic, queue_id = _queue_names(topic, queue_id)
         self._level.catch_up_queue(topic, queue_id)
         queue = self._files.consume_queues.find(topic, queue_id)
         if queue is None or queue_offset < queue.min_offset:
@@ -415,7 +415,7 @@ class Reading:
             ArgumentError: an argument is none of its kind.
             StoreClosedError: the store is closed.
         """
-        topic, queue_id = queue_names(topic, queue_id)
+        topic, queue_id = _queue_names(topic, queue_id)
         whole_number("timestamp_ms", timestamp_ms)
         if boundary not in ("lower", "upper"):
             raise ArgumentError("boundary", boundary, '"lower" or "upper"')
@@ -516,7 +516,7 @@ class Reading:
         )
 
 
-def queue_names(topic: object, queue_id: object) -> tuple[str, int]:
+def _queue_names(topic: object, queue_id: object) -> tuple[str, int]:
     """The names of a queue, checked.
 
     Args:
