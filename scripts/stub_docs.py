@@ -2,8 +2,8 @@
 
 The stubs of the sources have none, so that no docstring stands twice.
 
-Usage: python scripts/stub_docs.py build/lib [FROM]: build/lib has the stubs and the compiled modules,
-or FROM has the modules, where this Python cannot load those of build/lib
+Usage: python scripts/stub_docs.py build/lib [FROM]: build/lib has the stubs and the compiled
+modules, or FROM has the modules, where this Python cannot load those of build/lib
 """
 
 from __future__ import annotations
