@@ -165,7 +165,18 @@ def survey_past_blank(
     verify_crc_property: bool,
     multi_dispatch: bool,
 ) -> FileSurvey:
-    """Look at a log file again, taking an end-of-file record in front of whole ones for damage."""
+    """Look at a log file again, taking an end-of-file record in front of whole ones for damage.
+
+    Args:
+        file: what the first look has found.
+        file_size: bytes that a file of this log has.
+        gap_min: bytes; a smaller gap takes the record behind it with it.
+        verify_crc_property: demand the ``__CRC32#`` property of every record.
+        multi_dispatch: records are fanned out to light queues (LMQ).
+
+    Raises:
+        OSError: the file cannot be read.
+    """
     walk = _FileWalk(_split_of(file, file_size), gap_min, verify_crc_property, multi_dispatch)
     walk.past_blank = True
     return walk.run()
