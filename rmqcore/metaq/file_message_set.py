@@ -376,8 +376,9 @@ class FileMessageSet:
             )
         saved = None
         if valid_up_to < size:
-            if find_record(self.file.fd, valid_up_to + 1, size) >= 0:
-                saved = self._save(valid_up_to, size)
+            stop = _used_up_to(self.file.fd, valid_up_to, size)
+            if find_record(self.file.fd, valid_up_to + 1, stop) >= 0:
+                saved = self._save(valid_up_to, stop)
             self._world.failpoint("before_truncate")
             os.ftruncate(self.file.fd, valid_up_to)
             self._world.failpoint("after_truncate")
@@ -401,6 +402,24 @@ class FileMessageSet:
             path.unlink(missing_ok=True)
             raise disk_error(error, path) from error
         return path
+
+
+def _used_up_to(fd: int, at: int, size: int) -> int:
+    """Where the last hole of a file begins, and some zeros more that a record may end in.
+
+    Args:
+        fd: of the file.
+        at: position that is looked at first.
+        size: bytes of the file.
+    """
+    end = at
+    try:
+        while (begin := os.lseek(fd, end, os.SEEK_DATA)) < size:
+            end = os.lseek(fd, begin, os.SEEK_HOLE)
+    except OSError as error:
+        if error.errno != errno.ENXIO:  # no data follows
+            return size
+    return min(size, end + _COPY_SIZE)
 
 
 def disk_error(error: OSError, path: Path) -> OSError:

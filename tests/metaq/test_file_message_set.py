@@ -10,7 +10,15 @@ import pytest
 
 from reference import metaq as reference
 from rmqcore.errors import CorruptRecordError, DiskFullError, StoreClosedError
-from rmqcore.metaq import FileMessageSet, InvalidChecksumError, SegmentFile, Verdict, World
+from rmqcore.metaq import (
+    FileMessageSet,
+    InvalidChecksumError,
+    SegmentFile,
+    Verdict,
+    World,
+    file_message_set,
+)
+from rmqcore.metaq.file_message_set import find_record
 
 pytestmark = pytest.mark.logic
 
@@ -182,6 +190,25 @@ def test_messages_behind_the_damage_are_kept_beside(path):
     assert path.read_bytes() == damaged[:valid]
     assert messages.recovery.saved.read_bytes() == damaged[valid:]
     assert not messages.recovery.saved.name.endswith(".meta")
+
+
+def test_the_hole_of_a_file_that_was_made_far_too_long_is_not_searched(path, monkeypatch):
+    searched = []
+
+    def find(fd, at, stop):
+        searched.append(stop)
+        return find_record(fd, at, min(stop, 4 << 20))
+
+    monkeypatch.setattr(file_message_set, "find_record", find)
+    damaged = bytearray(CONTENT)
+    damaged[25] ^= 1
+    path.write_bytes(damaged)
+    os.truncate(path, 1 << 40)
+    messages = FileMessageSet(SegmentFile(path, writable=True), mutable=True)
+    _, valid = reference.walk(damaged)
+    assert path.read_bytes() == damaged[:valid]
+    assert messages.recovery.saved.read_bytes().rstrip(b"\0") == damaged[valid:].rstrip(b"\0")
+    assert max(searched) <= 4 << 20
 
 
 def flipped(at):
