@@ -149,17 +149,20 @@ class DeletedTopics:
         """Topics that were deleted here, with the end of the log at that time."""
         return dict(self._deleted_at)
 
-    def delete(self, topic: str, phy_offset: int) -> None:
+    def delete(self, topic: str, phy_offset: int, log_start: int = 0) -> None:
         """Write down that a topic's records below a physical offset are deleted.
 
         Args:
             topic: by name; a later deletion of it takes the place of this one.
             phy_offset: the end of the log at that moment; records from there on are of a new topic.
+            log_start: where the log begins: what was deleted before there is forgotten, so that a
+                program which deletes topics for ever has as many of them as the log.
 
         Raises:
             OSError: it could not be written; nothing has changed.
         """
-        self._store({**self._deleted_at, topic: phy_offset})
+        kept = {name: at for name, at in self._deleted_at.items() if at > log_start}
+        self._store({**kept, topic: phy_offset})
 
     def fit(self, log_start: int, log_end: int) -> None:
         """Forget what the log has no more, and let no note speak of what is still to be put.

@@ -164,3 +164,23 @@ def test_what_was_given_back_can_be_reopened(opened, store_path):
     assert first(store) > 0
     assert len(store.lease("g", TOPIC, max_messages=1000)) > 0
     assert store.recovery_report.findings == []
+
+
+def test_what_was_deleted_before_the_log_begins_is_remembered_no_more(store):
+    """A program that makes and deletes topics, as one of replies, goes on for ever."""
+    stale = []
+    for name in ("R0", "R1"):
+        put(store, 1, topic=name)
+        stale += places(store.lease("g", {name: "*"}))
+        assert store.delete_topic(name)
+    fill(store, 3)
+    consume(store)
+    assert store.delete_consumed_files() == 3
+    put(store, 1, topic="R2")
+    assert store.delete_topic("R2")
+    assert set(store.parts.topics.deletions()) == {"R2"}
+    assert not store.delete_topic("R1")
+    put(store, 1, topic="R0")
+    (new,) = places(store.lease("g", {"R0": "*"}))
+    assert store.acknowledge("g", stale) == 0
+    assert store.acknowledge("g", [new]) == 1

@@ -240,8 +240,8 @@ def test_a_deletion_killed_beside_a_put_has_not_taken_place(store_path):
         fill(store, topic="Other")
         note = store.parts.files.deleted.delete
 
-        def late(topic, phy_offset):
-            note(topic, phy_offset)
+        def late(*told):
+            note(*told)
             store.put("T", b"between")
             store.get_message("T", 0, 0)
             die()

@@ -79,7 +79,7 @@ class LeasedStore(Protocol):
         """Smallest offset of a queue; 0 when it is unknown. See `MessageStore.min_queue_offset`."""
 
     def deleted_below(self, topic: str) -> int:
-        """Physical offset below which records are of a topic of this name that was deleted."""
+        """Physical offset below which no record of a topic counts: deleted, or not there."""
 
     def max_queue_offset(self, topic: str, queue_id: int) -> int:
         """Offset behind a queue's last message; see `MessageStore.max_queue_offset`."""

@@ -29,7 +29,7 @@ class InnerStore:
         self._settings = settings
         self.topics = files.topics
         self.consumer_offsets = consumer_offsets
-        self.deleted_below = files.deleted.since
+        self._files = files
         self.get_message = reading.get_message
         self.queues = reading.queues
         self.min_queue_offset = reading.min_queue_offset
@@ -43,3 +43,7 @@ class InnerStore:
     def config(self) -> StoreConfig:
         """The settings, as they are now."""
         return self._settings.config
+
+    def deleted_below(self, topic: str) -> int:
+        """Physical offset below which no record of a topic counts: deleted, or not there."""
+        return max(self._files.deleted.since(topic), self._files.log.min_offset)

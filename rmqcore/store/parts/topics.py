@@ -143,10 +143,12 @@ class Topics:
         self._remove_left(topic)
         begun_at = self._consume_queues.begun_at
         has_queues = bool(self._consume_queues.of_topic(topic))
-        if not has_queues and begun_at.get(topic, 0) <= self._deleted.since(topic):
+        log_start = self._files.log.min_offset
+        known_of = max(self._deleted.since(topic), log_start)
+        if not has_queues and begun_at.get(topic, 0) <= known_of:
             return False
         # written first: a disk that is full refuses it before anything is changed
-        self._deleted.delete(topic, self._files.tail.max_offset)
+        self._deleted.delete(topic, self._files.tail.max_offset, log_start)
         with self._reput.stopped():
             self._forget_ends(self._consume_queues.of_topic(topic))
             dropped = self._consume_queues.drop_topic(topic)
