@@ -260,6 +260,12 @@ class RmqStorage(BaseStorage):  # type: ignore[misc]
             if store.kv_swap(self._claims, key, None, holder, ttl_ms=_CLAIMED_FOR_MS)
         ]
 
+    def unclaim(self, keys: Sequence[bytes]) -> None:
+        """Let whoever wants have tasks that were claimed, as far as the store writes that down."""
+        with suppress(*_REFUSALS):
+            for key in keys:
+                self.store.kv_put(self._claims, key, None)
+
     def unschedule(self, key: bytes) -> None:
         """Take a task that was claimed out of the schedule."""
         self.store.kv_put(self._schedule, key, None)
@@ -375,6 +381,10 @@ class RmqHuey(Huey):  # type: ignore[misc]
         super().__init__(*args, **kwargs)
         #: by the object that was dequeued, which is kept: a retry has the same task id
         self._leases: dict[int, tuple[Any, Lease]] = {}
+        #: without leases: what was read from the schedule last and is not enqueued yet, and what
+        #: neither queue nor schedule took
+        self._due: dict[int, Any] = {}
+        self._refused: list[Any] = []
         self._signal.connect(self._interrupted, SIGNAL_INTERRUPTED)
 
     def dequeue(self) -> Any:
@@ -400,7 +410,7 @@ class RmqHuey(Huey):  # type: ignore[misc]
         """The tasks that are due, to be enqueued; with leases they are enqueued here.
 
         A task leaves the schedule when it is in the queue, so that one is not lost which its
-        scheduler, killed, did not enqueue.
+        scheduler, killed, did not enqueue. Without leases one goes back that `enqueue` refuses.
         """
         storage = self.storage
         if not isinstance(storage, RmqStorage):
@@ -408,14 +418,45 @@ class RmqHuey(Huey):  # type: ignore[misc]
         storage.delete_consumed()
         at = self._get_timestamp() if timestamp is None else timestamp
         if storage.lease_ms is None:
+            refused, self._refused = self._refused, []
             read = [self._readable(data) for data in storage.read_schedule(at)]
-            return [task for task in read if task is not None]
-        for key, data in storage.claim_schedule(at):
-            task = self._readable(data)
-            if task is not None:
-                self.enqueue(task)
-            storage.unschedule(key)
+            due = [*refused, *(task for task in read if task is not None)]
+            self._due = {id(task): task for task in due}
+            return due
+        claimed = storage.claim_schedule(at)
+        try:
+            while claimed:
+                key, data = claimed[0]
+                task = self._readable(data)
+                if task is not None:
+                    self.enqueue(task)
+                storage.unschedule(key)
+                del claimed[0]
+        finally:
+            storage.unclaim([key for key, _ in claimed])
         return []
+
+    def enqueue(self, task: Any) -> Any:
+        """Put a task into the queue; one that was due and is refused is in the schedule again.
+
+        Args:
+            task: the task; huey's scheduler drops it when this raises.
+        """
+        was_due = self._due.pop(id(task), None) is not None
+        try:
+            return super().enqueue(task)
+        except _REFUSALS as error:
+            if was_due and not isinstance(error, MessageIllegalError):
+                self._put_back(task)
+            raise
+
+    def _put_back(self, task: Any) -> None:
+        try:
+            due = task.eta or self._get_timestamp()
+            self.storage.add_to_schedule(self.serialize_task(task), due)
+        except _REFUSALS:
+            # it is due again with the next look
+            self._refused.append(task)
 
     def _readable(self, data: bytes) -> Any:
         """A task of the schedule; None for one that cannot be read, which is a dead letter then."""

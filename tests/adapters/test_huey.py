@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from datetime import UTC, datetime, timedelta
 
@@ -201,6 +202,34 @@ def test_what_is_due_is_enqueued_once_by_one_of_two_schedulers(make, lease_ms):
     assert sorted(one.execute(one.dequeue(), at) for _ in range(3)) == [0, 1, 2]
     assert one.dequeue() is None
     assert [bytes(m.body) for m in one.storage.store.messages("%DLQ%huey")] == [b"no task"]
+
+
+@pytest.mark.parametrize("lease_ms", [None, 60_000])
+@pytest.mark.parametrize("refused", [["enqueue"], ["enqueue", "add_to_schedule"]])
+def test_a_due_task_that_a_full_disk_refused_is_due_again(make, monkeypatch, refused, lease_ms):
+    huey = make(lease_ms=lease_ms)
+    task = huey.task()(lambda: None)
+    for _ in range(2):
+        task.schedule(delay=3600)
+        huey.execute(huey.dequeue())
+    at = datetime.now(UTC).replace(tzinfo=None) + timedelta(hours=2)
+
+    def full(*_, **__):
+        raise DiskFullError("commit log")
+
+    def scheduler():
+        """As huey's, which logs what fails, and goes on."""
+        with contextlib.suppress(DiskFullError):
+            for due in huey.read_schedule(at):
+                with contextlib.suppress(DiskFullError):
+                    huey.enqueue(due)
+
+    with monkeypatch.context() as disk:
+        for call in refused:
+            disk.setattr(type(huey.storage), call, full)
+        scheduler()
+    scheduler()
+    assert (huey.scheduled_count(), huey.pending_count()) == (0, 2)
 
 
 def test_a_task_that_a_killed_scheduler_had_claimed_is_claimed_again(make, clock):
