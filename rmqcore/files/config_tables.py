@@ -260,7 +260,11 @@ class ConfigTable:
 
     def to_text(self) -> str:
         """The file's content as it would be written now."""
-        content = {**self._other, **self._encode(), "dataVersion": self.data_version.to_java()}
+        return self._text({})
+
+    def _text(self, besides: Mapping[str, object]) -> str:
+        version = self.data_version.to_java()
+        content = {**self._other, **self._encode(), **besides, "dataVersion": version}
         if self._followed is not None:
             content[_FOLLOWED] = self._followed.to_java()
         return format_java_json(dict(sorted(content.items())))

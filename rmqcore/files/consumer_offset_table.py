@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -195,6 +195,10 @@ class ConsumerOffsetTable(ConfigTable):
         if gone and self.on_set is not None:
             self.on_set(topic, group, None)
         return len(gone)
+
+    def told_text(self, besides: Mapping[str, object]) -> str:
+        """The file's content with other members, for slaves; RocketMQ's pass over these."""
+        return self._text(besides)
 
     @staticmethod
     def _decode(content: dict[str, object]) -> dict[str, dict[int, int]]:

@@ -10,7 +10,7 @@ from typing import Final
 
 from rmqcore.broker.state.bodies import QueueKey, java_body, queue_key
 from rmqcore.broker.state.broker_state import BrokerState
-from rmqcore.java.json import format_java_json, parse_java_json
+from rmqcore.java.json import parse_java_json
 from rmqcore.remoting import (
     Connection,
     RemotingCommand,
@@ -37,11 +37,9 @@ class AdminOffsets:
     @serves(RequestCode.GET_ALL_CONSUMER_OFFSET, needs=needs.ADMIN)
     def list_all(self, _: Connection, __: RemotingCommand) -> RemotingCommand:
         """The offsets of every group, as they stand in the file."""
-        text, told = self._store.consumer_offsets.to_text(), self._offsets.resets.told()
-        if told:
-            # for slaves, which send readers on, too; RocketMQ passes over what it does not know
-            text = format_java_json({**parse_java_json(text), **told})
-        return success(body=text.encode())
+        # slaves send readers on, too
+        told = self._offsets.resets.told()
+        return success(body=self._store.consumer_offsets.told_text(told).encode())
 
     @serves(RequestCode.GET_ALL_DELAY_OFFSET, needs=needs.ADMIN)
     def list_delays(self, _: Connection, __: RemotingCommand) -> RemotingCommand:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from rmqcore.broker.state.resets import Resets
+from rmqcore.broker.state.resets import RESETS_TOLD, Resets
 from rmqcore.errors import StoreError
 from rmqcore.files.config_tables import ConfigTable, TopicConfigTable
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC
@@ -323,7 +323,9 @@ class SlaveSynchronize:
     def _adopt_resets(self, address: str, text: str) -> bool:
         """Take over where groups have to go on, which comes with their offsets; whether it does."""
         try:
-            self._resets.adopt(parse_java_json(text))
+            # a large table is read once more only where it has a member that counts here
+            told = any(f'"{name}"' in text for name in RESETS_TOLD)
+            self._resets.adopt(parse_java_json(text) if told else {})
         except ValueError as error:
             return self._failed(RequestCode.GET_ALL_CONSUMER_OFFSET, address, str(error))
         return True

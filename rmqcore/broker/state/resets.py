@@ -15,6 +15,7 @@ _ENDS_NAME: Final = "readersOfLost.json"
 #: Fields of our own in what a master tells of offsets: those of `Resets`, and its `ends`.
 _RESETS: Final = "readersToReset"
 _ENDS: Final = "readersOfLost"
+RESETS_TOLD: Final = (_RESETS, _ENDS)
 
 #: Group, topic and queue id.
 ReadQueue: TypeAlias = tuple[str, str, int]
@@ -110,7 +111,7 @@ class Resets(dict[ReadQueue, int]):
         Raises:
             ValueError: they are wrong; nothing has changed.
         """
-        resets, ends = (_offsets_in(told.get(name)) for name in (_RESETS, _ENDS))
+        resets, ends = (_offsets_in(told.get(name)) for name in RESETS_TOLD)
         if self != resets:
             self.clear()
             self.update(resets)
