@@ -36,7 +36,7 @@ class AdminOffsets:
 
     @serves(RequestCode.GET_ALL_CONSUMER_OFFSET, needs=needs.ADMIN)
     def list_all(self, _: Connection, __: RemotingCommand) -> RemotingCommand:
-        """The offsets of every group, as they stand in the file."""
+        """The offsets of every group; for our slaves, which groups have to go on elsewhere."""
         # slaves send readers on, too
         told = self._offsets.resets.told()
         return success(body=self._store.consumer_offsets.told_text(told).encode())
