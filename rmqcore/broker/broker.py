@@ -403,7 +403,7 @@ class Broker:
             QueryMessages(parts),
             RuntimeInfo(parts, (parts.timer.runtime_info, parts.rates.days.runtime_info)),
             AdminTopics(parts, self._register_topics, parts.deleting),
-            AdminGroups(parts),
+            AdminGroups(parts, parts.forget_group),
             AdminOffsets(parts),
             AdminBroker(parts, self._change),
             self.replication,

@@ -146,6 +146,17 @@ class BrokerParts(BrokerState):
         # those of the topic before it have not come again yet
         return sorted(found | {key for key in self.offsets.resets if key[1] == topic})
 
+    async def forget_group(self, group: str) -> None:
+        """Forget what a group has consumed, and what it has still in order; on the disk, too.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        self.offsets.forget_group(group)
+        self.pop_order.forget_group(group)
+        await asyncio.to_thread(self.pop_order.persist)
+        await asyncio.to_thread(self.store.consumer_offsets.persist)
+
     def follow_deletion(self, topic: str, phy_offset: int) -> bool:
         """Delete on a slave what its master has deleted of a topic, and forget what is known of it.
 

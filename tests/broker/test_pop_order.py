@@ -313,3 +313,16 @@ def test_a_file_that_is_none_is_refused(tmp_path, text):
     (tmp_path / "consumerOrderInfo.json").write_text(text)
     with pytest.raises(CorruptConfigFileError):
         PopOrder(tmp_path)
+
+
+def test_a_group_that_was_deleted_waits_for_no_order_of_before(with_broker, tmp_path):
+    async def scenario(_, peer):
+        await send_many(peer, 1, queues=1)
+        assert offsets(await pop_in_order(peer)) == [0]
+        fields = {"groupName": "CG", "cleanOffset": "true"}
+        deleted = await peer.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, fields)
+        assert deleted.code == ResponseCode.SUCCESS
+        assert not PopOrder(tmp_path / "store" / "config")._batches
+        assert offsets(await pop_in_order(peer)) == [0]
+
+    with_broker(scenario)

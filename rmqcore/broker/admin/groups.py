@@ -5,8 +5,7 @@ Source: RocketMQ broker/processor/AdminBrokerProcessor.java.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from rmqcore.broker.state.bodies import QueueKey, java_body, queue_key
@@ -29,11 +28,17 @@ from rmqcore.remoting.serves import serves
 class AdminGroups:
     """Changes and lists groups, and says who is connected and how far each is."""
 
-    def __init__(self, state: BrokerState) -> None:
+    def __init__(self, state: BrokerState, forget_group: Callable[[str], Awaitable[None]]) -> None:
+        """Prepare to answer.
+
+        Args:
+            state: the broker's.
+            forget_group: forgets what a group has consumed, on the disk, too.
+        """
+        self._forget_group = forget_group
         self._store, self._config = state.store, state.config
         self._topics, self._groups = state.topics, state.groups
         self._consumers, self._producers = state.consumers, state.producers
-        self._offsets = state.offsets
 
     # ---- the groups
 
@@ -64,8 +69,7 @@ class AdminGroups:
         self._groups.check_not_own(name)
         self._groups.remove(name)
         if request.boolean("cleanOffset") or request.boolean("removeOffset"):
-            self._offsets.forget_group(name)
-            await asyncio.to_thread(self._store.consumer_offsets.persist)
+            await self._forget_group(name)
         await self._groups.file.expect_saved(name)
         return success()
 

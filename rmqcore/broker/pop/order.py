@@ -281,6 +281,10 @@ class PopOrder:
         """Let a queue go on where its group's offset was set to."""
         self._batches.pop(key, None)
 
+    def forget_group(self, group: str) -> None:
+        """Forget what was handed out to a group that is deleted."""
+        self._batches = {key: each for key, each in self._batches.items() if key[1] != group}
+
     def forget_topic(self, topic: str) -> None:
         """Forget what was handed out of a topic that is deleted."""
         self._batches = {key: each for key, each in self._batches.items() if key[0] != topic}
