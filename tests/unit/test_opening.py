@@ -206,3 +206,17 @@ def test_opening_reads_each_queue_a_few_times_however_its_messages_are_mixed(
         assert store.recovery_report.records == queues * messages
     # the queue's end, its first unit, each of the stretches, and what lies behind the log's end
     assert sum(path.parent.name == "0" for path in reads) <= 7 * queues
+
+
+def test_one_wrong_unit_in_a_long_stretch_is_written_anew(store_path):
+    with open_store(store_path) as store:
+        for number in range(50):
+            store.put("T", b"%d" % number, tags="a")
+    units = store_path / "consumequeue/T/0" / f"{0:020d}"
+    good = units.read_bytes()
+    with units.open("r+b") as file:
+        file.seek(10 * 20 + 12)
+        file.write(b"a rotten")
+    with open_store(store_path) as store:
+        assert any("had 1 units that" in each for each in store.recovery_report.findings)
+    assert units.read_bytes() == good
