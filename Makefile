@@ -80,7 +80,7 @@ MINUTES := 10
 storm: build $(VENV)/spark ## tests under fresh seeds: MINUTES=60, or ARGS="--seeds 3", ARGS="--seed 7 tests/ha"
 	@scripts/storm $(PY) --minutes $(MINUTES) $(ARGS)
 
-peers: build $(VENV)/spark ## beside Java, Go, adapted suites, Spark's releases; ARGS=--smoke, or some of interop it adapters web spark
+peers: build $(VENV)/spark ## beside Java, Go, adapted suites, Spark's releases; ARGS=--smoke, or some of interop it adapters stores web spark
 	@scripts/peers $(PY) $(ARGS)
 
 measure: build ## processor time, memory, latency, each alone, beside their last ten; ARGS=--record keeps them

@@ -152,6 +152,24 @@ def test_what_does_not_come_right_is_told_without_a_secret(s3, store):
     assert verify_archive(s3.archive).clean
 
 
+def test_a_restoration_goes_on_behind_what_fails(s3, store, tmp_path):
+    options = {"request_timeout_s": "0.5"}
+    end = Archiver(store, s3.archive).run_once().end
+    s3.faults = [
+        ["GET", "commitlog/00000000000000000000", 1, "cut"],
+        ["GET", "commitlog/00000000000000262144", 1, "slow"],
+        ["GET", "commitlog/00000000000000524288", 99, 403],
+    ]
+    with pytest.raises(ObjectAccessError) as error:
+        restore(s3.archive, tmp_path / "again", storage_options=options)
+    assert SECRET_KEY not in repr(error.value)
+    with pytest.raises(rmqcore.errors.StoreError):
+        rmqcore.open_store(tmp_path / "again")
+    s3.faults = [["GET", "commitlog/00000000000000524288", 2, 500]]
+    assert restore(s3.archive, tmp_path / "again", storage_options=options).end == end
+    assert rows(tmp_path / "again") == rows(store, end_phy_offset=end)
+
+
 def test_an_object_that_is_replaced_is_told_also_while_it_is_read(s3, store):
     Archiver(store, s3.archive).run_once()
     place, name = s3.archive.removeprefix(f"s3://{BUCKET}/"), f"{FILE_SIZE:020d}"

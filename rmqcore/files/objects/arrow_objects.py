@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import threading
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,37 +21,52 @@ from rmqcore.files.objects.tries import tried
 
 _CONNECT_TIMEOUT_S = 10.0
 _REQUEST_TIMEOUT_S = 30.0
+#: What fails is tried again here; by itself Google's client would go on for 15 minutes.
+_GCS_RETRIES_S = 1.0
 
 
 class ArrowObjects:
     """Objects below a URL.
 
     Args:
-        url: ``s3://bucket/prefix``, ``gs://...`` or ``abfs://...``.
+        url: ``s3://bucket/prefix``, ``gs://bucket/...``, ``abfs://container/...`` or
+            ``abfs://container@account.dfs.core.windows.net/...``.
         options: credentials and endpoint.
+
+    Raises:
+        ConfigError: an option that the file system does not take, or that is no value of its kind.
     """
 
     def __init__(self, url: str, options: StorageOptions) -> None:
         self.url = url.rstrip("/")
         self._options = dict(options)
-        scheme, _, self._root = self.url.partition("://")
+        scheme, _, place = self.url.partition("://")
+        host, slash, prefix = place.partition("/")
+        container, _, account = host.partition("@")
+        self._root = container + slash + prefix
         self._is_s3 = scheme.lower() in ("s3", "s3a")
-        self._files = self._file_system(scheme.lower())
+        self._files = self._file_system(scheme.lower(), account.partition(".")[0])
         self._client: Any = None
         self._lock = threading.Lock()
 
-    def _file_system(self, scheme: str) -> Any:
+    def _file_system(self, scheme: str, account: str) -> Any:
         try:
             from pyarrow import fs  # noqa: PLC0415 - an extra
         except ImportError:
             raise RmqCoreError(f"{scheme}:// needs pyarrow: pip install 'rmqcore[s3]'") from None
         if self._is_s3:
             return self._s3_files(fs)
-        kind = "GcsFileSystem" if scheme in ("gs", "gcs") else "AzureFileSystem"
+        is_gcs = scheme in ("gs", "gcs")
+        kind = "GcsFileSystem" if is_gcs else "AzureFileSystem"
         try:
-            return getattr(fs, kind)(**self._options)
-        except TypeError:
+            if is_gcs:
+                return fs.GcsFileSystem(**_of_gcs(self._options))
+            named = {"account_name": account} if account else {}
+            return fs.AzureFileSystem(**{**named, **self._options})
+        except (TypeError, ValueError):
             rule = f"the arguments of pyarrow.fs.{kind}"
+            if not is_gcs:
+                rule += ", account_name among them where the URL does not name it"
             raise ConfigError("storage_options", ", ".join(self._options), rule) from None
 
     def _s3_files(self, fs: Any) -> Any:
@@ -160,6 +176,22 @@ class ArrowObjects:
             ),
             "",
         )
+
+
+def _of_gcs(options: StorageOptions) -> dict[str, Any]:
+    """Arguments of ``pyarrow.fs.GcsFileSystem`` out of texts.
+
+    Raises:
+        ValueError: one is no number of seconds, or no time.
+    """
+    found: dict[str, Any] = {"retry_time_limit": _GCS_RETRIES_S, **options}
+    found["retry_time_limit"] = timedelta(seconds=float(found["retry_time_limit"]))
+    if "anonymous" in found:
+        found["anonymous"] = str(found["anonymous"]).lower() == "true"
+    if "credential_token_expiration" in found:
+        until = datetime.fromisoformat(found["credential_token_expiration"])
+        found["credential_token_expiration"] = until
+    return found
 
 
 def _timeouts(given: StorageOptions) -> tuple[float, float]:

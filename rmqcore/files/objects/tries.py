@@ -26,6 +26,8 @@ _DENIED = frozenset(
         "403",
         "ACCESS_DENIED",
         "AccessDenied",
+        "AuthenticationFailed",
+        "AuthorizationFailure",
         "EXPIRED_TOKEN",
         "ExpiredToken",
         "INVALID_ACCESS_KEY_ID",
@@ -33,8 +35,10 @@ _DENIED = frozenset(
         "InvalidAccessKeyId",
         "InvalidToken",
         "MISSING_AUTHENTICATION_TOKEN",
+        "PERMISSION_DENIED",
         "SIGNATURE_DOES_NOT_MATCH",
         "SignatureDoesNotMatch",
+        "UNAUTHENTICATED",
         "UNRECOGNIZED_CLIENT",
     )
 )
@@ -43,7 +47,11 @@ _MISSING = frozenset(
 )
 _EXISTS = frozenset(("412", "ConditionalRequestConflict", "PreconditionFailed"))
 _NO_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError")
-_ARROW_CODE = re.compile(r"AWS Error (\w+)(?: \(HTTP status (\d+)\))?")
+#: Of AWS, Azure and Google.
+_ARROW_CODE = re.compile(
+    r"AWS Error (\w+)(?: \(HTTP status (\d+)\))?|Azure Error: \[(\w*)\] (\d+)"
+    r"|(PERMISSION_DENIED|UNAUTHENTICATED)"
+)
 
 
 def tried(
