@@ -22,8 +22,8 @@ from rmqcore.lake.target import (
     TableAccessError,
     TableChangedError,
     check_types,
-    offsets_text,
-    parse_offsets,
+    commit_facts,
+    progress_of,
     read_count,
     with_day,
     without_offsets,
@@ -48,6 +48,7 @@ class DeltaTarget:
 
     Args:
         place: the table's directory, or its URL.
+        topic: whose messages its rows are.
         schema: of its rows; columns that a table of before lacks are added by the next commit.
         storage_options: of object storage, see `delta_options`.
 
@@ -56,8 +57,13 @@ class DeltaTarget:
     """
 
     def __init__(
-        self, place: str, schema: pa.Schema, storage_options: Mapping[str, str] | None = None
+        self,
+        place: str,
+        topic: str,
+        schema: pa.Schema,
+        storage_options: Mapping[str, str] | None = None,
     ) -> None:
+        self._topic = topic
         self._place = place
         self._options = delta_options(place, storage_options or {})
         self._schema = schema.append(pa.field(DAY, pa.string()))
@@ -75,7 +81,7 @@ class DeltaTarget:
         for looked_through in (1, _LOOKED_THROUGH):
             for commit in table.history(looked_through):
                 if OFFSETS in commit:
-                    found = parse_offsets(str(commit[OFFSETS]), self._place)
+                    found = progress_of(commit, self._topic, self._place)
                     if newest is None or read_count(found) >= newest:
                         return found
         if newest is not None or table.count():
@@ -100,7 +106,7 @@ class DeltaTarget:
                 mode="append",
                 schema_mode="merge",
                 commit_properties=CommitProperties(
-                    custom_metadata={OFFSETS: offsets_text(offsets)},
+                    custom_metadata=commit_facts(self._topic, offsets),
                     # whoever commits between makes these rows a second copy: not tried again
                     max_commit_retries=0,
                     app_transactions=[Transaction(_APP, read_count(offsets))],
@@ -119,7 +125,7 @@ class DeltaTarget:
                 told = table.optimize.compact(
                     partition_filters=[(DAY, "=", day)],
                     commit_properties=CommitProperties(
-                        custom_metadata={OFFSETS: offsets_text(offsets)}
+                        custom_metadata=commit_facts(self._topic, offsets)
                     ),
                 )
             made += int(told["numFilesRemoved"])
@@ -131,7 +137,7 @@ class DeltaTarget:
         if table is None:
             return
         hours = round(max(IN_FLIGHT_S, keep_s) / 3600)
-        kept = CommitProperties(custom_metadata={OFFSETS: offsets_text(self.offsets())})
+        kept = CommitProperties(custom_metadata=commit_facts(self._topic, self.offsets()))
         with self._errors():
             table.vacuum(
                 hours,

@@ -138,10 +138,11 @@ class TableFollower:
         told: Callable[[Round], None] | None = None,
         failed: Callable[[RmqCoreError], None] | None = None,
     ) -> None:
-        """Do rounds until an event is set: one every so many seconds, at once while it is behind.
+        """Do rounds until an event is set: each so many seconds, at once while it is behind.
 
         Args:
-            every_s: seconds between two commits; a message is a row after that at the latest.
+            every_s: a message is a row so many seconds after it was put, as long as a round takes
+                no more than a quarter of them; between two rounds is half of them at least.
             stop: ends it.
             told: called after each round.
             failed: called with what a round has failed with that may pass: a broker that does not
@@ -154,6 +155,7 @@ class TableFollower:
         """
         expires_s, began = monotonic_s(), False
         while not stop.is_set():
+            began_s = monotonic_s()
             try:
                 done = self.run_once()
                 if monotonic_s() >= expires_s:
@@ -170,7 +172,9 @@ class TableFollower:
             if told is not None:
                 told(done)
             if not done.behind:
-                stop.wait(every_s)
+                # what is put behind a round's look has to wait for the next one, and for its commit
+                round_s = monotonic_s() - began_s
+                stop.wait(max(every_s / 2, every_s - 2 * round_s))
 
     def expire(self, keep_s: float = KEEP_S) -> None:
         """Forget states of both tables that are older than so many seconds, and their files."""

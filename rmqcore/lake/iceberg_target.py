@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,6 +23,7 @@ from pyiceberg.exceptions import (
     NotInstalledError,
     RESTError,
     TableAlreadyExistsError,
+    ValidationError,
 )
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import ArrowScan, write_file
@@ -43,11 +45,12 @@ from rmqcore.lake.target import (
     SMALL_AGE_S,
     SMALL_COUNT,
     SMALL_SIZE,
+    MissedMessagesError,
     TableAccessError,
     TableChangedError,
     check_types,
-    offsets_text,
-    parse_offsets,
+    commit_facts,
+    progress_of,
     with_day,
     without_offsets,
 )
@@ -80,40 +83,59 @@ class IcebergTarget:
     Args:
         catalog: which has the table.
         name: of the table, ``namespace.table``.
+        topic: whose messages its rows are.
         schema: of its rows; columns that a table of before lacks are added.
         properties: of the catalog, whose secrets are in no error.
+        is_alone: whether the catalog is that of this table only.
     """
 
     def __init__(
         self,
         catalog: Catalog,
         name: str,
+        topic: str,
         schema: pa.Schema,
         properties: Mapping[str, str] | None = None,
+        *,
+        is_alone: bool = False,
     ) -> None:
+        self._topic = topic
+        self._is_alone = is_alone
         self._catalog = catalog
         self._name = name
         self._properties = properties or {}
         self._schema = schema.append(pa.field(DAY, pa.string()))
 
     @classmethod
-    def in_directory(cls, directory: Path, name: str, schema: pa.Schema) -> IcebergTarget:
+    def in_directory(
+        cls, directory: Path, name: str, topic: str, schema: pa.Schema
+    ) -> IcebergTarget:
         """A table in a directory, whose catalog lies there, too; see `iceberg_properties`.
 
         Args:
             directory: of the table; made when it is missing.
             name: of the table, in the catalog's one namespace.
+            topic: whose rows it has.
             schema: of the rows that will be appended.
+
+        Raises:
+            TableAccessError: the directory cannot be made, or what lies there is no catalog.
         """
         properties = iceberg_properties(directory)
-        Path(properties["uri"].removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
-        return cls(SqlCatalog(ICEBERG_CATALOG, **properties), f"{NAMESPACE}.{name}", schema)
+        place = Path(properties["uri"].removeprefix("sqlite:///"))
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            catalog = SqlCatalog(ICEBERG_CATALOG, **properties)
+        except (OSError, SQLAlchemyError) as error:
+            raise TableAccessError(f"{place}: {without_secrets(error, {}, {})}") from None
+        return cls(catalog, f"{NAMESPACE}.{name}", topic, schema, is_alone=True)
 
     @classmethod
     def in_catalog(
         cls,
         properties: Mapping[str, str],
         name: str,
+        topic: str,
         schema: pa.Schema,
         storage_options: Mapping[str, str],
     ) -> IcebergTarget:
@@ -123,6 +145,7 @@ class IcebergTarget:
             properties: as PyIceberg's ``load_catalog`` takes them; ``name`` is that of a catalog
                 of PyIceberg's configuration.
             name: of the table, ``namespace.table``.
+            topic: as for the class.
             schema: as for the class.
             storage_options: of object storage, see `iceberg_options`.
 
@@ -139,7 +162,7 @@ class IcebergTarget:
         except _NO_CATALOG as error:
             told = without_secrets(error, {}, given)
             raise ConfigError("catalog", named, f"a catalog of PyIceberg's: {told}") from None
-        return cls(catalog, name, schema, given)
+        return cls(catalog, name, topic, schema, given)
 
     def offsets(self) -> Progress:
         """See `Target`."""
@@ -151,7 +174,7 @@ class IcebergTarget:
         walked = self._since_told(table)
         summary = walked[-1].summary if walked else None
         if summary is not None and OFFSETS in summary.additional_properties:
-            return parse_offsets(summary.additional_properties[OFFSETS], self._name)
+            return progress_of(summary.additional_properties, self._topic, self._name)
         if walked:
             raise without_offsets(self._name)
         return {}
@@ -188,7 +211,7 @@ class IcebergTarget:
                 raise TableChangedError(f"{self._name}: another follower has been there")
             table.append(
                 with_day(rows).select(self._schema.names).cast(self._schema),
-                snapshot_properties={OFFSETS: offsets_text(offsets)},
+                snapshot_properties=commit_facts(self._topic, offsets),
             )
 
     def compact(self, now_s: float) -> int:
@@ -207,13 +230,13 @@ class IcebergTarget:
 
     def _merge(self, table: Table, day: str, small: set[str]) -> None:
         """Make one of files of a day, in a commit of the table that was asked: else it fails."""
-        progress = offsets_text(self._offsets_of(table))
+        facts = commit_facts(self._topic, self._offsets_of(table))
         plan = table.scan(row_filter=f"{DAY} = '{day}'").plan_files()
         tasks = [task for task in plan if task.file.file_path in small]
         rows = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue()).to_table(tasks)
         with (
             table.transaction() as commit,
-            commit.update_snapshot(snapshot_properties={OFFSETS: progress}).overwrite() as files,
+            commit.update_snapshot(snapshot_properties=facts).overwrite() as files,
         ):
             for task in tasks:
                 files.delete_data_file(task.file)
@@ -264,8 +287,15 @@ class IcebergTarget:
         return table
 
     def _new_table(self) -> Table:
+        namespace = self._name.rpartition(".")[0]
         with suppress(NamespaceAlreadyExistsError):
-            self._catalog.create_namespace(self._name.rpartition(".")[0])
+            self._catalog.create_namespace(namespace)
+        others = self._catalog.list_tables(namespace) if self._is_alone else []
+        if others:
+            raise MissedMessagesError(
+                f"the directory has the table {'.'.join(others[0])}; give {self._topic} one of its "
+                "own"
+            )
         # in one commit: a table without its partitions is never there
         with (
             self._catalog.create_table_transaction(
@@ -287,7 +317,7 @@ class IcebergTarget:
             TableAlreadyExistsError,
         ) as error:
             raise TableChangedError(self._text(error)) from None
-        except (OSError, RESTError, SQLAlchemyError) as error:
+        except _away() as error:
             raise TableAccessError(self._text(error)) from None
 
     def _text(self, error: Exception) -> str:
@@ -323,3 +353,11 @@ class IcebergTarget:
         for manifest in [] if snapshot is None else snapshot.manifests(table.io):
             if manifest.content == ManifestContent.DATA:
                 yield from manifest.fetch_manifest_entry(table.io)
+
+
+def _away() -> tuple[type[Exception], ...]:
+    """What is raised where a catalog or its storage does not answer, or refuses."""
+    found: tuple[type[Exception], ...] = (OSError, RESTError, SQLAlchemyError, ValidationError)
+    # Glue is asked through it, by whom has it
+    aws = sys.modules.get("botocore.exceptions")
+    return found if aws is None else (*found, aws.BotoCoreError, aws.ClientError)

@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rmqcore.errors import ConfigError
 from rmqcore.files.objects import is_url
 from rmqcore.lake.bodies import Bodies, refused_schema
 from rmqcore.lake.sources import COLUMNS, Place, Progress, Span
-from rmqcore.lake.target import Target
+from rmqcore.lake.target import MissedMessagesError, Target, TopicMadeAnewError
 from rmqcore.scan.mark import Mark
-from rmqcore.scan.tables import TABLE_FORMATS, require_package
+from rmqcore.scan.tables import TABLE_FORMATS, check_table_path, require_package
 from rmqcore.world import wall_clock_ms
 
 #: The directory of rows whose bodies do not fit is the table's with this behind its name.
@@ -47,7 +48,8 @@ class TablePair:
         catalog: that has an Iceberg table; None: it lies beside the table.
 
     Raises:
-        ConfigError: an unknown format, no such catalog, or half a pair of keys.
+        ConfigError: an unknown format, a path that no table can have, no such catalog, or half a
+            pair of keys.
         RmqCoreError: the format's package is not installed.
     """
 
@@ -71,7 +73,11 @@ class TablePair:
         refused = refused_schema(plain_schema().append(pa.field("body", pa.binary())))
         # behind a slash the second table would lie inside, where expiring deletes its files
         place = os.fspath(table).rstrip("/")
-        making = partial(_target, table_format, storage_options or {}, catalog)
+        if catalog is None and not is_url(place):
+            check_table_path(place)
+            # of a Delta table in a:b the package would take a for a scheme
+            place = str(Path(place).absolute())
+        making = partial(_target, table_format, storage_options or {}, catalog, topic)
         beside = place + (REFUSED if catalog is None else REFUSED_NAME)
         self.good = making(place, good, topic)
         self.refused = making(beside, refused, "refused")
@@ -85,8 +91,16 @@ class TablePair:
             reached: how far they are read with these.
 
         Raises:
+            MissedMessagesError: the rows come from a store's directory, and those of before from
+                brokers, or the other way round: the table has perhaps the same messages.
+            TopicMadeAnewError: the table beside has rows of another topic of the name.
             TableChangedError: another writer was faster.
         """
+        if len({queue.startswith("/") for queue in reached}) > 1:
+            raise MissedMessagesError(
+                "the table has rows of a store's directory and is to get rows of brokers, or the "
+                "other way round, which may be the same messages; give them a table of their own"
+            )
         good, rest = self._bodies.apply(rows)
         refused = self._put_aside(rest, reached)
         self.good.append(good, since, reached)
@@ -110,6 +124,7 @@ class TablePair:
         if not rows.num_rows:
             return 0
         known = self.refused.offsets()
+        _check_beside(rows, known)
         new = [
             offset >= known.get(f"{broker}/{queue_id}", Place(0)).offset
             for broker, queue_id, offset in zip(
@@ -141,6 +156,30 @@ def _names() -> list[str]:
     return [topic, "broker", *others]
 
 
+def _check_beside(rows: pa.Table, known: Progress) -> None:
+    """Refuse rows that the table beside seems to have, and that came behind what it has.
+
+    It may be ahead, by a round that died; or it is what was left of a topic that was made anew.
+    """
+    for queue, place in known.items():
+        if place.mark is None:
+            continue
+        broker, _, queue_id = queue.rpartition("/")
+        mine = pc.and_(
+            pc.equal(rows.column("broker"), broker),
+            pc.equal(rows.column("queue_id"), int(queue_id)),
+        )
+        mine = pc.and_(mine, pc.less(rows.column("queue_offset"), place.offset))
+        had = rows.filter(mine)
+        time = pa.scalar(place.mark.store_timestamp_ms * 1000, _TYPES["store_timestamp"])
+        later = pc.or_(
+            pc.greater(had.column("store_timestamp"), time),
+            pc.greater(had.column("phy_offset"), place.mark.phy_offset),
+        )
+        if pc.any(later).as_py():
+            raise TopicMadeAnewError(queue, "is not that of the rows that did not fit before")
+
+
 def places_of(rows: pa.Table, read: dict[str, Span]) -> Progress:
     """How far queues were read with these rows, which are in the order of each queue.
 
@@ -165,6 +204,7 @@ def _target(
     table_format: str,
     options: Mapping[str, str],
     catalog: Mapping[str, str] | None,
+    topic: str,
     place: str,
     schema: pa.Schema,
     name: str,
@@ -174,12 +214,12 @@ def _target(
             raise ConfigError("catalog", "delta", "none: a Delta table lies where its path says")
         from rmqcore.lake.delta_target import DeltaTarget  # noqa: PLC0415 - an extra
 
-        return DeltaTarget(place, schema, options)
+        return DeltaTarget(place, topic, schema, options)
     from rmqcore.lake.iceberg_target import IcebergTarget  # noqa: PLC0415 - an extra
 
     if catalog is not None:
-        return IcebergTarget.in_catalog(catalog, place, schema, options)
+        return IcebergTarget.in_catalog(catalog, place, topic, schema, options)
     if is_url(place):
         rule = "a directory; on object storage an Iceberg table needs a catalog, which names it"
         raise ConfigError("table", place, rule)
-    return IcebergTarget.in_directory(Path(place), name, schema)
+    return IcebergTarget.in_directory(Path(place), name, topic, schema)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Final, Protocol
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,6 +15,8 @@ from rmqcore.scan.mark import Mark
 
 #: The name under which a commit says how far the queues were read.
 OFFSETS: Final = "rmqcore.offsets"
+#: The name under which it says of which topic, since there are topics of the same queues.
+TOPIC: Final = "rmqcore.topic"
 #: The partition column: the day of the store time, in UTC, as ``2026-01-31``.
 DAY: Final = "day"
 #: Files below this size are small; so many of one day are made one.
@@ -95,24 +98,34 @@ def with_day(rows: pa.Table) -> pa.Table:
     return rows.append_column(DAY, day.cast(pa.string()))
 
 
-def offsets_text(progress: Progress) -> str:
-    """The text that a commit has: by queue an offset, and the store time and place in front."""
+def commit_facts(topic: str, progress: Progress) -> dict[str, str]:
+    """What a commit says: by queue an offset, and the store time and place in front of it."""
     told = {queue: [place.offset, *(place.mark or ())] for queue, place in progress.items()}
-    return json.dumps(told, separators=(",", ":"), sort_keys=True)
+    return {OFFSETS: json.dumps(told, separators=(",", ":"), sort_keys=True), TOPIC: topic}
 
 
-def parse_offsets(text: str, table: str) -> Progress:
-    """What a commit says; one of before there were marks has plain offsets.
+def progress_of(facts: Mapping[str, Any], topic: str, table: str) -> Progress:
+    """What a commit says; one of before there were marks has plain offsets, and no topic.
+
+    Args:
+        facts: of a commit that has `OFFSETS`.
+        topic: whose messages the rows are to be.
+        table: its name, for errors.
 
     Args:
         text: JSON; see `offsets_text`.
         table: its name, for errors.
 
     Raises:
+        MissedMessagesError: the rows are another topic's.
         RmqCoreError: it is damaged.
     """
+    if (found := facts.get(TOPIC, topic)) != topic:
+        raise MissedMessagesError(
+            f"{table}: the table has the topic {found}; give {topic} a table of its own"
+        )
     try:
-        return {str(queue): _place(told) for queue, told in json.loads(text).items()}
+        return {str(queue): _place(told) for queue, told in json.loads(facts[OFFSETS]).items()}
     except (ValueError, TypeError, AttributeError) as error:
         raise RmqCoreError(
             f"{table}: what a commit says of its queues is no text of ours"

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from rmqcore.errors import RmqCoreError
+from rmqcore.errors import ConfigError, RmqCoreError
 from rmqcore.world import wall_clock_ms
 
 TABLE_FORMATS = ("delta", "iceberg")
@@ -24,6 +25,8 @@ DELTA_LOG, ICEBERG_HOME = "_delta_log", "_iceberg"
 ICEBERG_CATALOG, ICEBERG_TABLE = "rmqcore", "rmq.messages"
 #: (name in the directory, rows)
 TableFile = tuple[str, int]
+#: Readers of tables take these in a path for parts of a URL, and look elsewhere or nowhere.
+_TAKEN_FOR_URL = re.compile(r"[\x00-\x1f\x7f%?#\[\]|^\\]")
 
 
 def require_package(table_format: str) -> None:
@@ -40,6 +43,21 @@ def require_package(table_format: str) -> None:
     except ImportError:
         hint = f"pip install 'rmqcore[{table_format}]'"
         raise RmqCoreError(f"tables of the format {table_format} need: {hint}") from None
+
+
+def check_table_path(directory: str | os.PathLike[str]) -> None:
+    """Refuse a directory, before anything is written, whose path no table can have.
+
+    Args:
+        directory: of the table; the directories that it is in count as well.
+
+    Raises:
+        ConfigError: its path has a character that is a part of a URL.
+    """
+    path = str(Path(directory).absolute())
+    if found := _TAKEN_FOR_URL.search(path):
+        rule = f"a path without {found[0]!r}, which readers of tables take for a part of a URL"
+        raise ConfigError("table", path, rule)
 
 
 def make_table(table_format: str, directory: Path, schema: Any, files: Sequence[TableFile]) -> None:
@@ -63,7 +81,8 @@ def make_table(table_format: str, directory: Path, schema: Any, files: Sequence[
 def iceberg_properties(directory: str | os.PathLike[str]) -> dict[str, str]:
     """What PyIceberg's ``SqlCatalog`` takes to open the catalog beside exported files."""
     home = Path(directory).absolute() / ICEBERG_HOME
-    return {"uri": f"sqlite:///{home / 'catalog.db'}", "warehouse": home.as_uri()}
+    # a location is taken as it stands: nobody decodes what as_uri() encodes
+    return {"uri": f"sqlite:///{home}/catalog.db", "warehouse": f"file://{home}"}
 
 
 def _make_delta(directory: Path, schema: Any, files: Sequence[TableFile]) -> None:
@@ -127,9 +146,9 @@ def _make_iceberg(directory: Path, schema: Any, files: Sequence[TableFile]) -> N
     try:
         with suppress(NamespaceAlreadyExistsError):
             catalog.create_namespace(ICEBERG_TABLE.partition(".")[0])
-        location = (home / "messages").as_uri()
+        location = f"file://{home}/messages"
         table = catalog.create_table_if_not_exists(ICEBERG_TABLE, schema=schema, location=location)
-        _fit_iceberg(table, schema, [(directory / name).as_uri() for name, _ in files])
+        _fit_iceberg(table, schema, [f"file://{directory / name}" for name, _ in files])
     except CommitFailedException as error:
         raise RmqCoreError(f"{directory}: {error}") from error
     finally:

@@ -34,7 +34,7 @@ from rmqcore.scan.read import FULL_COLUMNS, read
 from rmqcore.scan.runner import Runner, run
 from rmqcore.scan.selection import Selection
 from rmqcore.scan.split import Split
-from rmqcore.scan.tables import TABLE_FORMATS, make_table, require_package
+from rmqcore.scan.tables import TABLE_FORMATS, check_table_path, make_table, require_package
 from rmqcore.world import sync_directory, sync_fd, sync_file
 
 if TYPE_CHECKING:
@@ -313,7 +313,7 @@ def export_store(
         storage_options: of the archive, as for `rmqcore.scan.open_any_log`.
 
     Raises:
-        ConfigError: an unknown format, or a URL for a directory.
+        ConfigError: an unknown format, a URL for a directory, or a path that no table can have.
         CorruptStoreError: a damaged record; the messages before it are written, and the manifest
             says that the export is unfinished, as after a kill: nothing imports it.
         RmqCoreError: the package that the format needs is not installed; nothing was written.
@@ -325,6 +325,7 @@ def export_store(
         raise ConfigError("directory", os.fspath(directory), rule)
     if file_format in TABLE_FORMATS:
         require_package(file_format)
+        check_table_path(directory)
     target, names = Path(directory), tuple(columns)
     chosen = None if topics is None else tuple(topics)
     work = partial(

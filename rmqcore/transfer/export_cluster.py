@@ -14,7 +14,7 @@ from rmqcore.scan.cluster import Access, Cluster, QueueRange, read_range
 from rmqcore.scan.cluster.ranges import cut_ranges
 from rmqcore.scan.cluster.read import messages_of
 from rmqcore.scan.read import FULL_COLUMNS
-from rmqcore.scan.tables import TABLE_FORMATS, make_table, require_package
+from rmqcore.scan.tables import TABLE_FORMATS, check_table_path, make_table, require_package
 from rmqcore.transfer.export import (
     EXPORT_FORMATS,
     ROW_GROUP_ROWS,
@@ -56,7 +56,7 @@ def export_topic(
         the files; start and end of each are queue offsets.
 
     Raises:
-        ConfigError: an unknown format.
+        ConfigError: an unknown format, or a path that no table can have.
         NoRouteError: no broker has the topic.
         MessagesGoneError: retention has deleted messages meanwhile; the manifest says that the
             export is unfinished.
@@ -66,6 +66,7 @@ def export_topic(
         raise ConfigError("format", file_format, f"one of {', '.join(EXPORT_FORMATS)}")
     if file_format in TABLE_FORMATS:
         require_package(file_format)
+        check_table_path(directory)
     target, names = Path(directory), tuple(columns)
     with Cluster(access) as cluster:
         pieces = cut_ranges(cluster.ranges([topic]), _PIECE_COUNT)

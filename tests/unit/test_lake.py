@@ -15,7 +15,12 @@ import rmqcore
 from rmqcore.errors import ConfigError, RecordsGoneError, RmqCoreError
 from rmqcore.lake import BatchTable, Bodies, Round, TableFollower, follower
 from rmqcore.lake.bodies import Field
-from rmqcore.lake.target import MissedMessagesError, TableChangedError, TopicMadeAnewError
+from rmqcore.lake.target import (
+    OFFSETS,
+    MissedMessagesError,
+    TableChangedError,
+    TopicMadeAnewError,
+)
 from rmqcore.scan import DEFAULT_COLUMNS, read_store
 
 deltalake = pytest.importorskip("deltalake")
@@ -407,7 +412,7 @@ def test_a_topic_that_was_made_anew_is_not_taken_for_the_old_one(following, coun
 def test_progress_of_before_there_were_marks_is_taken_up(following, monkeypatch):
     put(following.store, b"a", b"b", b"c")
     target = importlib.import_module(f"rmqcore.lake.{following.keywords['table_format']}_target")
-    monkeypatch.setattr(target, "offsets_text", lambda _: '{"/0":2,"/1":1}')
+    monkeypatch.setattr(target, "commit_facts", lambda *_: {OFFSETS: '{"/0":2,"/1":1}'})
     following().run_once()
     monkeypatch.undo()
     put(following.store, b"d")

@@ -1,0 +1,233 @@
+"""Tables under odd names, half deleted, or given what is another's: right, or a telling error."""
+
+import json
+import os
+import shutil
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import rmqcore
+from rmqcore.errors import ConfigError
+from rmqcore.lake import BatchTable, Bodies, Round, TableFollower
+from rmqcore.lake import follower as following
+from rmqcore.lake.target import MissedMessagesError, TableAccessError, TopicMadeAnewError
+from rmqcore.scan import read_store
+from rmqcore.transfer.export import export_store
+
+deltalake = pytest.importorskip("deltalake")
+catalogs = pytest.importorskip("pyiceberg.catalog.sql")
+from rmqcore.scan.tables import iceberg_properties  # noqa: E402 - behind the packages it is for
+
+pytestmark = pytest.mark.engine
+
+FORMATS = ("delta", "iceberg")
+SIZES = {"mapped_file_size_commit_log": 1 << 16, "mapped_file_size_consume_queue": 2000}
+
+
+def put(path, *bodies, topic="T", queue_id=0):
+    with rmqcore.open_store(path, **SIZES) as store:
+        for body in bodies:
+            store.put(topic, body, queue_id=queue_id)
+
+
+def rows_of(table, table_format, topic="T"):
+    if table_format == "delta":
+        return deltalake.DeltaTable(Path(table).absolute()).to_pyarrow_table().num_rows
+    catalog = catalogs.SqlCatalog("rmqcore", **iceberg_properties(table))
+    try:
+        return catalog.load_table(("rmq", topic)).scan().to_arrow().num_rows
+    finally:
+        catalog.close()
+
+
+@pytest.mark.parametrize("table_format", FORMATS)
+def test_a_table_lies_where_its_path_says_and_nowhere_else(tmp_path, monkeypatch, table_format):
+    topic = "%RETRY%a|b"
+    put(tmp_path / "store", b"a", topic=topic)
+    monkeypatch.chdir(tmp_path)
+    name = "a:b ü'\"*~日本"
+    follow = partial(TableFollower, "store", name, topic=topic, table_format=table_format)
+    assert [follow().run_once().rows for _ in range(2)] == [1, 0]
+    assert rows_of(name, table_format, topic) == 1
+    assert {path.name.removesuffix("~dlq") for path in tmp_path.iterdir()} == {"store", name}
+
+
+@pytest.mark.parametrize("table_format", FORMATS)
+@pytest.mark.parametrize("letter", "%?#[|^\\\n")
+def test_a_path_that_readers_take_for_another_is_refused_before_anything_is_written(
+    tmp_path, table_format, letter
+):
+    put(tmp_path / "store", b"a")
+    place = tmp_path / f"a{letter}20b" / "table"
+    with pytest.raises(ConfigError, match="a path without"):
+        TableFollower(tmp_path / "store", place, topic="T", table_format=table_format)
+    with pytest.raises(ConfigError, match="a path without"):
+        export_store(tmp_path / "store", place, file_format=table_format)
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
+@pytest.mark.parametrize("table_format", FORMATS)
+def test_a_table_has_one_topic(tmp_path, table_format):
+    # no queue of the one is a queue of the other
+    put(tmp_path / "store", b"a", topic="A", queue_id=0)
+    put(tmp_path / "store", b"b", topic="B", queue_id=1)
+    follow = partial(TableFollower, tmp_path / "store", tmp_path / "t", table_format=table_format)
+    follow(topic="A").run_once()
+    with pytest.raises(MissedMessagesError, match=r"table.*A; give B"):
+        follow(topic="B").run_once()
+    assert rows_of(tmp_path / "t", table_format, "A") == 1
+
+
+@pytest.mark.parametrize("table_format", FORMATS)
+def test_a_table_of_a_directory_is_not_gone_on_with_from_brokers(tmp_path, table_format):
+    put(tmp_path / "store", b"a")
+    follow = partial(
+        TableFollower, tmp_path / "store", tmp_path / "t", topic="T", table_format=table_format
+    )
+    follow().run_once()
+    rows = pa.table(read_store(tmp_path / "store", topics=["T"]))
+    rows = rows.append_column("broker", pa.array(["broker-a"] * len(rows)))
+    with pytest.raises(MissedMessagesError, match="the same messages"):
+        BatchTable(tmp_path / "t", topic="T", table_format=table_format).write(rows)
+    assert rows_of(tmp_path / "t", table_format) == 1
+
+
+@pytest.mark.parametrize("table_format", FORMATS)
+def test_what_does_not_fit_is_not_taken_for_what_an_older_topic_has_left(tmp_path, table_format):
+    def follow():
+        return TableFollower(
+            tmp_path / "store",
+            tmp_path / "t",
+            topic="T",
+            table_format=table_format,
+            bodies=Bodies("text"),
+        ).run_once()
+
+    put(tmp_path / "store", *[b"\xff"] * 5)
+    assert follow().refused == 5
+    shutil.rmtree(tmp_path / "store")
+    shutil.rmtree(tmp_path / "t")
+    put(tmp_path / "store", *[b"\xfe"] * 3)
+    with pytest.raises(TopicMadeAnewError, match="did not fit"):
+        follow()
+    shutil.rmtree(tmp_path / "t~dlq")
+    assert follow().refused == 3
+
+
+def without(pattern):
+    return lambda table: max(table.glob(pattern)).unlink()
+
+
+def cut(pattern):
+    def half(table):
+        path = max(table.glob(pattern))
+        os.truncate(path, path.stat().st_size // 2)
+
+    return half
+
+
+def spoilt(table):
+    (table / "_iceberg/catalog.db").write_bytes(b"no database" * 100)
+
+
+@pytest.mark.parametrize(
+    ("table_format", "harm"),
+    [
+        ("delta", without("_delta_log/*0.json")),
+        ("delta", without("_delta_log/*1.json")),
+        ("delta", cut("_delta_log/*.json")),
+        ("iceberg", spoilt),
+        ("iceberg", without("_iceberg/rmq/T/metadata/*.json")),
+        ("iceberg", cut("_iceberg/rmq/T/metadata/*.json")),
+    ],
+)
+def test_half_a_table_is_told_and_gets_nothing(tmp_path, table_format, harm):
+    def follow():
+        return TableFollower(
+            tmp_path / "store", tmp_path / "t", topic="T", table_format=table_format
+        ).run_once()
+
+    for body in (b"a", b"b"):
+        put(tmp_path / "store", body)
+        follow()
+    put(tmp_path / "store", b"c")
+    harm(tmp_path / "t")
+    files = sorted(tmp_path.glob("t/**/*.parquet"))
+    with pytest.raises(TableAccessError, match=str(tmp_path) if harm is spoilt else None):
+        follow()
+    assert sorted(tmp_path.glob("t/**/*.parquet")) == files
+
+
+@pytest.mark.parametrize("table_format", FORMATS)
+def test_a_day_is_that_of_utc_whatever_the_machine_says(tmp_path, monkeypatch, table_format):
+    put(tmp_path / "store", *[b"%d" % n for n in range(4)])
+    rows = pa.table(read_store(tmp_path / "store", topics=["T"]))
+    hour = 3_600_000_000
+    # the last microsecond of a day and the first of the next; both sides of a clock put forward
+    at = [86_400_000_000 - 1, 86_400_000_000, 1_774_746_000_000_000 - hour, 1_774_746_000_000_000]
+    times = pa.array(at, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+    index = rows.schema.get_field_index("store_timestamp")
+    for zone in ("America/Los_Angeles", "Pacific/Kiritimati"):
+        monkeypatch.setenv("TZ", zone)
+        place = tmp_path / zone.partition("/")[2]
+        BatchTable(place, topic="T", table_format=table_format).write(
+            rows.set_column(index, "store_timestamp", times)
+        )
+        files = list(place.glob("**/day=*"))
+        assert sorted(path.name for path in files) == [
+            "day=1970-01-01",
+            "day=1970-01-02",
+            "day=2026-03-29",
+        ]
+
+
+def test_bodies_that_are_meant_badly_are_put_aside_each_with_its_reason(tmp_path):
+    bad = [
+        b'{"n": 1e400}',
+        b'{"n": %d}' % (1 << 63),
+        b'{"n": true}',
+        b'{"n": NaN}',
+        b'\xef\xbb\xbf{"n": 1}',
+        b'{"n": "\\ud800"}',
+        b"[" * 60_000,
+        b'{"n":' * 12_000,
+        b'{"n": %s}' % (b"9" * 5000),
+        b"\x00",
+        b'"n"',
+    ]
+    put(tmp_path / "store", *bad, b'{"n": 1, "n": 2, "N": 3, "\\u0000": 4}')
+    schema = tmp_path / "schema.json"
+    schema.write_text(json.dumps({"n": "long!"}))
+    follower = TableFollower(
+        tmp_path / "store", tmp_path / "t", topic="T", bodies=Bodies.of_schema(schema)
+    )
+    assert (follower.run_once().rows, rows_of(tmp_path / "t", "delta")) == (1, 1)
+    aside = deltalake.DeltaTable(f"{tmp_path}/t~dlq").to_pyarrow_table()
+    assert aside["body"].to_pylist() == bad
+    assert all(reason and len(reason) < 1000 for reason in aside["error"].to_pylist())
+
+
+def test_a_message_is_a_row_in_the_time_that_was_asked_for(tmp_path, monkeypatch):
+    now, took, waits = [0.0], [5.0, 20.0, 0.0], []
+    monkeypatch.setattr(following, "monotonic_s", lambda: now[0])
+
+    class Stop:
+        def is_set(self):
+            return not took
+
+        def wait(self, seconds):
+            waits.append(seconds)
+            now[0] += seconds
+
+    def look():
+        now[0] += took.pop(0)
+        return Round(rows=0, refused=0, compacted=0, behind=0)
+
+    one = TableFollower(tmp_path / "store", tmp_path / "t", topic="T")
+    monkeypatch.setattr(one, "run_once", look)
+    one.run(60.0, Stop())
+    # put behind the look of a round that takes 5 s: 5 + 50 until the next one begins, and its 5
+    assert waits == [50.0, 30.0, 60.0]
