@@ -3,12 +3,16 @@
 import pytest
 from frames.test_cluster import (  # noqa: F401 - the same tests, other brokers
     create,
+    remake,
     send,
     test_a_batch_has_every_message_of_a_topic_once,
     test_a_batch_is_cut_for_tasks_and_has_only_what_is_chosen,
+    test_a_batch_of_which_the_topic_was_made_anew_is_not_of_the_new_one,
     test_a_limit_is_shared_by_the_backlog,
     test_a_stream_begins_at_the_end_and_has_what_comes,
+    test_a_table_that_follows_a_broker_is_not_given_another_topic,
     test_a_topic_that_was_made_anew_is_told,
+    test_a_topic_that_was_made_anew_is_told_however_long_it_is,
     test_available_now_ends_at_what_there_was,
     test_offsets_behind_the_end_are_told,
     test_only_a_group_that_is_named_gets_the_progress,
