@@ -38,8 +38,9 @@ def run(*words, cwd):
     return done.stdout
 
 
-#: the demonstrations are commands, with tests of their own
-SCRIPTS = sorted(path.name for path in ROOT.glob("examples/*.py") if path.name != "metaq_demo.py")
+#: the demonstrations are commands, and a whole lake takes long, with tests of their own
+ELSEWHERE = ("metaq_demo.py", "lake.py")
+SCRIPTS = sorted(path.name for path in ROOT.glob("examples/*.py") if path.name not in ELSEWHERE)
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

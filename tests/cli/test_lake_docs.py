@@ -1,14 +1,18 @@
 """The parts of docs/lake.md about archives and tables show what is printed in them."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from patience import TIMEOUT_S
 from s3_server import s3_server
 
 pytestmark = pytest.mark.peers
 
-PAGE = (Path(__file__).parents[2] / "docs" / "lake.md").read_text("utf-8")
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "lake.md").read_text("utf-8")
 PARTS = {
     "an archive": PAGE.partition("## Archive and object stores")[2].partition("Spark takes the")[0],
     "tables": PAGE.partition("## Tables that follow a topic")[2],
@@ -46,3 +50,16 @@ def test_the_walk_through(rmqcore, tmp_path, monkeypatch, capsys, part):
                     monkeypatch.setenv(name, value)
                 # which PyIceberg reads when it is imported
                 monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
+
+
+def test_one_command_starts_a_whole_lake(tmp_path):
+    for package in ("boto3", "duckdb", "deltalake", "moto", "pyiceberg"):
+        pytest.importorskip(package)
+    command = [sys.executable, ROOT / "examples" / "lake.py", tmp_path / "lake"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=4 * TIMEOUT_S, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    for kind in ("delta", "iceberg"):
+        assert f"{kind}: 6000 orders, as DuckDB has them [(6000, 266100)]" in done.stdout
+    assert "the archive has the first of them: True" in done.stdout
