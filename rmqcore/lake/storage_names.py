@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
+from rmqcore.errors import ConfigError
 from rmqcore.files.objects.storage_options import (
     S3_NAMES,
     is_url,
@@ -33,7 +34,7 @@ _OF_DELTA: Final = {
     "connect_timeout_s": "connect_timeout",
     "request_timeout_s": "timeout",
 }
-_SECRET: Final = re.compile("key|secret|token|password|credential", re.IGNORECASE)
+_SECRET: Final = re.compile("key|secret|token|password|credential|auth|header", re.IGNORECASE)
 
 
 def delta_options(place: str, given: Mapping[str, str]) -> dict[str, str]:
@@ -44,9 +45,12 @@ def delta_options(place: str, given: Mapping[str, str]) -> dict[str, str]:
         given: our names of S3's options, see `s3_options`; others are deltalake's own.
 
     Raises:
-        ConfigError: half a pair of keys, or credentials in the URL.
+        ConfigError: half a pair of keys, credentials in the URL, or a % in it, which archives and
+            tables would take for different things.
     """
     ours, others = _divided(given)
+    if is_url(place) and scheme_of(place) != "file" and "%" in place:
+        raise ConfigError("table", place, "a URL without %: write each letter as it is")
     if not is_url(place) or scheme_of(place) not in ("s3", "s3a"):
         return dict(given)
     found = {_OF_DELTA.get(name, f"aws_{name}"): value for name, value in s3_options(ours).items()}

@@ -11,6 +11,7 @@ import pytest
 
 import rmqcore
 from rmqcore.errors import ConfigError
+from rmqcore.files.objects import open_objects
 from rmqcore.lake import BatchTable, Bodies, Round, TableFollower
 from rmqcore.lake import follower as following
 from rmqcore.lake.target import MissedMessagesError, TableAccessError, TopicMadeAnewError
@@ -231,3 +232,12 @@ def test_a_message_is_a_row_in_the_time_that_was_asked_for(tmp_path, monkeypatch
     one.run(60.0, Stop())
     # put behind the look of a round that takes 5 s: 5 + 50 until the next one begins, and its 5
     assert waits == [50.0, 30.0, 60.0]
+
+
+@pytest.mark.parametrize("prefix", ["a/../b", "..", "./a", "a/./b", "a//b", "/a", "a%2e%2e/b"])
+def test_a_url_that_stores_take_for_different_places_is_refused(tmp_path, prefix):
+    with pytest.raises(ConfigError, match="a URL without"):
+        TableFollower(tmp_path, f"s3://bucket/{prefix}", topic="T")
+    if "%" not in prefix:
+        with pytest.raises(ConfigError, match="a URL without"):
+            open_objects(f"s3://bucket/{prefix}")

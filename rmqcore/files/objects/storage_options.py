@@ -54,7 +54,8 @@ def scheme_of(url: str) -> str:
     """The scheme of a URL, in small letters.
 
     Raises:
-        ConfigError: it holds credentials, which belong elsewhere; or a query.
+        ConfigError: it holds credentials, which belong elsewhere; a query; or a part that one
+            store takes as a name and another as a way up.
     """
     parts = urlsplit(url)
     if "@" in parts.netloc and parts.scheme.lower() in ("s3", "s3a", "http", "https"):
@@ -62,6 +63,9 @@ def scheme_of(url: str) -> str:
         raise ConfigError("url", f"{parts.scheme}://...", rule)
     if parts.query or parts.fragment:
         raise ConfigError("url", url.partition("?")[0], "a URL without ? and #")
+    names = parts.path.removeprefix("/").removesuffix("/").split("/")
+    if {".", ".."} & set(names) or "" in names[1:] or parts.path.startswith("//"):
+        raise ConfigError("url", url, "a URL without empty parts, . and ..")
     return parts.scheme.lower()
 
 
