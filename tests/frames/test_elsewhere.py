@@ -91,6 +91,12 @@ def test_what_names_no_topic_is_said(text):
         arrow_dataset(text)
 
 
+def test_an_address_with_credentials_is_refused_without_them():
+    with pytest.raises(ArgumentError, match="accessKey") as caught:
+        arrow_dataset("namesrv://name:a-secret-of-mine@127.0.0.1:1/T")
+    assert "a-secret-of-mine" not in str(caught.value)
+
+
 def test_the_page_names_every_option_of_a_cluster():
     from rmqcore.spark.cluster_options import _ACCESS, _ONLY_FILES
     from rmqcore.spark.options import _READ

@@ -37,8 +37,13 @@ class Access:
         """Their addresses.
 
         Raises:
-            ArgumentError: one is not host:port.
+            ArgumentError: one is not host:port, or has credentials.
         """
+        if "@" in self.namesrv_addr:
+            rule = (
+                "no credentials in an address: accessKey and secretKey, or ROCKETMQ_ACCESS_KEY and "
+            )
+            raise ArgumentError("namesrv_addr", "...@...", rule + "ROCKETMQ_SECRET_KEY")
         found = [each.strip() for each in self.namesrv_addr.split(";") if each.strip()]
         try:
             for address in found:
