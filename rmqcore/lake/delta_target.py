@@ -124,6 +124,8 @@ class DeltaTarget:
             with self._errors():
                 told = table.optimize.compact(
                     partition_filters=[(DAY, "=", day)],
+                    # into which any two small ones fit: of two nearly whole ones both would stay
+                    target_size=2 * SMALL_SIZE,
                     commit_properties=CommitProperties(
                         custom_metadata=commit_facts(self._topic, offsets)
                     ),

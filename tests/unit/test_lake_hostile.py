@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import shutil
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from rmqcore.lake import follower as following
 from rmqcore.lake.target import MissedMessagesError, TableAccessError, TopicMadeAnewError
 from rmqcore.scan import read_store
 from rmqcore.transfer.export import export_store
+from rmqcore.world import wall_clock_ms
 
 deltalake = pytest.importorskip("deltalake")
 catalogs = pytest.importorskip("pyiceberg.catalog.sql")
@@ -241,3 +243,21 @@ def test_a_url_that_stores_take_for_different_places_is_refused(tmp_path, prefix
     if "%" not in prefix:
         with pytest.raises(ConfigError, match="a URL without"):
             open_objects(f"s3://bucket/{prefix}")
+
+
+def test_two_delta_files_that_are_nearly_whole_are_made_one_and_a_whole_one_stays(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr("rmqcore.lake.delta_target.SMALL_SIZE", 50_000)
+    store, table = tmp_path / "store", tmp_path / "t"
+    noise = random.Random(30)
+    for size in (60_000, 40_000, 40_000):
+        put(store, noise.randbytes(size))
+        one = TableFollower(store, table, topic="T")
+        one.run_once()
+    (whole, *others) = sorted(table.glob("day=*/*"), key=lambda path: -path.stat().st_size)
+    assert one._tables.good.compact(wall_clock_ms() / 1000 + 3601) == 2
+    files = [Path(uri) for uri in deltalake.DeltaTable(str(table)).file_uris()]
+    assert whole.name in {path.name for path in files}
+    assert len(files) == 2 < 1 + len(others)
+    assert rows_of(table, "delta") == 3
