@@ -1,9 +1,12 @@
 """Gather the pages of the site and build it: docs/, what the root has, the API from docstrings.
 
+The site of a release lies in a folder of its version beside those of the releases before, and
+`versions.json` lists them for the theme's choice of versions, as mike would write it.
 Links to files that are no page lead to the project's repository where RMQCORE_HOME says where that
 is; else they are their text.
 """
 
+import json
 import os
 import re
 import shutil
@@ -86,13 +89,33 @@ def gather(into: Path) -> None:
         (into / "reference" / name).write_text(f"# {title}\n\n{blocks}", "utf-8")
 
 
-def main(site: str) -> int:
-    """Build the site; 1 when there was a warning."""
+def list_versions(site: Path) -> None:
+    """Write which versions lie in a folder, newest first, and a page that leads to the newest."""
+    found = [path.parent.name for path in site.glob("*/index.html")]
+    found.sort(key=lambda name: [int(part) for part in re.findall(r"\d+", name)], reverse=True)
+    listed = [
+        {"version": name, "title": name, "aliases": ["latest"] if name == found[0] else []}
+        for name in found
+    ]
+    (site / "versions.json").write_text(json.dumps(listed, indent=2) + "\n", "utf-8")
+    leads = f'<!doctype html><meta http-equiv="refresh" content="0; url={found[0]}/">'
+    page = f'{leads}<title>rmqcore</title><a href="{found[0]}/">rmqcore {found[0]}</a>\n'
+    (site / "index.html").write_text(page, "utf-8")
+
+
+def main(site: Path) -> int:
+    """Build the site of this version; 1 when there was a warning."""
     gather(ROOT / "build" / "site-pages")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", site]
+    version = (ROOT / "rmqcore" / "version.py").read_text("utf-8").split('"')[-2]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"]
     quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}  # docs/decisions/dependencies.md says it
-    return subprocess.run(command, cwd=ROOT, env=quiet, check=False).returncode
+    built = subprocess.run(
+        [*command, "--site-dir", site / version], cwd=ROOT, env=quiet, check=False
+    )
+    if built.returncode == 0:
+        list_versions(site)
+    return built.returncode
 
 
 if __name__ == "__main__":
-    sys.exit(main(str(Path(sys.argv[1]).absolute())))
+    sys.exit(main(Path(sys.argv[1]).absolute()))
