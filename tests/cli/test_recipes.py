@@ -45,6 +45,17 @@ def test_links_lead_somewhere_and_the_site_shows_every_page(site, tmp_path):
     assert [name for name in named if not (tmp_path / "pages" / name).exists()] == []
 
 
+def test_the_site_lists_its_versions_and_leads_to_the_newest(site, tmp_path):
+    for name in ("0.9.0", "0.10.1", "0.10.0"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "index.html").touch()
+    site.list_versions(tmp_path)
+    listed = json.loads((tmp_path / "versions.json").read_text("utf-8"))
+    assert [each["version"] for each in listed] == ["0.10.1", "0.10.0", "0.9.0"]
+    assert [each["aliases"] for each in listed] == [["latest"], [], []]
+    assert "url=0.10.1/" in (tmp_path / "index.html").read_text("utf-8")
+
+
 def test_what_clients_are_said_to_work_stands_in_the_tests_with_its_release():
     text = (DOCS / "clients.md").read_text("utf-8")
     rows = re.findall(r"^\| (.*) \|$", text, re.MULTILINE)
@@ -168,3 +179,5 @@ def test_the_compose_file_makes_a_master_and_its_slave(tmp_path):
             return done.returncode == 0 and f"{LOOPBACK}.0.12" in done.stdout
 
         assert until(both, "a slave that the master knows")
+        # without it the page's consumers would get nothing once the master is gone
+        assert '"slaveReadEnable=true"' in dict(found)["slave"]
