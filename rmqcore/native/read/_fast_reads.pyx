@@ -37,8 +37,8 @@ cdef extern from *:
     #include <sys/syscall.h>
     #include <sys/uio.h>
     #include <unistd.h>
-    /* As pread of what is in memory: fewer bytes than that, or -1; -2 where that is not told. By the
-     * system call's number: musl has no preadv2 before 1.2.5, and wheels are for 1.2.0 and later. */
+    /* As pread of what is in memory: fewer bytes than that, or -1; -2 where that is not told.
+     * By the system call's number: musl has no preadv2 before 1.2.5, and wheels are for 1.2. */
     static ssize_t rmq_read_cached(int fd, void* into, size_t size, int64_t at) {
     #if defined(RWF_NOWAIT) && defined(SYS_preadv2) && __SIZEOF_LONG__ == 8
         struct iovec there = {into, size};
