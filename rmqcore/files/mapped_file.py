@@ -298,14 +298,11 @@ class MappedFile:
         """
         try:
             handle = self._open(self.path.parent, os.O_RDWR | os.O_TMPFILE)
+            descriptors = os.open(_DESCRIPTORS, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             if error.errno in (errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT):
                 return None
             raise
-        try:
-            descriptors = os.open(_DESCRIPTORS, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return None
         try:
             self._set_length(handle.fd, whole=whole)
             os.link(str(handle.fd), self.path, src_dir_fd=descriptors, follow_symlinks=True)
@@ -567,9 +564,8 @@ class MappedFile:
             goes_last: how many bytes at the front of it are written last, by themselves: a kill may
                 break off the write of the others.
         """
-        wrote = self.wrote_position
-        if self.write_buffer is not None and wrote > self.committed_position:
-            start = self.committed_position
+        start, wrote = self.committed_position, self.wrote_position
+        if self.write_buffer is not None and wrote > start:
             data = memoryview(self.write_buffer)[start:wrote]
             self.write(start + goes_last, data[goes_last:])
             self.write(start, data[:goes_last])
