@@ -7,6 +7,7 @@ files may import each other as long as there is no circle.
 import ast
 import re
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 PACKAGE = "rmqcore"
@@ -182,9 +183,11 @@ def python_imports(text: str) -> list[Import]:
         elif isinstance(node, ast.ImportFrom):
             source = "." * node.level + (node.module or "")
             found.append(Import(node.lineno, source, tuple(a.name for a in node.names), inside))
-        inside = inside or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        inside = inside or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         for child in ast.iter_child_nodes(node):
-            visit(child, inside)
+            # no expression holds an import
+            if not isinstance(child, ast.expr):
+                visit(child, inside)
 
     visit(ast.parse(text), False)
     return found
@@ -378,7 +381,12 @@ SUFFIXES = {
 
 def read_imports(path: Path) -> list[Import]:
     """Find the imports of one file by its kind."""
-    return SUFFIXES[path.suffix](path.read_text("utf-8"))
+    return _imports_of(path.suffix, path.read_text("utf-8"))
+
+
+@cache
+def _imports_of(suffix: str, text: str) -> list[Import]:
+    return SUFFIXES[suffix](text)
 
 
 def table_of(text: str) -> tuple[list[tuple[str, str]], dict[str, set[str]], list[str]]:

@@ -197,7 +197,10 @@ BANS = (
 
 def python_functions(text: str) -> Iterator[tuple[int, str, int]]:
     """Yield (line, name, lines without the docstring) of every function of a Python file."""
-    for node in ast.walk(ast.parse(text)):
+    nodes: list[ast.AST] = [ast.parse(text)]
+    for node in nodes:
+        # no expression holds one
+        nodes += [kid for kid in ast.iter_child_nodes(node) if not isinstance(kid, ast.expr)]
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
             if ast.get_docstring(node) is not None:
