@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqcore.errors import CorruptConfigFileError
+from rmqcore.errors import CorruptConfigFileError, DiskFullError
 from rmqcore.files import config_file
 from rmqcore.files.config_file import ConfigFile
 from rmqcore.java.json import format_java_json, parse_java_json
@@ -236,7 +236,7 @@ class TestStoreFails:
             raise OSError(errno.ENOSPC, "no space")
 
         monkeypatch.setattr(os, "write", full)
-        with pytest.raises(OSError, match="no space"):
+        with pytest.raises(DiskFullError, match=r"t\.json"):
             file.store(content(2).decode())
         monkeypatch.undo()
         assert file.load() == 1
