@@ -191,6 +191,7 @@ class LeaseJournal:
     Attributes:
         damaged_at: where the file is damaged in front of whole records, which do not count: set by
             `entries` when it ends there; -1 where it is not. A torn end is no damage.
+        is_copy: whether it was copied from another store's, as `entries` has found.
 
     Threads: one at a time.
     Durability: page_cache when `append` returns, disk when `replace` does.
@@ -200,6 +201,7 @@ class LeaseJournal:
         """Name the file; nothing is opened."""
         self.path = path
         self.damaged_at = -1
+        self.is_copy = False
         self._file = -1
         self._size = 0
 
@@ -233,9 +235,13 @@ class LeaseJournal:
                 first = False
             else:
                 try:
-                    yield _read(kind, payload)
+                    entry = _read(kind, payload)
                 except (ValueError, struct.error) as error:
                     raise CorruptConfigFileError(self.path, at, str(error)) from error
+                if isinstance(entry, HolderNamed) and entry.number == 0:
+                    self.is_copy = entry.holder != _name_of(self.path.stat())
+                else:
+                    yield entry
             at = end
         if first and raw:
             raise CorruptConfigFileError(
@@ -302,7 +308,7 @@ class LeaseJournal:
         file = os.open(temporary, flags, _FILE_MODE)
         try:
             _write(file, _record(_Kind.VERSION, _NUMBER.pack(_VERSION)))
-            pending = bytearray()
+            pending = bytearray(to_bytes(HolderNamed(0, _name_of(os.fstat(file)))))
             for entry in entries:
                 pending += to_bytes(entry)
                 if len(pending) >= 1 << 16:
@@ -337,6 +343,11 @@ class LeaseJournal:
         file, self._file = self._file, -1
         if file >= 0:
             os.close(file)
+
+
+def _name_of(status: os.stat_result) -> str:
+    """A name that a file has, and no copy of it."""
+    return f"{status.st_dev:x}.{status.st_ino:x}"
 
 
 def _is_at(file: int, path: Path) -> bool:

@@ -369,3 +369,17 @@ def test_a_journal_that_rotted_in_its_middle_is_told_and_kept(filled, journal, s
         filled()
     assert "is kept as consumerLeases.log.damaged" in caplog.text
     assert journal.with_name("consumerLeases.log.damaged").read_bytes() == rotten
+
+
+def test_what_somebody_holds_of_a_store_nobody_holds_of_its_copy(store_path, tmp_path):
+    """As `cp -a` makes one, of a store that is open: both are used by processes that live."""
+    with rmqcore.open_store(store_path) as store:
+        store.put("T", b"one")
+        (held,) = store.lease("g", {"T": "*"}, holder="somebody", lease_ms=600_000)
+        shutil.copytree(store_path, tmp_path / "copy")
+    with rmqcore.open_store(tmp_path / "copy") as copy:
+        (again,) = copy.lease("g", {"T": "*"})
+        assert again.body == b"one"
+    with rmqcore.open_store(store_path) as store:
+        assert store.lease("g", {"T": "*"}) == []
+        assert store.acknowledge("g", [held.place]) == 1

@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Final
 
 from rmqcore.chance import token_hex
+from rmqcore.native.base._descriptor import Descriptor
 
 _PROC: Final = Path("/proc")
 #: Numbers of fields of /proc/PID/stat behind the command: state, flags, the time of the start.
 _STATE_FIELD: Final = 0
 _FLAGS_FIELD: Final = 6
 _STARTED_FIELD: Final = 19
+#: The file has fewer bytes than this.
+_STAT_SIZE_MAX: Final = 4096
 #: A process's name has this many parts: id, start, namespace.
 _PARTS: Final = 3
 #: The longest of these numbers has this many digits.
@@ -105,7 +108,9 @@ def _namespace() -> str:
 def _stat(pid: int) -> list[str] | None:
     """What the system says of a process; None where nobody tells it."""
     try:
-        text = (_PROC / str(pid) / "stat").read_text("utf-8", "replace")
+        # a descriptor that an interrupt leaves is closed without a warning
+        file = Descriptor(os.open(_PROC / str(pid) / "stat", os.O_RDONLY | os.O_CLOEXEC))
+        text = os.read(file.fileno(), _STAT_SIZE_MAX)
     except OSError:
         return None
-    return text.rpartition(")")[2].split()
+    return text.decode("utf-8", "replace").rpartition(")")[2].split()

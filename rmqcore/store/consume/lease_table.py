@@ -142,7 +142,8 @@ class LeaseTable:
             self._fit(queue, closed=closed)
         self._journal.replace(self._entries())
         for holder in list(self.holders):
-            if is_gone(holder):
+            # who holds what of a store does not hold it of a copy
+            if self._journal.is_copy or is_gone(holder):
                 self.release(holder)
         for queue in self.queues.values():
             for offset, due_ms in queue.timed():
