@@ -66,7 +66,8 @@ def test_all_of_it_works_over_connect(spark, store_path, tmp_path):
             body = b"%d" % number
             store.put(f"T{number % 3}", body, keys=[f"k{number}"], properties=unique)
     env = {k: v for k, v in os.environ.items() if not k.startswith("SPARK_")}
-    env["PYTHONPATH"] = str(Path(rmqcore.__file__).parents[1])
+    paths = [str(Path(rmqcore.__file__).parents[1]), env.get("PYTHONPATH", "")]
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     env["PYSPARK_PYTHON"] = sys.executable
     command = [sys.executable, "-c", CLIENT, store_path, tmp_path]
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
