@@ -142,7 +142,8 @@ class TableFollower:
 
         Args:
             every_s: a message is a row so many seconds after it was put, as long as a round takes
-                no more than a quarter of them; between two rounds is half of them at least.
+                no more than a quarter of them; between two rounds is half of them at least, but
+                behind one that has made files one.
             stop: ends it.
             told: called after each round.
             failed: called with what a round has failed with that may pass: a broker that does not
@@ -174,7 +175,9 @@ class TableFollower:
             if not done.behind:
                 # what is put behind a round's look has to wait for the next one, and for its commit
                 round_s = monotonic_s() - began_s
-                stop.wait(max(every_s / 2, every_s - 2 * round_s))
+                # of rounds that make files one there are few: behind one there is no rest
+                rest_s = 0.0 if done.compacted else every_s / 2
+                stop.wait(max(rest_s, every_s - 2 * round_s))
 
     def expire(self, keep_s: float = KEEP_S) -> None:
         """Forget states of both tables that are older than so many seconds, and their files."""
