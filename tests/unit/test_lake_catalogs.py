@@ -28,7 +28,10 @@ def aws():
         yield url
 
 
-@pytest.fixture(params=["rest", "glue"])
+GLUE = pytest.param("glue", marks=pytest.mark.peers)
+
+
+@pytest.fixture(params=["rest", GLUE])
 def properties(request, tmp_path):
     """Of a catalog."""
     if request.param == "rest":
@@ -137,7 +140,7 @@ def test_who_is_not_let_in_hears_it_without_the_token(tmp_path):
     assert wrong not in str(caught.value)
 
 
-@pytest.mark.parametrize("properties", ["glue"], indirect=True)
+@pytest.mark.parametrize("properties", [GLUE], indirect=True)
 def test_glue_that_refuses_is_told_without_a_secret(tmp_path, properties, monkeypatch):
     one = follower(tmp_path, properties)
     put(tmp_path, b"a")
