@@ -14,7 +14,7 @@ STUBS  := $(subst /,.,$(basename $(sort $(shell find rmqcore -name '_*.pyi'))))
 HERE   := $(CURDIR)
 # without bytecode each of the gate's thousand processes would compile all that it imports
 export PYTHONDONTWRITEBYTECODE :=
-# tests wait for other processes, and on a disk for that
+# tests wait for the disk and for other processes half of their time
 SIDE_BY_SIDE := -n 3
 
 .PHONY: help setup build run test lint types stubs tests installed storm peers measure mutants everything steady repeat \
@@ -55,7 +55,7 @@ test: ## the gate: lint, types, stubs, the lanes logic, engine and process, an i
 		"installed=$(MAKE) -s installed"
 
 tests: build $(VENV)/spark ## of the gate, the tests alone; one: .venv/bin/pytest PATH::NAME
-	@TMPDIR=$$(scripts/scratch) PYTHONHASHSEED=0 $(BIN)/pytest tests bench/peers -m "logic or engine or process" --durations=10 $(SIDE_BY_SIDE)
+	@PYTHONHASHSEED=0 $(BIN)/pytest tests bench/peers -m "logic or engine or process" --durations=10 $(SIDE_BY_SIDE)
 
 installed: build ## of the gate, twenty tests on an installed wheel of what is built
 	@scripts/lane installed $(PY)
@@ -100,7 +100,7 @@ N := 20
 steady: ## the gate N=20 times on a fresh clone, beside four busy loops and a dd to the same disk
 	@rm -rf build/steady && mkdir -p build/steady && git clone --quiet . build/steady/clone
 	@$(MAKE) -s -C build/steady/clone build $(VENV)/spark >build/steady/build.log 2>&1
-	@TMPDIR=$${TMPDIR:-/tmp} scripts/steady $(N) $(MAKE) -C build/steady/clone test
+	@scripts/steady $(N) $(MAKE) -C build/steady/clone test
 
 repeat: build ## one test so often beside that load: T=path::name N=50
 	@scripts/steady $(N) $(BIN)/pytest $(T) -q -m ""
@@ -117,7 +117,7 @@ bench: build ## the benchmarks, with figures
 	@$(BIN)/pytest bench -m measure
 
 bench-smoke: build ## each benchmark once, without figures
-	@TMPDIR=$$(scripts/scratch) $(BIN)/pytest bench -m measure --benchmark-disable -q
+	@$(BIN)/pytest bench -m measure --benchmark-disable -q
 
 bench-peers: build ## rmqcore beside Apache RocketMQ's store and Python's queues; ARGS=--quick takes three minutes
 	@scripts/bootstrap $(VENV) arrow,bench,peers
