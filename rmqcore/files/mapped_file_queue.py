@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 #: the last offset there is, as every format keeps offsets in 8 bytes with a sign
 OFFSET_MAX = 2**63 - 1
-#: the last offset where a file may begin, of at most 2 GiB
+#: beyond this offset a file of the largest size, 2 GiB, does not end in front of the last one
 _START_MAX = OFFSET_MAX - 2**31
 _TOO_FAR = "no file begins so far behind: it is none of this store's; move it away"
 #: A directory that changes while it is listed is listed again; after this many times the last
@@ -76,11 +76,15 @@ def _listed(directory: Path) -> list[tuple[int, str, int]]:
         # retention may remove it just now
         with suppress(FileNotFoundError):
             if NUMBERED_FILE.fullmatch(entry.name):
-                if int(entry.name) > _START_MAX:
-                    raise CorruptStoreError(Path(entry.path), -1, _TOO_FAR)
                 size = entry.stat().st_size if leads_to(entry.is_file) else -1
                 found.append((int(entry.name), entry.name, size))
-    return sorted(found)
+    found.sort()
+    if found and found[-1][0] > _START_MAX:
+        # a log may begin there, and then has files as small as its first
+        room = OFFSET_MAX - max(0, found[0][2])
+        if found[0][0] <= _START_MAX or found[-1][0] > room:
+            raise CorruptStoreError(directory / found[-1][1], -1, _TOO_FAR)
+    return found
 
 
 def file_size_of(files: list[tuple[int, Path, int]]) -> int | None:

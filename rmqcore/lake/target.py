@@ -99,7 +99,12 @@ def with_day(rows: pa.Table) -> pa.Table:
 
 
 def commit_facts(topic: str, progress: Progress) -> dict[str, str]:
-    """What a commit says: by queue an offset, and the store time and place in front of it."""
+    """What a commit says: by queue an offset, and the store time and place in front of it.
+
+    Args:
+        topic: whose messages the rows are.
+        progress: how far its queues are read.
+    """
     told = {queue: [place.offset, *(place.mark or ())] for queue, place in progress.items()}
     return {OFFSETS: json.dumps(told, separators=(",", ":"), sort_keys=True), TOPIC: topic}
 
@@ -110,10 +115,6 @@ def progress_of(facts: Mapping[str, Any], topic: str, table: str) -> Progress:
     Args:
         facts: of a commit that has `OFFSETS`.
         topic: whose messages the rows are to be.
-        table: its name, for errors.
-
-    Args:
-        text: JSON; see `offsets_text`.
         table: its name, for errors.
 
     Raises:

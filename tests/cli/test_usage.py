@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -13,8 +14,9 @@ import pytest
 from cli.test_failures import run_without
 from patience import TIMEOUT_S, until
 
-from rmqcore import open_store
+from rmqcore import DiskFullError, open_store
 from rmqcore.cli.exit_codes import ExitCode
+from rmqcore.store.message_store import DefaultMessageStore
 
 pytestmark = pytest.mark.process
 
@@ -179,15 +181,23 @@ def test_the_same_export_is_not_imported_twice(rmqcore, store, tmp_path):
         assert len(list(opened.messages())) == 22
 
 
-def test_an_import_that_ended_early_goes_on(rmqcore, store, tmp_path):
+def test_an_import_that_ended_early_goes_on(rmqcore, store, tmp_path, monkeypatch):
     rmqcore("export", store, tmp_path / "out")
     (part,) = (tmp_path / "out").glob("*.jsonl")
     row = json.loads(part.read_text("utf-8").splitlines()[0])
-    row["body"] = "x" * 2000
     part = tmp_path / "two.jsonl"
-    part.write_text(json.dumps(row | {"body": "a"}) + "\n" + json.dumps(row) + "\n", "utf-8")
+    part.write_text("".join(json.dumps(row | {"body": body}) + "\n" for body in "ab"), "utf-8")
     words = ["import", tmp_path / "new", part]
-    assert rmqcore(*words, "-c", "maxMessageSize=1000").exit_code == ExitCode.USAGE
+    put, left = DefaultMessageStore.put_message, itertools.count(1, -1)
+
+    def full(*given):
+        if next(left) == 0:
+            raise DiskFullError(tmp_path / "new")
+        return put(*given)
+
+    with monkeypatch.context() as while_full:
+        while_full.setattr(DefaultMessageStore, "put_message", full)
+        assert rmqcore(*words).exit_code == ExitCode.SYSTEM
     again = rmqcore(*words)
     assert again.stdout.startswith("1 messages, ")
     assert again.stdout.endswith("; 1 were there already\n")

@@ -15,7 +15,7 @@ from children import die, run_child
 
 import rmqcore
 from rmqcore.doctor import verify
-from rmqcore.files import mapped_file
+from rmqcore.files import mapped_file, zeros
 from rmqcore.files.mapped_file import MappedFile
 
 pytestmark = pytest.mark.process
@@ -187,7 +187,7 @@ def test_an_opening_that_dies_while_it_clears_a_batch_does_not_stop_the_next(tmp
             return write(fd, data, position)
 
         mapped_file.zero_range = lambda *_: False
-        mapped_file.os = types.SimpleNamespace(**vars(os) | {"pwrite": dying})
+        zeros.os = types.SimpleNamespace(**vars(os) | {"pwrite": dying})
         rmqcore.open_store(tmp_path / "s", **SETTINGS)
 
     assert run_child(clear)[0] == -signal.SIGKILL

@@ -90,7 +90,8 @@ def test_a_reader_follows_a_writer_that_makes_files(store, monkeypatch, part):
         assert len(names) > known + 1
         racing = Racing(monkeypatch, followed.directory, names[-2], 1)
         followed.follow()
-        assert [file.path.name for file in followed.files] == names
+        # files may have been made ahead since
+        assert [file.path.name for file in followed.files][: len(names)] == names
         assert racing.left == 0
 
 
