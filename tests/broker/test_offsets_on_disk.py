@@ -78,7 +78,8 @@ def test_a_message_that_came_again_is_there(power_cut, clock):
 
     async def after(broker, peer):
         assert broker.store.consumer_offsets.get("T", "CG", 0) == 1
-        assert [m.body for m, _ in handed_out(await pop(peer))] == [b"0"]
+        answer = await pop(peer)
+        assert [m.body for m, _ in handed_out(answer)] == [b"0"], (answer.code, answer.remark)
 
     power_cut(before, after)
 
