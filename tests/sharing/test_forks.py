@@ -1,6 +1,7 @@
 """A process that has a shared store open forks: who owns it then, and whose files are whose."""
 
 import errno
+import fcntl
 import os
 import signal
 import threading
@@ -66,6 +67,14 @@ def test_a_forked_child_keeps_nobody_from_taking_over(tmp_path):
             os.kill(forked, signal.SIGKILL)
 
 
+def is_given(number):
+    """Give a file a number that nobody has; whether that was so."""
+    given = fcntl.fcntl(0, fcntl.F_DUPFD, number)
+    if given != number:
+        os.close(given)
+    return given == number
+
+
 def test_a_child_forked_while_nobody_owns_the_store_closes_no_other_file(tmp_path, monkeypatch):
     path = tmp_path / "store"
     with (
@@ -80,7 +89,7 @@ def test_a_child_forked_while_nobody_owns_the_store_closes_no_other_file(tmp_pat
         until(lambda: all(each._socket.fileno() < 0 for each in channels), "closed connections")
         # their numbers are other files' now
         for number in numbers:
-            os.dup2(0, number)
+            until(lambda number=number: is_given(number), "no other thread has the number")
 
         def put():
             monkeypatch.undo()
