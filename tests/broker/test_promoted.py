@@ -15,6 +15,7 @@ from rmqcore import open_store
 from rmqcore.broker import Broker
 from rmqcore.broker.pop.receipts import REVIVE_QUEUES
 from rmqcore.broker.state.groups import REVIVE_GROUP
+from rmqcore.broker.state.topics_of_log import unknown_topics
 from rmqcore.client import MessageQueue
 from rmqcore.files import config_file
 from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
@@ -296,3 +297,15 @@ def test_a_full_disk_keeps_no_broker_from_starting_behind_a_crash(lives, monkeyp
     lives(as_a_slave)
     full.append(True)
     lives(as_the_master)
+
+
+def test_a_damaged_message_hides_no_topic_of_those_that_wait_beside_it(store_path):
+    with open_store(store_path, mapped_file_size_commit_log=1 << 20, deliver_delayed=True) as store:
+        for topic in ("First", "Second", "Third"):
+            assert store.put(topic, b"x" * 200, delay_level=18).ok
+        damaged = store.get_message("SCHEDULE_TOPIC_XXXX", 17, 1, max_messages=1).messages[0]
+        log = store_path / "commitlog" / f"{0:020d}"
+        with log.open("r+b") as file:
+            file.seek(damaged.phy_offset + damaged.store_size // 2)
+            file.write(b"rot")
+        assert unknown_topics(store) == [("First", 0), ("Third", 0)]

@@ -66,11 +66,17 @@ def _messages(
 ) -> Iterator[MessageExt]:
     """Messages of a queue from a store time on, but for what is damaged."""
     offset = store.queue_offset_by_time(topic, queue_id, since_ms)
-    end = store.max_queue_offset(topic, queue_id)
+    end, count = store.max_queue_offset(topic, queue_id), _BATCH
     while offset < end:
-        with suppress(CorruptStoreError):
-            yield from store.get_message(topic, queue_id, offset, max_messages=_BATCH).messages
-        offset += _BATCH
+        try:
+            result = store.get_message(topic, queue_id, offset, max_messages=count)
+            found = list(result.messages)
+        except CorruptStoreError:
+            # those in front of the damage, one by one, and then those behind it
+            offset, count = offset + (count == 1), 1
+            continue
+        yield from found
+        offset = max(offset + 1, result.next_queue_offset)
 
 
 def _stored_ms(store: DefaultMessageStore, topic: str, queue_id: int, *, last: bool) -> int:
