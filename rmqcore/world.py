@@ -8,9 +8,11 @@ Helper threads are no part of it: what would block an event loop goes to that lo
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -41,6 +43,7 @@ __all__ = [
     "sync_directory",
     "sync_fd",
     "sync_file",
+    "sync_found_name",
     "wall_clock_ms",
     "wall_clock_ns",
     "watch_syncs",
@@ -77,6 +80,23 @@ def sync_directory(path: Path) -> None:
         sync_fd(fd)
     finally:
         os.close(fd)
+
+
+def sync_found_name(path: Path) -> None:
+    """Make the name of a directory that was there already survive a power cut, too.
+
+    Who made it may have been killed before it synced the name. Where this user may not read the
+    directory above, or its file system cannot sync it, the name is left as it is.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    with suppress(PermissionError, FileNotFoundError):
+        try:
+            sync_directory(path.absolute().parent)
+        except OSError as error:
+            if error.errno not in (errno.EROFS, errno.EINVAL):
+                raise
 
 
 def no_failpoint(name: str) -> None:

@@ -92,6 +92,11 @@ class ConsumeQueueStore:
             if progress is not None:
                 progress(number + 1, len(found))
 
+    def doubt_names(self) -> None:
+        """Let the next flush of a queue sync its names: a kill may have come before that."""
+        for queue in self:
+            queue.queue.unsynced = True
+
     def _roots(self) -> tuple[tuple[Path, type[StoredQueue]], ...]:
         return (
             (self._directory.consume_queue, ConsumeQueue),

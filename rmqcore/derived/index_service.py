@@ -144,6 +144,11 @@ class IndexService:
         self._find_resume()
         return found
 
+    def doubt_names(self) -> None:
+        """Let the next flush sync the names of the files: a kill may have come before that."""
+        if self.files:
+            self._names_changed(self.directory)
+
     def _open(self, name: str) -> IndexFile:
         return IndexFile(
             self.directory / name,

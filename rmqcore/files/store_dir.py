@@ -25,7 +25,7 @@ from rmqcore.errors import (
 )
 from rmqcore.files.lock_owner import command_of, lock_owner
 from rmqcore.native.base._descriptor import Descriptor
-from rmqcore.world import sync_directory, sync_fd
+from rmqcore.world import sync_directory, sync_fd, sync_found_name
 
 LOCK_TEXT = b"lock"
 QUEUE_ID_MAX = 2**31 - 1
@@ -137,6 +137,9 @@ def make_directory(path: Path, *, synced: bool = True, levels: int | None = None
                 raise CorruptStoreError(directory, -1, NOT_A_DIRECTORY) from error
             if synced:
                 sync_directory(directory.parent)
+    if missing and synced:
+        # the last one that was there may have been made by a caller who was killed
+        sync_found_name(path)
 
 
 def _is_circle(path: Path) -> bool:
@@ -240,6 +243,23 @@ class StoreDir:
         self._refuse_wrong_kinds()
         for directory in (self.path, self.commit_log, self.consume_queue, self.index, self.config):
             make_directory(directory)
+
+    def sync_found_names(self) -> None:
+        """Bring names to the disk that an opening which was killed has left in memory.
+
+        Of the directories each time: nothing in them tells who has made them. Of what lies in the
+        log and in ``config`` after an end that was not in order. What lies in the store's own
+        directory `mark_running` syncs.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        sync_found_name(self.path)
+        if self.commit_log.parent != self.path:
+            sync_found_name(self.commit_log)
+        if self.was_aborted:
+            sync_directory(self.commit_log)
+            sync_directory(self.config)
 
     def lock(self) -> None:
         """Take the store for writing.

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rmqcore.errors import RmqCoreError, StoreClosedError
 from rmqcore.metaq.errors import IllegalTopicError, WrongPartitionError
-from rmqcore.metaq.message_store import MessageStore, check_topic
+from rmqcore.metaq.message_store import MessageStore, check_topic, make_directory
 from rmqcore.metaq.meta_config import TOPICS, UNFLUSH_INTERVAL, MetaConfig
 from rmqcore.metaq.schedule import Schedule
 from rmqcore.world import REAL, World
@@ -190,7 +190,7 @@ class MessageStoreManager:
         found: list[tuple[str, int]] = []
         ignored = []
         for data_path in self._data_paths():
-            data_path.mkdir(parents=True, exist_ok=True)
+            make_directory(data_path)
             for entry in sorted(data_path.iterdir()):
                 match = _PARTITION_NAME.fullmatch(entry.name)
                 own = match and Path(self.config.topic_config(match[1]).data_path).expanduser()

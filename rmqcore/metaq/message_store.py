@@ -43,7 +43,7 @@ from rmqcore.metaq.segments import (
     segment_name,
 )
 from rmqcore.status import Durability
-from rmqcore.world import REAL, World, sync_directory
+from rmqcore.world import REAL, World, sync_directory, sync_found_name
 
 Row = tuple[int, bytes, int]
 
@@ -111,7 +111,7 @@ class MessageStore(PartitionReader):
         self._mark: HighWaterMark | None = None
         writable = mode == "a"
         if writable:
-            self._make_directory()
+            make_directory(self.path)
             self._directory_lock = DirectoryLock(self.path)
         elif not self.path.is_dir():
             raise StoreNotFoundError(self.path, "no MetaQ partition here")
@@ -324,11 +324,6 @@ class MessageStore(PartitionReader):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _make_directory(self) -> None:
-        if not self.path.is_dir():
-            self.path.mkdir(parents=True, exist_ok=True)
-            sync_directory(self.path.parent)
-
     def _adopt(self, segment: Segment) -> None:
         """Append to this segment from now on, under the topic's settings of this moment."""
         own = self._config.topic_config(self.topic)
@@ -461,6 +456,23 @@ class MessageStore(PartitionReader):
         self._lock = threading.Lock()
         self._reason = StoreForkedError(f"{self.path} was opened in the parent process")
         self._segments[-1].messages.abandon()
+
+
+def make_directory(path: Path) -> None:
+    """Create a directory and the missing ones above it so that they survive a power cut.
+
+    Raises:
+        OSError: the system refused.
+    """
+    missing, found = [], path
+    while not found.is_dir():
+        missing.append(found)
+        found = found.parent
+    # who made it may have been killed before its name was on the disk
+    sync_found_name(found)
+    for directory in reversed(missing):
+        directory.mkdir(exist_ok=True)
+        sync_directory(directory.parent)
 
 
 def check_topic(topic: str) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from rmqcore.files.config_file import ConfigFile
 from rmqcore.java.json import format_compact_java_json, parse_java_json
 from rmqcore.remoting import RequestRefusedError, ResponseCode
+from rmqcore.world import sync_found_name
 
 #: A key beyond this number in all namespaces together, or a character beyond `SIZE_MAX`, is
 #: refused.
@@ -43,6 +44,8 @@ class KVConfig:
         """
         self._file = ConfigFile(Path(path), _decode) if path else None
         self._table: Table = (self._file.load() if self._file else None) or {}
+        #: whether the names of its directories are on the disk for certain
+        self._named = False
 
     def get(self, namespace: str, key: str) -> str | None:
         """Return a value, None when there is none.
@@ -93,9 +96,17 @@ class KVConfig:
     def _change(self, namespace: str, entries: dict[str, str]) -> None:
         table = self._table | {namespace: entries}
         if self._file is not None:
-            self._file.path.parent.mkdir(parents=True, exist_ok=True)
+            self._make_directory(self._file.path.parent)
             self._file.store(format_compact_java_json({"configTable": table}))
         self._table = table
+
+    def _make_directory(self, directory: Path) -> None:
+        if not self._named:
+            directory.mkdir(parents=True, exist_ok=True)
+            # made now, or by one that was killed before it synced them
+            for path in (directory, *directory.parents):
+                sync_found_name(path)
+            self._named = True
 
 
 def _size(table: Table) -> int:

@@ -173,6 +173,8 @@ class Recovery:
 
     def _load_queues(self) -> None:
         self._queues.load(self._report_queues)
+        if not self._clean_shutdown:
+            self._queues.doubt_names()
         self.report.findings += [str(error) for error in self._queues.damaged]
         for topic in sorted({queue.topic for queue in self._queues if self._was_put_to(queue)}):
             self._undo_deletion(topic)
@@ -214,6 +216,8 @@ class Recovery:
         if self._index is None:
             return
         self.report.findings += [str(error) for error in self._index.load()]
+        if not self._clean_shutdown:
+            self._index.doubt_names()
         trusted = None if self._clean_shutdown else self._checkpoint.index_msg_timestamp_ms
         self._left = SuspectIndexFiles(self._index, trusted)
         tags = index_has_tags(self._index, self._log.message_at)

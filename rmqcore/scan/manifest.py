@@ -204,6 +204,20 @@ def load_manifest(objects: Objects) -> Manifest:
     return Manifest.from_json(f"{objects.url}/{name}", read_object(objects, name))
 
 
+def settle_manifest(objects: Objects, manifest: Manifest) -> None:
+    """Make a manifest that was found survive a power cut, before something relies on it.
+
+    Args:
+        objects: of the archive.
+        manifest: from `load_manifest`.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    if manifest.generation:
+        objects.settle(_name(manifest.generation))
+
+
 def require_manifest(objects: Objects) -> Manifest:
     """The manifest of an archive as it is now.
 

@@ -130,6 +130,9 @@ class ArrowObjects:
 
         return str(self._try(put, name))
 
+    def settle(self, name: str) -> None:
+        """As `Objects.settle`: what is listed there stays."""
+
     def delete(self, name: str) -> None:
         """Delete an object."""
         client, (bucket, key) = self._writer(), self._place(name)

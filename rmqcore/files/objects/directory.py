@@ -10,7 +10,7 @@ from pathlib import Path
 from rmqcore.files.objects.errors import ObjectExistsError, ObjectMissingError
 from rmqcore.files.objects.protocol import ObjectInfo
 from rmqcore.files.store_dir import make_directory, room_at
-from rmqcore.world import sync_directory, sync_fd
+from rmqcore.world import sync_directory, sync_fd, sync_found_name
 
 
 class DirectoryObjects:
@@ -23,6 +23,8 @@ class DirectoryObjects:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.url = str(path)
+        #: directories whose names are on the disk for certain
+        self._named: set[Path] = set()
 
     def list(self, prefix: str) -> list[ObjectInfo]:
         """The objects below a name, sorted."""
@@ -51,6 +53,7 @@ class DirectoryObjects:
         """
         path = self.path / name
         make_directory(path.parent)
+        self._sync_names_of(path.parent)
         fresh = path.with_name(f".{path.name}.tmp")
         fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         with os.fdopen(fd, "r+b") as stream:
@@ -67,11 +70,22 @@ class DirectoryObjects:
             try:
                 os.link(fresh, path)
             except FileExistsError:
+                # who has made it may have been killed just then
+                sync_directory(path.parent)
                 raise ObjectExistsError(str(path), "there is a file of that name") from None
             finally:
                 fresh.unlink()
             sync_directory(path.parent)
         return ""
+
+    def _sync_names_of(self, directory: Path) -> None:
+        """Sync the names of a directory and of those above it, once: others may have made them."""
+        while directory not in self._named:
+            sync_found_name(directory)
+            self._named.add(directory)
+            if directory == self.path:
+                break
+            directory = directory.parent
 
     @staticmethod
     def _own(fd: int, fresh: Path, path: Path) -> None:
@@ -86,7 +100,14 @@ class DirectoryObjects:
         if os.fstat(fd).st_nlink > 1:
             # it got its name, and then came a kill
             fresh.unlink()
+            sync_directory(path.parent)
             raise ObjectExistsError(str(path), "there is a file of that name")
+
+    def settle(self, name: str) -> None:
+        """As `Objects.settle`: sync the object's name, and those of the directories above it."""
+        directory = (self.path / name).parent
+        sync_directory(directory)
+        self._sync_names_of(directory)
 
     def delete(self, name: str) -> None:
         """Delete an object."""

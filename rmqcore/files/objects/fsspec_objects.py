@@ -79,6 +79,9 @@ class FsspecObjects:
         self._try(put, name)
         return ""
 
+    def settle(self, name: str) -> None:
+        """As `Objects.settle`: what is listed there stays."""
+
     def delete(self, name: str) -> None:
         """Delete an object."""
         path = f"{self._root}/{name}"

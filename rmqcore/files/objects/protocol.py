@@ -76,5 +76,12 @@ class Objects(Protocol):
             ObjectExistsError: there is one of that name; it is as it was.
         """
 
+    def settle(self, name: str) -> None:
+        """Make an object that was found survive a power cut; who made it may have been killed.
+
+        Raises:
+            OSError: the disk refused.
+        """
+
     def delete(self, name: str) -> None:
         """Delete an object, if it is there."""

@@ -105,6 +105,7 @@ class Opening:
 
     def _recovered(self, files: StoreFiles) -> RecoveryReport:
         self._was_clean = not self._directory.was_aborted
+        self._directory.sync_found_names()
         # an opening that was refused before this has changed nothing
         self._trace.open()
         left = "was closed in order" if self._was_clean else "was not closed"

@@ -39,6 +39,7 @@ from rmqcore.scan.manifest import (
     files_of,
     load_manifest,
     read_object,
+    settle_manifest,
     with_file,
 )
 from rmqcore.scan.object_file import log_name
@@ -142,6 +143,7 @@ class Archiver:
         manifest, known = self._manifest, self._last_file
         if manifest is None:
             found = load_manifest(self._objects)
+            settle_manifest(self._objects, found)
             known, manifest = None, replace(found, writer=self._writer)
         last = self._file_at(log, manifest.end - log.file_size)
         if known is None or last != known:
