@@ -240,3 +240,36 @@ def test_a_take_over_that_was_interrupted_is_made_by_the_next_call(paths, monkey
             interrupt.during(lambda store=store: store.put("T", b"x"))
             assert store.put("T", b"x").ok, interrupt.at
             assert store.owner == os.getpid()
+
+
+def test_an_item_of_a_queue_is_done_with_when_it_is_said_again_or_left(tmp_path):
+    with rmqcore.Queue(tmp_path / "q") as queue:
+        for number, interrupt in enumerate(each_interrupt(1, ["queue.py", "leases.py"])):
+            queue.put("first")
+            queue.put("second")
+            assert queue.get() == "first"
+            interrupt.during(queue.done)
+            if interrupt.at and number % 2:
+                queue.done()
+            second, left = queue.get(), queue.unfinished()
+            # the first one, too, when the interrupt came before anything was said of it
+            for _ in range(left):
+                queue.done()
+            assert (second, queue.unfinished()) == ("second", 0), interrupt.at
+            with pytest.raises(ValueError, match="left to be settled"):
+                queue.done(second)
+
+
+def test_no_other_item_is_taken_for_one_that_is_said_again_to_be_done_with(tmp_path):
+    with rmqcore.Queue(tmp_path / "q") as queue:
+        for interrupt in each_interrupt(1, ["queue.py", "leases.py"]):
+            queue.put("first")
+            queue.put("second")
+            assert [queue.get(), queue.get()] == ["first", "second"]
+            interrupt.during(queue.done)
+            if interrupt.at:
+                queue.done()
+            assert queue.unfinished() == 1, interrupt.at
+            queue.nack(delay_s=0)
+            assert queue.get() == "second", interrupt.at
+            queue.done()

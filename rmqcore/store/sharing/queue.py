@@ -47,13 +47,20 @@ class Serializer(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Held:
-    """An item that was got, by which thread, and its message."""
+    """An item that was got, by which thread, and its message.
+
+    Attributes:
+        leaving: `done` has begun with it, and was perhaps interrupted.
+        settled: it is nobody's any more, and leaves the list with the next look at it.
+    """
 
     thread: int
     item: Any
     message: ReceivedMessage
+    leaving: bool = False
+    settled: bool = False
 
 
 def _milliseconds(name: str, seconds: object) -> int:
@@ -128,6 +135,8 @@ class Queue:
             raise
         #: what was got and not settled, oldest first
         self._taken: deque[_Held] = deque()
+        #: those of them of which somebody has begun to say what becomes of them
+        self._begun: list[_Held] = []
         self._taking = threading.Lock()
         self._pid = os.getpid()
         self._stopped = False
@@ -184,6 +193,7 @@ class Queue:
             StoreClosedError: the queue is closed, maybe since this began to wait.
         """
         wait_ms = None if timeout is None else _milliseconds("timeout", timeout)
+        self._finish_leaving()
         found = self._receive(wait_ms if block else 0)
         if not found:
             raise Empty
@@ -209,7 +219,7 @@ class Queue:
             rule = f"bytes that the queue's serializer reads ({error}), at {message.queue_offset}"
             raise ArgumentError("item", bytes(message.body), rule) from error
         with self._own_lock():
-            self._taken.append(_Held(threading.get_ident(), item, message))
+            self._unsettled().append(_Held(threading.get_ident(), item, message))
             self._handed_out_size += message.stored.store_size
         return item
 
@@ -223,11 +233,34 @@ class Queue:
         Raises:
             ValueError: there is none; as `queue.Queue.task_done`.
             DiskFullError: there is no room to write it down; it is still to be settled.
+
+        Interrupted, it is said once more, or left: `get` then says it, and no other item is taken
+        for this one.
         """
         held = self._held(item)
-        self._consumer.ack(held.message)
-        self._let_go(held)
+        self._leave(held)
         self._give_files_back()
+        # no call behind it, in which an interrupt could come
+        held.settled = True
+
+    def _leave(self, held: _Held) -> None:
+        held.leaving = True
+        try:
+            # once more is nothing new
+            self._consumer.ack(held.message)
+        except Exception:
+            held.leaving = False
+            raise
+
+    def _finish_leaving(self) -> None:
+        """Be done with what this thread was interrupted in being done with, and has left."""
+        here = threading.get_ident()
+        with self._own_lock():
+            self._unsettled()
+            left = [each for each in self._begun if each.leaving and each.thread == here]
+        for held in left:
+            self._leave(held)
+            held.settled = True
 
     task_done = done
 
@@ -244,7 +277,7 @@ class Queue:
         delay_ms = None if delay_s is None else _milliseconds("delay_s", delay_s)
         held = self._held(item)
         self._consumer.nack(held.message, delay_ms=delay_ms)
-        self._let_go(held)
+        held.settled = True
 
     def __iter__(self) -> Iterator[Any]:
         """Hand out one item after the other, and wait for more; it ends with `stop` or `close`.
@@ -293,25 +326,32 @@ class Queue:
     def _own_lock(self) -> threading.Lock:
         """The lock of what was got; a forked child begins with nothing, and a lock of its own."""
         if self._pid != os.getpid():
-            self._taken, self._taking, self._pid = deque(), threading.Lock(), os.getpid()
+            self._taken, self._begun = deque(), []
+            self._taking, self._pid = threading.Lock(), os.getpid()
         return self._taking
 
     def _has(self, item: Any) -> bool:
         with self._own_lock():
-            return any(held.item is item for held in self._taken)
+            return any(held.item is item for held in self._unsettled())
 
     def _held(self, item: Any) -> _Held:
         """What `get` has returned and is to be settled; it stays on the list until it is."""
         here = threading.get_ident()
         with self._own_lock():
-            for held in self._taken:
+            for held in self._unsettled():
                 if held.item is item or (item is _ANY and held.thread == here):
+                    if held not in self._begun:
+                        self._begun.append(held)
                     return held
         raise ValueError(f"nothing that {self!r} has handed out is left to be settled by this call")
 
-    def _let_go(self, held: _Held) -> None:
-        with self._own_lock(), suppress(ValueError):
-            self._taken.remove(held)
+    def _unsettled(self) -> deque[_Held]:
+        """What is to be settled, oldest first; under the lock."""
+        for held in [each for each in self._begun if each.settled]:
+            with suppress(ValueError):
+                self._taken.remove(held)
+            self._begun.remove(held)
+        return self._taken
 
     def _give_files_back(self) -> None:
         """Delete log files in which everything is done, if it is time to."""
