@@ -13,7 +13,7 @@ from rmqcore.doctor.log_survey import OffsetRange, OffsetRanges, QueueKey, has_o
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.native.format._numbers import SMALLEST_RECORD_SIZE
 from rmqcore.rebuild.consume_queues import queue_keys
-from rmqcore.scan.unit_files import LOOK_UNITS, UNITS, UnitFiles
+from rmqcore.scan.unit_files import UNITS, UnitFiles
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -131,9 +131,9 @@ def _of_queue(
 ) -> list[LostMessage]:
     first, behind = files.bounds(key)
     found = []
-    for start in range(first, behind, LOOK_UNITS):
+    for start, stop in files.stretches(key, first, behind):
         # one unit more on either side tells whether the outer ones are in order
-        low, high = max(first, start - 1), min(behind, start + LOOK_UNITS + 1)
+        low, high = max(first, start - 1), min(behind, stop + 1)
         units = np.frombuffer(files.units(key, low, high - low), UNITS)
         good = _inside(units, edges) & _in_order(units)
         if low == 0 and good[0] and runs and runs[-1].phy_offset < units["phy_offset"][0]:
@@ -142,7 +142,7 @@ def _of_queue(
         for number in np.flatnonzero(good).tolist():
             queue_offset = low + number
             phy_offset, size, _ = units[number].item()
-            if start <= queue_offset < start + LOOK_UNITS and _fits(runs, phy_offset, queue_offset):
+            if start <= queue_offset < stop and _fits(runs, phy_offset, queue_offset):
                 found.append(LostMessage(phy_offset, size, *key, queue_offset))
     return found
 

@@ -150,27 +150,39 @@ class _QueueCheck:
             used: units of expired messages are in order here.
             ends: the queue may end here: zeros are in order up to the last unit.
         """
-        while start < stop:
-            count = min(LOOK_UNITS, stop - start)
-            units = np.frombuffer(self._files.units(self._key, start, count), UNITS)
-            zero = (units["phy_offset"] == 0) & (units["size"] == 0) & (units["tags_code"] == 0)
-            # behind the last message, too: an opening ends queues where they ended before
-            filler = (units["phy_offset"] == 0) & (units["size"] == FILLER_SIZE)
-            good = filler | (zero & ends)
-            if used:
-                end = units["phy_offset"].astype(np.int64) + units["size"]
-                expired = (
-                    (units["phy_offset"] >= 0) & (units["size"] > 0) & (end <= self._log.start)
-                )
-                good |= expired
-                # behind the first zeros the queue has ended
-                used = not (ends and zero.any())
-            if ends and not zero.all():
-                last = int(np.flatnonzero(~zero)[-1])
-                good[:last] &= ~zero[:last]
-            for low, high in stretches_of(~good):
-                self._report_stretch(start + low, units[low:high])
-            start += count
+        for low, high in self._files.stretches(self._key, start, stop):
+            used = self._look_between(start, low, used=used, ends=ends)
+            used = self._look_at(low, high, used=used, ends=ends)
+            start = high
+        self._look_between(start, stop, used=used, ends=ends)
+
+    def _look_between(self, start: int, stop: int, *, used: bool, ends: bool) -> bool:
+        """Judge units that no file has, which are zeros; see `_look`."""
+        if start < stop and not ends:
+            what = f"{stop - start} units from queue offset {start} on are zeros between units"
+            path = self._files.path(self._key)
+            self._report.add(Severity.ERROR, "consume queue", path, -1, what, self._how)
+        return used and not (ends and start < stop)
+
+    def _look_at(self, start: int, stop: int, *, used: bool, ends: bool) -> bool:
+        """Judge units of files; whether expired messages may still follow."""
+        units = np.frombuffer(self._files.units(self._key, start, stop - start), UNITS)
+        zero = (units["phy_offset"] == 0) & (units["size"] == 0) & (units["tags_code"] == 0)
+        # behind the last message, too: an opening ends queues where they ended before
+        filler = (units["phy_offset"] == 0) & (units["size"] == FILLER_SIZE)
+        good = filler | (zero & ends)
+        if used:
+            end = units["phy_offset"].astype(np.int64) + units["size"]
+            expired = (units["phy_offset"] >= 0) & (units["size"] > 0) & (end <= self._log.start)
+            good |= expired
+            # behind the first zeros the queue has ended
+            used = not (ends and zero.any())
+        if ends and not zero.all():
+            last = int(np.flatnonzero(~zero)[-1])
+            good[:last] &= ~zero[:last]
+        for low, high in stretches_of(~good):
+            self._report_stretch(start + low, units[low:high])
+        return used
 
     def _report_stretch(self, first: int, units: np.ndarray) -> None:
         if not units["size"].any():

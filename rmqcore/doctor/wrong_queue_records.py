@@ -38,7 +38,7 @@ from rmqcore.native.format._message import MessageExt
 from rmqcore.native.format._numbers import FILLER_SIZE, SysFlag
 from rmqcore.rebuild.consume_queues import queue_keys
 from rmqcore.scan.plan import LogPlan
-from rmqcore.scan.unit_files import LOOK_UNITS, UNITS, UnitFiles
+from rmqcore.scan.unit_files import UNITS, UnitFiles
 
 #: At most this many units of one queue are followed into the log.
 _FOLLOWED_MAX = 10_000
@@ -224,10 +224,8 @@ def _messages(
 
 def _units(files: UnitFiles, key: QueueKey, low: int, high: int) -> Iterator[tuple[int, int, int]]:
     """(queue offset, physical offset, size) of the queue's units between two offsets."""
-    first, end = files.bounds(key)[0], files.end(key)
-    for start in range(max(low, first), min(high, end), LOOK_UNITS):
-        raw = files.units(key, start, min(LOOK_UNITS, high - start, end - start))
-        units = np.frombuffer(raw, UNITS)
+    for start, stop in files.stretches(key, low, min(high, files.end(key))):
+        units = np.frombuffer(files.units(key, start, stop - start), UNITS)
         used = (units["size"] > 0) & (units["size"] != FILLER_SIZE)
         for number in np.flatnonzero(used).tolist():
             phy_offset, size, _ = units[number].item()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -174,14 +175,40 @@ class UnitFiles:
     def end(self, key: QueueKey) -> int:
         """Number behind the last unit of a size."""
         first, behind = self.bounds(key)
-        while behind > first:
-            start = max(first, behind - LOOK_UNITS)
-            units = np.frombuffer(self.units(key, start, behind - start), UNITS)
+        for start, stop in reversed(list(self.stretches(key, first, behind))):
+            units = np.frombuffer(self.units(key, start, stop - start), UNITS)
             used = np.flatnonzero(units["size"])
             if len(used):
                 return start + int(used[-1]) + 1
-            behind = start
         return first
+
+    def stretches(self, key: QueueKey, low: int, high: int) -> Iterator[tuple[int, int]]:
+        """(first, behind the last) unit number of what files have between two numbers, in order.
+
+        Each is of `LOOK_UNITS` at most. What no file has is passed over: any name may be in a
+        directory, and the one behind a gap may begin at 2**62.
+
+        Args:
+            key: topic and queue id.
+            low: number of the first unit.
+            high: number behind the last.
+        """
+        for start, behind in self._covered(key):
+            stop = min(behind, high)
+            for first in range(max(start, low), stop, LOOK_UNITS):
+                yield first, min(first + LOOK_UNITS, stop)
+
+    def _covered(self, key: QueueKey) -> list[tuple[int, int]]:
+        """Unit numbers that files have: of those that lie one behind the other as one stretch."""
+        found: list[tuple[int, int]] = []
+        for start, size in sorted(self._starts(key).items()):
+            first = start // UNIT_SIZE
+            stop = (start + min(max(size, 0), self._file_size)) // UNIT_SIZE
+            if found and first <= found[-1][1]:
+                found[-1] = found[-1][0], max(found[-1][1], stop)
+            else:
+                found.append((first, stop))
+        return found
 
     def queue_end(self, key: QueueKey) -> int | None:
         """Number behind the last message of a queue of either kind; None without any file."""
