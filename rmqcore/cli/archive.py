@@ -21,7 +21,7 @@ from rmqcore.cli.options import (
 from rmqcore.cli.output import print_json, size_text
 from rmqcore.cli.progress import Bars
 from rmqcore.cli.times import parse_duration
-from rmqcore.files.objects.errors import ObjectAccessError, ObjectStoreError
+from rmqcore.files.objects.errors import ObjectAccessError, ObjectStoreError, StoreUnsettledError
 from rmqcore.transfer.archive import Archiver, ArchiveReport, restore, verify_archive
 from rmqcore.world import sleep
 
@@ -116,7 +116,7 @@ def archive(
                 _print(report, as_json)
         except ObjectAccessError:
             raise
-        except ObjectStoreError as error:
+        except (ObjectStoreError, StoreUnsettledError) as error:
             if not follow:
                 raise
             typer.echo(f"rmqcore: {error}; tries again in {every}", err=True)

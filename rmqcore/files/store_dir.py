@@ -47,6 +47,12 @@ NOT_A_DIRECTORY = "it is no directory, as a store has there; move it away"
 NUMBERED_FILE = re.compile(r"\d{20}")
 # struct flock of 64-bit Linux: type, whence, start, size, pid; a pid of 0 is demanded
 _FLOCK = struct.Struct("hhqqi4x")
+#: of the lock file, by which an opening that has not come to its end is known
+_UNSETTLED_BYTE = 1
+
+
+def _lock_request(kind: int, at: int, size: int = 1) -> bytes:
+    return _FLOCK.pack(kind, os.SEEK_SET, at, size, 0)
 
 
 @contextmanager
@@ -157,6 +163,7 @@ class StoreDir:
     - The lock is an open-file-description lock on byte 0 of ``lock``: it excludes a running Java
       broker as well as a second open in this process, and ends with this process. Another one, on
       the directory of the log, excludes a store elsewhere that has the same log.
+    - Byte 1 of ``lock`` is locked from there on until `settle`: what was written may still change.
     - ``abort`` exists while a store is open for writing, or was not closed.
 
     Args:
@@ -269,7 +276,9 @@ class StoreDir:
         """
         lock = Descriptor(os.open(self.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
         fd = lock.fileno()
-        request = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+        # both bytes at once: nobody sees the lock of a store that is not recovered yet without the
+        # other one
+        request = _lock_request(fcntl.F_WRLCK, 0, _UNSETTLED_BYTE + 1)
         try:
             fcntl.fcntl(fd, fcntl.F_OFD_SETLK, request)
         except (BlockingIOError, PermissionError):
@@ -288,6 +297,25 @@ class StoreDir:
         except BaseException:
             self.unlock()
             raise
+
+    def settle(self) -> None:
+        """Say that what was written stays as it is: the store is recovered, and is appended to."""
+        fd = self._locks[0].fileno()
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _lock_request(fcntl.F_UNLCK, _UNSETTLED_BYTE))
+
+    def why_unsettled(self) -> str | None:
+        """Why what lies in the log may still change, told to who keeps a copy; None: it stays.
+
+        Of a store that RocketMQ is opening this cannot be told.
+        """
+        if self.is_locked():
+            opening = self._is_byte_locked(_UNSETTLED_BYTE)
+            return "the store is being opened or repaired" if opening else None
+        if self.was_aborted:
+            return "the store was not closed in order; open it for writing, which ends its log"
+        if self.unfinished_repair() or self.unfinished_restore():
+            return "a repair or a restoration of the store has not come to its end"
+        return None
 
     def _lock_log(self) -> None:
         """Take the log, which may lie elsewhere, where another store may have it, too."""
@@ -332,13 +360,15 @@ class StoreDir:
 
     def is_locked(self) -> bool:
         """True when this or another process has the store open for writing."""
+        return self._is_byte_locked(0)
+
+    def _is_byte_locked(self, at: int) -> bool:
         try:
             fd = os.open(self.lock_file, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return False
         try:
-            request = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
-            answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, request)
+            answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _lock_request(fcntl.F_WRLCK, at))
         finally:
             os.close(fd)
         return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)

@@ -11,6 +11,7 @@ from children import die, run_child
 from webhdfs import webhdfs
 
 import rmqcore
+from rmqcore.cli import archive as archive_command
 from rmqcore.errors import ConfigError, CorruptRecordError, RecordsGoneError, StoreError
 from rmqcore.files.objects import directory, open_objects, tries
 from rmqcore.files.objects.errors import (
@@ -21,10 +22,12 @@ from rmqcore.files.objects.errors import (
     ObjectExistsError,
     ObjectMissingError,
     ObjectStoreError,
+    StoreUnsettledError,
 )
 from rmqcore.scan import ArchiveLog, open_any_log, read_store, select
 from rmqcore.scan.dataset import StoreDataset
 from rmqcore.scan.manifest import ArchivedFile, Manifest, commit, load_manifest, with_file
+from rmqcore.store.parts.files import StoreFiles
 from rmqcore.transfer.archive import Archiver, archiver, restore, verify_archive
 
 pytestmark = pytest.mark.engine
@@ -128,6 +131,67 @@ def test_earlier_files_stand_in_pages_that_are_read_where_they_matter(tmp_path):
     assert numbers(fresh, topics=["Rare"]) == [300]
     with pytest.raises(ArchiveError, match="not the one"):
         numbers(fresh, topics=["Busy"])
+
+
+def test_nothing_is_archived_of_a_log_that_may_still_change(archived, tmp_path, monkeypatch):
+    store, archive = tmp_path / "store", tmp_path / "archive"
+    shutil.copytree(archived[0], store)
+    with rmqcore.open_store(store) as opened:
+        assert opened.put("T0", b"x").ok
+        shutil.copytree(store, tmp_path / "killed")
+        assert len(Archiver(store, str(tmp_path / "live")).run_once().files) == 5
+    killed = Archiver(tmp_path / "killed", str(archive))
+    with pytest.raises(StoreUnsettledError, match="was not closed in order"):
+        killed.run_once()
+    recover = StoreFiles.recover
+
+    def beside(self, *args, **settings):
+        with pytest.raises(StoreUnsettledError, match="being opened or repaired"):
+            killed.run_once()
+        return recover(self, *args, **settings)
+
+    monkeypatch.setattr(StoreFiles, "recover", beside)
+    with rmqcore.open_store(tmp_path / "killed"):
+        assert not archive.exists()
+        assert len(killed.run_once().files) == 5
+
+
+def test_a_file_that_a_repair_changes_while_it_is_archived_waits(archived, tmp_path):
+    store, archive = tmp_path / "store", tmp_path / "archive"
+    shutil.copytree(archived[0], store)
+    first = store / "commitlog" / f"{0:020d}"
+    steps = []
+
+    def changed(step):
+        steps.append(step)
+        if steps.count("archive: index written") == 1 == len(steps) - 2:
+            with first.open("r+b") as file:
+                file.seek(FILE_SIZE // 2)
+                file.write(bytes(100))
+
+    with pytest.raises(StoreUnsettledError, match="changed while it was archived"):
+        Archiver(store, str(archive), failpoint=changed).run_once()
+    assert not load_manifest(open_objects(str(archive))).generation
+    assert not [path for path in archive.rglob("*") if path.is_file()]
+    with pytest.raises(CorruptRecordError):
+        Archiver(store, str(archive)).run_once()
+
+
+def test_following_goes_on_when_the_store_is_settled(archived, tmp_path, monkeypatch, capsys):
+    store = tmp_path / "store"
+    shutil.copytree(archived[0], store)
+    (store / "abort").write_text("1")
+
+    def opened(_seconds):
+        if (tmp_path / "archive").exists():
+            raise KeyboardInterrupt
+        rmqcore.open_store(store).close()
+
+    monkeypatch.setattr(archive_command, "sleep", opened)
+    with pytest.raises(KeyboardInterrupt):
+        archive_command.archive(store, str(tmp_path / "archive"), follow=True, every="1s")
+    assert "was not closed in order" in capsys.readouterr().err
+    assert load_manifest(open_objects(str(tmp_path / "archive"))).end == 5 * FILE_SIZE
 
 
 @pytest.mark.process

@@ -51,3 +51,7 @@ class ArchiveError(StoreError):
 
 class ArchiveConflictError(ArchiveError):
     """Another archiver works at the same place, or another store has been archived there."""
+
+
+class StoreUnsettledError(ArchiveError):
+    """What lies in the store's log may still change: nothing of it is archived yet."""

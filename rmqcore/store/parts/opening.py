@@ -98,6 +98,7 @@ class Opening:
             )
             self._note_recovery(parts)
             parts.begin()
+            directory.settle()
         except BaseException as error:
             self._abandon(error)
             raise

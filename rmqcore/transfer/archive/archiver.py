@@ -27,6 +27,7 @@ from rmqcore.files.objects.errors import (
     ArchiveError,
     ObjectExistsError,
     ObjectMissingError,
+    StoreUnsettledError,
 )
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.java.json import format_java_json
@@ -98,6 +99,8 @@ class Archiver:
         self._manifest: Manifest | None = None
         #: the archive's last file, as the store has it: where it begins, its inode and last change
         self._last_file: tuple[int, int, int] | None = None
+        #: objects of the present file, which no manifest names yet
+        self._made: list[str] = []
 
     def run_once(self, progress: Callable[[int, int], None] | None = None) -> ArchiveReport:
         """Archive every file that is sealed now, and not in the archive yet.
@@ -109,10 +112,12 @@ class Archiver:
             StoreNotFoundError, CorruptStoreError: of the store; a damaged record keeps its file,
                 and those behind it, out of the archive.
             ArchiveConflictError: another archiver, or another store, has been at the URL.
+            StoreUnsettledError: an opening or a repair may still change the log; later it will not.
             ArchiveError: the store lacks files between the archive's end and its own first.
             ObjectStoreError: the archive cannot be read or written.
         """
         log = open_log(self._path, config=self._config)
+        self._require_settled(log)
         manifest = self._current(log)
         sealed_starts = [
             start
@@ -204,6 +209,7 @@ class Archiver:
         # what a power cut could still take from the store must not be in the archive
         sync_file(path)
         last_file = self._file_at(log, start)
+        self._made.clear()
         found = survey(split, log.config.delay_levels_ms)
         self._failpoint("archive: walked")
         tag = self._create_file(log_name(start), path, found.file)
@@ -211,6 +217,7 @@ class Archiver:
         index = found.index()
         self._create_index(f"{log_name(start)}.idx", index)
         self._failpoint("archive: index written")
+        self._require_unchanged(log, last_file)
         file = replace(found.file, tag=tag)
         tables = self._tables(log.directory, manifest)
         named = with_file(self._objects, replace(manifest, tables=tables), file)
@@ -222,10 +229,26 @@ class Archiver:
         self._note(log, manifest)
         return manifest
 
+    def _require_settled(self, log: LogPlan) -> None:
+        reason = log.directory.why_unsettled()
+        if reason is not None:
+            raise StoreUnsettledError(self._objects.url, f"{reason}; nothing of it is archived yet")
+
+    def _require_unchanged(self, log: LogPlan, file: tuple[int, int, int] | None) -> None:
+        """Take back what was made of a file that an opening or a repair has changed meanwhile."""
+        reason = log.directory.why_unsettled()
+        # one that retention has deleted was what it was
+        if file is not None and self._file_at(log, file[0]) not in (file, None):
+            reason = "a log file has changed while it was archived"
+        if reason is not None:
+            for name in self._made:
+                self._objects.delete(name)
+            raise StoreUnsettledError(self._objects.url, f"{reason}; it is not archived yet")
+
     def _create_file(self, name: str, path: Path, file: ArchivedFile) -> str:
         """Make the object of a log file; one that a kill has left is compared byte for byte."""
         try:
-            return self._objects.create(name, path, file.sha256)
+            tag = self._objects.create(name, path, file.sha256)
         except ObjectExistsError as error:
             try:
                 reader = self._objects.open(name)
@@ -243,9 +266,13 @@ class Archiver:
                 return reader.tag
             finally:
                 reader.close()
+        self._made.append(name)
+        return tag
 
     def _create_index(self, name: str, data: bytes) -> None:
         create_same(self._objects, name, data, hashlib.sha256(data).hexdigest())
+        if self._made:
+            self._made.append(name)
 
     def _tables(self, directory: StoreDir, manifest: Manifest) -> dict[str, str]:
         """The store's tables, as objects; by name their SHA-256."""
