@@ -11,7 +11,7 @@ import os
 import struct
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -145,8 +145,13 @@ class RmqStorage(BaseStorage):  # type: ignore[misc]
             data: the task as huey has packed it.
             priority: None for 0; what is beyond the least or greatest counts as that.
         """
+        self.put_task(data, priority, {})
+
+    def put_task(self, data: bytes, priority: float | None, properties: Mapping[str, str]) -> None:
+        """As `enqueue`, with properties of the task's message."""
         level = int(max(-_PRIORITY_ZERO, min(priority or 0, _PRIORITY_MAX - _PRIORITY_ZERO)))
-        self.store.put(self._topic, data, queue_id=_PRIORITY_ZERO + level)
+        queue_id = _PRIORITY_ZERO + level
+        self.store.put(self._topic, data, queue_id=queue_id, properties=properties)
 
     def dequeue(self) -> bytes | None:
         """Take the next task off the queue: it is handed out once."""

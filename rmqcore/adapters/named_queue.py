@@ -137,6 +137,8 @@ class NamedQueue:
         self.name = name
         #: the kind that a put writes into the link: the queue's, or that of a copy
         self.put_kind = self.kind
+        #: what elements that are pushed have besides their link
+        self.properties: dict[str, str] = {}
         self.move_to(entry)
 
     def move_to(self, entry: int) -> None:
@@ -242,7 +244,7 @@ class NamedQueue:
 
     def _put(self, body: bytes, at: int, depth: int, bottom: int) -> int:
         link = f"{self.put_kind} {at} {depth} {bottom} {self.name}"
-        return self.home.put(TOPIC, body, self.entry, {LINK: link})
+        return self.home.put(TOPIC, body, self.entry, {LINK: link, **self.properties})
 
     def _read(self, offset: int, count: int = 1) -> list[MessageExt]:
         found = self.home.store.get_message(

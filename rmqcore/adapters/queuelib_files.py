@@ -8,14 +8,12 @@ import sqlite3
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Final
 
-from rmqcore.adapters.named_queue import LINK, TOPIC, NamedFifo, NamedLifo, NamedQueue
+from rmqcore.adapters.named_queue import NamedFifo, NamedLifo, NamedQueue
 from rmqcore.adapters.named_queues import named_queues
 from rmqcore.errors import RmqCoreError
-from rmqcore.message import MessageExt
 from rmqcore.transfer.import_files import ImportReport
 from rmqcore.transfer.import_progress import ImportProgress
 from rmqcore.transfer.import_record import ImportRecord
@@ -23,8 +21,6 @@ from rmqcore.transfer.import_record import ImportRecord
 _SIZE: Final = struct.Struct(">L")
 _INFO: Final = "info.json"
 _SQLITE: Final = b"SQLite format 3\0"
-#: the kinds of elements that are no copies, as their links have them
-_PUSHED: Final = tuple(str(one.kind) for one in (NamedFifo, NamedLifo))
 #: Scrapy's, beside the queues of a JOBDIR
 _NO_QUEUES: Final = ("active.json",)
 
@@ -71,9 +67,10 @@ def import_queues(
                 queue = home.open(name, _kind(path, sqlite_lifo=sqlite_lifo))
                 try:
                     for body in elements(path):
-                        if done.passes(partial(_is_push_of, body)):
+                        if done.passes():
                             report.already += 1
                             continue
+                        queue.properties = done.mark
                         queue.push(body)
                         done.advance()
                         report.messages += 1
@@ -85,12 +82,6 @@ def import_queues(
     finally:
         home.leave()
     return report
-
-
-def _is_push_of(body: bytes, stored: MessageExt) -> bool:
-    """Whether a record is of an element that was pushed with this body, and not of a copy."""
-    kind = stored.properties.get(LINK, "").partition(" ")[0]
-    return kind in _PUSHED and stored.topic == TOPIC and bytes(stored.body) == body
 
 
 def old_queues(source: Path, store: Path) -> list[Path]:

@@ -60,10 +60,11 @@ def import_kombu(
         for queue, payload in waiting:
             priority, lives_ms = _envelope(source, payload)
             topic = topic_of("kombu", queue)
-            if done.passes(_is_put_of(topic, payload)):
+            if done.passes():
                 report.already += 1
                 continue
             properties = {EXPIRES_MS: str(wall_clock_ms() + lives_ms)} if lives_ms else {}
+            properties |= done.mark
             opened.put(topic, payload, queue_id=priority, properties=properties)
             done.advance()
             report.messages += 1
@@ -114,12 +115,12 @@ def import_huey(
         try:
             done = ImportProgress(opened, record, files, again=again)
             for entry in entries:
-                if done.passes(_is_put_of(entry.topic, entry.content)):
+                if done.passes(entry.is_put):
                     report.already += 1
                     continue
                 if entry.queue not in storages:
                     storages[entry.queue] = RmqStorage(entry.queue, path=store)
-                entry.put(storages[entry.queue])
+                entry.put(storages[entry.queue], done.mark)
                 done.advance()
                 report.messages += 1
                 report.body_bytes += entry.size
@@ -132,14 +133,9 @@ def import_huey(
     return report
 
 
-def _is_put_of(topic: str, content: bytes) -> Callable[[MessageExt], bool]:
-    """Tells whether a record is of a topic, and has a message's body, or is of a table's entry."""
-
-    def is_put(stored: MessageExt) -> bool:
-        body = bytes(stored.body) if stored.topic == topic else b""
-        return content in body if topic.startswith(TOPIC_PREFIX) else body == content
-
-    return is_put
+def _is_entry_of(topic: str, content: bytes) -> Callable[[MessageExt], bool]:
+    """Tells whether a record is of a table, and of its entry with this content."""
+    return lambda stored: stored.topic == topic and content in bytes(stored.body)
 
 
 # ---- kombu
@@ -185,17 +181,15 @@ class _Entry(NamedTuple):
 
     Attributes:
         queue: name of the huey.
-        topic: of the record that is put for it.
-        content: what that has.
         size: bytes that are counted.
-        put: puts it.
+        is_put: tells whether a record was put for it; None: one that has the mark.
+        put: puts it, with the mark as a property where it is a message.
     """
 
     queue: str
-    topic: str
-    content: bytes
     size: int
-    put: Callable[[RmqStorage], object]
+    is_put: Callable[[MessageExt], bool] | None
+    put: Callable[[RmqStorage, dict[str, str]], object]
 
 
 def _of_huey_tables(database: Path) -> Iterator[_Entry]:
@@ -236,25 +230,24 @@ def _table(kind: str, queue: str) -> str:
 
 
 def _task(queue: str, data: bytes, priority: float) -> _Entry:
-    topic = topic_of("huey", queue)
-    return _Entry(queue, topic, data, len(data), lambda to: to.enqueue(data, priority))
+    return _Entry(queue, len(data), None, lambda to, mark: to.put_task(data, priority, mark))
 
 
 def _scheduled(queue: str, data: bytes, at: float) -> _Entry:
     # huey's times have no zone; it reads them as local ones when it writes this number
     due = datetime.fromtimestamp(at)  # noqa: DTZ006
-    topic = _table("huey-schedule", queue)
-    return _Entry(queue, topic, data, len(data), lambda to: to.add_to_schedule(data, due))
+    is_put = _is_entry_of(_table("huey-schedule", queue), data)
+    return _Entry(queue, len(data), is_put, lambda to, _: to.add_to_schedule(data, due))
 
 
 def _result(queue: str, key: bytes | str, value: bytes) -> _Entry:
-    topic, content = _table("huey-results", queue), _bytes_of(key) + value
-    return _Entry(queue, topic, content, len(value), lambda to: to.put_data(key, value))
+    is_put = _is_entry_of(_table("huey-results", queue), _bytes_of(key) + value)
+    return _Entry(queue, len(value), is_put, lambda to, _: to.put_data(key, value))
 
 
 def _counter(queue: str, key: bytes | str, count: int) -> _Entry:
-    topic = _table("huey-counters", queue)
-    return _Entry(queue, topic, _bytes_of(key), 0, lambda to: to.incr(key, count))
+    is_put = _is_entry_of(_table("huey-counters", queue), _bytes_of(key))
+    return _Entry(queue, 0, is_put, lambda to, _: to.incr(key, count))
 
 
 def _bytes_of(key: bytes | str) -> bytes:

@@ -1,7 +1,8 @@
 """An import that may be killed anywhere and run again: each message comes once.
 
-Nothing is noted with a message. Where the log ended when a file's first message was about to be put
-is noted with the file, and what was put since is found there again, in the order of the file.
+Nothing is noted with a message. Where the log ended when a file's next message was about to be put
+is noted with the file, and the next opening of the store notes where it ended behind the kill: what
+was put in between is found there again, in the order of the file.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 from rmqcore.errors import MessageIllegalError, RmqCoreError
+from rmqcore.files.import_note import State
 from rmqcore.message import Message, MessageExt
 from rmqcore.native.format._host import encode_host
 from rmqcore.native.format._numbers import SysFlag
@@ -32,7 +35,6 @@ from rmqcore.transfer.import_record import (
     PENDING,
     AlreadyImportedError,
     ImportRecord,
-    State,
     digests_of,
 )
 
@@ -76,7 +78,13 @@ def import_once(
         for number, (path, digest) in enumerate(files):
             if progress is not None:
                 progress(number, len(files))
-            _import_file(store, record, path, digest, report)
+            try:
+                _import_file(store, record, path, digest, report)
+            except BaseException:
+                # what others put from now on is none of its messages
+                with suppress(Exception):
+                    record.end(store.max_phy_offset)
+                raise
     if progress is not None:
         progress(len(files), len(files))
     return report
@@ -120,11 +128,12 @@ def _import_file(
     began = record.state(digest)
     there = 0
     if began is not None and began != PENDING and began <= store.max_phy_offset:
-        there = _stored_count(store, began, messages_in(path))
-    else:
-        # flushed, so that no power cut ends the log before the offset that is noted
-        store.flush()
-        record.note({digest: store.max_phy_offset})
+        there = record.count(digest)
+        rows = islice(messages_in(path), there, None)
+        there += _stored_count(store, began, record.log_end, rows)
+    # flushed, so that no power cut ends the log before the offset that is noted
+    store.flush()
+    record.begin(digest, store.max_phy_offset, there)
     report.already += there
     put_file(store, path, report, first=there)
     store.flush()
@@ -137,12 +146,23 @@ def _import_file(
     record.finish([digest])
 
 
-def _stored_count(store: DefaultMessageStore, began: int, rows: Iterable[Message]) -> int:
-    """How many of a file's first messages are in the log from where its import was begun."""
+def _stored_count(
+    store: DefaultMessageStore, began: int, ended: int | None, rows: Iterable[Message]
+) -> int:
+    """How many of a file's next messages are in the log from where its import went on.
+
+    Args:
+        store: the store.
+        began: physical offset of the first one.
+        ended: of the first record that others have put since; None: it is not known.
+        rows: the messages.
+    """
     levels_ms = store.config.delay_levels_ms
     waiting = (_compared(_as_stored(row, levels_ms)) for row in rows)
     row, count = next(waiting, None), 0
     for stored in _messages_from(store, began):
+        if ended is not None and stored.phy_offset >= ended:
+            break
         if row is not None and _is_copy(stored, row):
             row, count = next(waiting, None), count + 1
     return count

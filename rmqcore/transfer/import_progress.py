@@ -2,7 +2,7 @@
 
 That is in a table of the store, set behind each entry and so in the log behind it: neither a kill
 nor a power cut leaves more of it than of the entries. Of the one entry that may have been put since
-the log is asked.
+the log is asked: its message has a property by which it is no other one's.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from rmqcore.transfer.import_record import (
 )
 
 TABLE: Final = "rmqcore-imports"
+#: the property of an imported message that tells which entry of which import it is
+PROPERTY: Final = "IMPORTED"
+_MARK_SIZE: Final = 8
 
 
 class ImportProgress:
@@ -73,16 +76,24 @@ class ImportProgress:
     def _note(self, count: int, end: int) -> None:
         self._store.kv_put(TABLE, self._key, b"%d %d" % (count, end))
 
-    def passes(self, is_its: Callable[[MessageExt], bool]) -> bool:
+    @property
+    def mark(self) -> dict[str, str]:
+        """The property that the next entry's message is to have, and no other one's has."""
+        return {PROPERTY: f"{self._key[:_MARK_SIZE].hex()} {self._at}"}
+
+    def _is_marked(self, stored: MessageExt) -> bool:
+        return stored.properties.get(PROPERTY) == self.mark[PROPERTY]
+
+    def passes(self, is_its: Callable[[MessageExt], bool] | None = None) -> bool:
         """Tell whether the next entry has been put before; it is passed over then.
 
         Args:
-            is_its: tells whether a record is what a put of the entry leaves.
+            is_its: tells whether a record is what a put of the entry leaves; None: it has `mark`.
         """
         is_in = self._at < self._count
         if self._at == self._count and self._end >= 0:
             # the process may have been killed between the entry and the note of it
-            is_in = any(map(is_its, self._store.messages(start=self._end)))
+            is_in = any(map(is_its or self._is_marked, self._store.messages(start=self._end)))
             self._end = -1
             if is_in:
                 self.advance()

@@ -1,30 +1,21 @@
-"""``config/imports.json``: which files have been imported, so that none is imported twice.
-
-RocketMQ ignores the file.
-"""
+"""Which files have been imported into a store, so that none is imported twice."""
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 import os
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from rmqcore.errors import RmqCoreError
-from rmqcore.files.config_file import ConfigFile, sealed, unsealed
+from rmqcore.files.import_note import ImportNote, State, import_note_file
 from rmqcore.files.store_dir import StoreDir, make_directory
 from rmqcore.native.base._descriptor import Descriptor
 
-_FILE_NAME: Final = "imports.json"
-
-#: What is known of a file: True when it has been imported whole, False when that ended early, or
-#: the physical offset of the log's end when its first message was about to be put.
-State = bool | int
 #: A file of an import that was begun; what has been put of it, if anything has, is told elsewhere.
 PENDING: Final = -1
 
@@ -59,7 +50,8 @@ class ImportRecord:
     """
 
     def __init__(self, store_path: Path) -> None:
-        config = StoreDir(store_path).config
+        directory = StoreDir(store_path)
+        config = directory.config
         make_directory(config)
         self._lock = Descriptor(os.open(config, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         try:
@@ -69,9 +61,9 @@ class ImportRecord:
             raise RmqCoreError(f"{store_path}: another import into it is going on") from None
         except OSError:
             pass  # a network file system may have no locks of directories
-        self._file = ConfigFile(config / _FILE_NAME, _decode)
+        self._file = import_note_file(directory)
         try:
-            self._states: dict[str, State] = self._file.load() or {}
+            self._note = self._file.load() or ImportNote()
         except BaseException:
             self._lock.close()
             raise
@@ -93,12 +85,43 @@ class ImportRecord:
 
     def state(self, digest: str) -> State | None:
         """What is known of a file; None: nothing."""
-        return self._states.get(digest)
+        return self._note.files.get(digest)
+
+    def count(self, digest: str) -> int:
+        """Messages of a file that were in when its import went on where its state says."""
+        return self._note.counts.get(digest, 0)
+
+    @property
+    def log_end(self) -> int | None:
+        """Where the log ended behind the last import, which was killed; None: it is not known."""
+        return self._note.log_end
 
     def note(self, states: dict[str, State]) -> None:
         """Remember what has become of files, by their digests."""
-        self._states |= states
-        self._file.store(sealed(json.dumps({"files": self._states}, indent=1) + "\n"))
+        for digest, state in states.items():
+            if self._note.files.get(digest) != state:
+                self._note.counts.pop(digest, None)
+                self._note.log_end = None
+        self._note.files |= states
+        self._file.store(self._note.text())
+
+    def begin(self, digest: str, phy_offset: int, count: int) -> None:
+        """Note that the messages of a file are about to be put.
+
+        Args:
+            digest: of the file.
+            phy_offset: where the log ends.
+            count: messages of it that are in, which come first in the file.
+        """
+        self._note.files[digest] = phy_offset
+        self._note.counts[digest] = count
+        self._note.log_end = None
+        self._file.store(self._note.text())
+
+    def end(self, log_end: int) -> None:
+        """Note that no message is put any more of what was begun: see `end_imports`."""
+        self._note.log_end = log_end
+        self._file.store(self._note.text())
 
 
 def digests_of(paths: Iterable[Path]) -> list[str]:
@@ -110,11 +133,3 @@ def digests_of(paths: Iterable[Path]) -> list[str]:
         seen[digest] += 1
         found.append(digest if seen[digest] == 1 else f"{digest} {seen[digest]}")
     return found
-
-
-def _decode(text: str) -> dict[str, State]:
-    content: Any = json.loads(unsealed(text))
-    files = content.get("files") if isinstance(content, dict) else None
-    if not isinstance(files, dict) or not all(type(one) in (bool, int) for one in files.values()):
-        raise ValueError("files: expected digests with true, false or an offset of the log")
-    return files

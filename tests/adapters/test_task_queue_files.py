@@ -11,7 +11,10 @@ from patience import until
 from typer.testing import CliRunner
 
 import rmqcore.adapters.kombu  # noqa: F401 - registers the transport
+from rmqcore import open_shared
+from rmqcore.adapters import task_queue_files
 from rmqcore.adapters.huey import RmqStorage
+from rmqcore.adapters.names import topic_of
 from rmqcore.adapters.queuelib import FifoQueue
 from rmqcore.adapters.queuelib_files import import_queues
 from rmqcore.adapters.task_queue_files import import_huey, import_kombu
@@ -189,3 +192,23 @@ def test_an_import_that_was_killed_goes_on_where_it_ended(tmp_path, of, moment):
     assert report.already > 0
     assert report.messages + report.already == 5
     assert found() == whole
+
+
+@pytest.mark.process
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_an_equal_message_that_another_one_puts_behind_a_kill_is_none_of_the_imports(tmp_path):
+    connection, source = sqlite(tmp_path)
+    with connection:
+        queue = connection.SimpleQueue("mail")
+        queue.put({"number": 1})
+    (body,) = [payload for _, payload in task_queue_files._of_kombu_tables(source)]
+
+    def killed(tell):
+        die_at("transfer.import_progress.ImportProgress.passes", "after", 1)
+        import_kombu(tmp_path / "store", source)
+
+    assert run_child(killed)[0] == -9
+    with open_shared(tmp_path / "store") as store:
+        store.put(topic_of("kombu", "mail"), body, queue_id=0)
+        report = import_kombu(tmp_path / "store", source)
+        assert (report.already, report.messages) == (0, 1)

@@ -151,6 +151,43 @@ def test_a_file_that_was_begun_comes_first_whatever_it_is_called(tmp_path):
         assert [message.body for message in store.messages()] == [b"1", b"2", b"3", b"2"]
 
 
+@pytest.mark.process
+def test_equal_messages_that_others_put_behind_a_kill_are_none_of_the_imports(tmp_path):
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"topic": "T", "body": "same"}\n' * 6)
+
+    def work(_):
+        with rmqcore.open_store(tmp_path / "new") as store:
+            import_once(DyingStore(store, 2), source)
+
+    for _ in range(2):
+        run_child(work)
+        with rmqcore.open_store(tmp_path / "new") as store:
+            store.put("T", b"same")
+    with rmqcore.open_store(tmp_path / "new") as store:
+        report = import_once(store, source)
+        assert (report.already, report.messages) == (4, 2)
+        assert sum(1 for _ in store.messages()) == 8
+
+
+def test_what_others_put_behind_an_import_that_failed_is_none_of_its_messages(tmp_path):
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"topic": "T", "body": "same"}\n' * 3)
+
+    class FailingStore(DyingStore):
+        def put_message(self, message):
+            if self.left == 0:
+                raise OSError
+            self.left -= 1
+            return self.store.put_message(message)
+
+    with rmqcore.open_store(tmp_path / "new") as store:
+        with pytest.raises(OSError):
+            import_once(FailingStore(store, 1), source)
+        store.put("T", b"same")
+        assert import_once(store, source).messages == 2
+
+
 def test_an_import_goes_on_in_a_log_that_ends_before_where_it_began(tmp_path):
     """As a repair may leave it: where it goes on is noted, and what comes there is known again."""
     source = tmp_path / "in.jsonl"

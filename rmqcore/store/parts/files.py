@@ -15,6 +15,7 @@ from rmqcore.files.commit_log import CommitLog
 from rmqcore.files.commit_log_writer import CommitLogWriter
 from rmqcore.files.config_tables import TopicConfigTable
 from rmqcore.files.deleted_topics import DeletedTopics
+from rmqcore.files.import_note import end_imports
 from rmqcore.files.kept_cuts import KeptCuts
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.files.mapped_file_queue import MappedFileQueue
@@ -185,6 +186,7 @@ class StoreFiles:
         report = recovery.run()
         self.batch.index_tags = batches[0].index_tags
         shorten_archive_note(self.directory, report.end_offset)
+        end_imports(self.directory, report.end_offset)
         self._begin_topics()
         return report
 
