@@ -3,7 +3,8 @@ from typing import Final
 
 from typing_extensions import Buffer
 
-from rmqcore.native.format._message import Message, MessageExt
+from rmqcore.native.format._message import Message
+from rmqcore.native.format._message_ext import MessageExt
 
 LAYOUT: Final[dict[str, dict[str, tuple[int, int]]]]
 BLANK_SIZE: Final[int]

@@ -25,7 +25,7 @@ from rmqcore.native.format._record cimport (
 )
 
 from rmqcore.native.format._host import decode_host, encode_host
-from rmqcore.native.format._message import message_from, status_text
+from rmqcore.native.format._message_ext import message_from, status_text
 from rmqcore.errors import CorruptRecordError, MessageIllegalError
 
 rmq_crc32_init()

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypedDict
 
 from rmqcore._codec import decode_message_id, encode_message_id
-from rmqcore.native.format._message import Message, MessageExt, StoredCopy
+from rmqcore.native.format._message import Message, StoredCopy
+from rmqcore.native.format._message_ext import MessageExt
 from rmqcore.native.format._numbers import PROPERTIES_SIZE_MAX
 from rmqcore.native.format._receipt import PutMessageResult
 from rmqcore.native.read._get_result import GetMessageResult

@@ -21,6 +21,7 @@ from pathlib import Path
 MODULES = (
     "rmqcore.native.base._descriptor",
     "rmqcore.native.format._message",
+    "rmqcore.native.format._message_ext",
     "rmqcore.native.format._receipt",
     "rmqcore.native.format._wire_message",
     "rmqcore.native.log._putter",

@@ -19,7 +19,7 @@ from rmqcore.doctor.sizes import lenient_config
 from rmqcore.files.log_walker import find_good_record, good_record_at
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.files.store_dir import StoreDir
-from rmqcore.native.format._message import MessageExt
+from rmqcore.native.format._message_ext import MessageExt
 from rmqcore.scan.plan import LogPlan
 from rmqcore.scan.runner import Runner, run
 from rmqcore.scan.split import Split

@@ -16,7 +16,7 @@ from rmqcore.files.consume_queue import FILLER
 from rmqcore.files.log_walker import record_heads
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.java.json import parse_java_json
-from rmqcore.native.format._message import MessageExt
+from rmqcore.native.format._message_ext import MessageExt
 from rmqcore.native.format._next_record import RECORD_HEAD_SIZE, head_says
 from rmqcore.native.format._numbers import BATCH_UNIT_SIZE, CHECKPOINT_SIZE, UNIT_SIZE
 

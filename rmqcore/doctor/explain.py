@@ -29,7 +29,7 @@ from rmqcore.files.lock_owner import command_of, lock_owner
 from rmqcore.files.log_walker import find_good_record
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.files.store_dir import StoreDir
-from rmqcore.native.format._message import MessageExt
+from rmqcore.native.format._message_ext import MessageExt
 from rmqcore.native.format._numbers import SysFlag
 from rmqcore.rebuild.index_files import open_index
 from rmqcore.recovery.trial import try_opening

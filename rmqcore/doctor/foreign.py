@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from rmqcore._codec import decode_record
 from rmqcore.doctor.log_survey import FileSurvey
 from rmqcore.doctor.wrong_queue_records import places_named_by
-from rmqcore.native.format._message import MessageExt
+from rmqcore.native.format._message_ext import MessageExt
 from rmqcore.scan.plan import LogPlan
 from rmqcore.scan.unit_files import UnitFiles
 

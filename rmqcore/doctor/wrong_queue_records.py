@@ -34,7 +34,7 @@ from rmqcore.doctor.log_survey import (
     present_runs,
 )
 from rmqcore.files.consume_queue import HOLE_UNITS_MAX, LIGHT_QUEUE_PREFIX
-from rmqcore.native.format._message import MessageExt
+from rmqcore.native.format._message_ext import MessageExt
 from rmqcore.native.format._numbers import FILLER_SIZE, SysFlag
 from rmqcore.rebuild.consume_queues import queue_keys
 from rmqcore.scan.plan import LogPlan

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rmqcore._codec import BLANK_SIZE, check_record
 from rmqcore.errors import CorruptRecordError
-from rmqcore.native.format._message import MessageExt, find_message, status_text
+from rmqcore.native.format._message_ext import MessageExt, find_message, status_text
 from rmqcore.native.format._next_record import RECORD_HEAD_SIZE, ScanStatus, next_record
 from rmqcore.native.read._log_map import LogMap
 

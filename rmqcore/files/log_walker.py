@@ -21,7 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 from rmqcore.files.commit_log import View
-from rmqcore.native.format._message import status_text
+from rmqcore.native.format._message_ext import status_text
 from rmqcore.native.format._next_record import (
     RECORD_HEAD_SIZE,
     ScanStatus,

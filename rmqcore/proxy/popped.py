@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from rmqcore.errors import CorruptRecordError
 from rmqcore.message import MessageExt
-from rmqcore.native.format._message import message_from
+from rmqcore.native.format._message_ext import message_from
 from rmqcore.proxy.codes import Code, RefusedError
 from rmqcore.proxy.receipts import NORMAL, ReceiptHandle
 from rmqcore.remoting import RemotingCommand, RequestRefusedError

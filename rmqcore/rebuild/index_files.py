@@ -26,7 +26,7 @@ from rmqcore.errors import CorruptIndexError
 from rmqcore.files.index_file import IndexFile, IndexHeader, file_name_at, name_behind
 from rmqcore.files.mapped_file import OpenFiles
 from rmqcore.native.derive._dispatch import DispatchBatch
-from rmqcore.native.format._message import MessageExt
+from rmqcore.native.format._message_ext import MessageExt
 from rmqcore.rebuild.cold_store import RebuildReport, cold, fresh_beside, swap_in
 from rmqcore.rebuild.digest import tree_digest
 from rmqcore.recovery.index_tags import index_has_tags

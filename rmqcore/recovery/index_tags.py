@@ -10,7 +10,7 @@ from rmqcore.derived.index_service import IndexService
 from rmqcore.errors import CorruptRecordError
 
 if TYPE_CHECKING:
-    from rmqcore.native.format._message import MessageExt
+    from rmqcore.native.format._message_ext import MessageExt
 
 _ENTRIES_LOOKED_AT = 1024
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rmqcore.config import OnCorruption
 from rmqcore.errors import CorruptRecordError
 from rmqcore.files.log_walker import GoodRecord, find_good_record
-from rmqcore.native.format._message import status_text
+from rmqcore.native.format._message_ext import status_text
 from rmqcore.native.format._next_record import ScanStatus, lacks_size_only
 from rmqcore.recovery.report import Ending
 

@@ -18,7 +18,7 @@ from rmqcore.files.store_dir import StoreDir
 from rmqcore.files.unit_file import UNIT_HEAD
 from rmqcore.native.derive._dispatch import DispatchBatch
 from rmqcore.native.derive.runs import TopicRuns
-from rmqcore.native.format._message import message_from
+from rmqcore.native.format._message_ext import message_from
 from rmqcore.native.format._numbers import UNIT_SIZE
 from rmqcore.scan.log_walk import Damage, LogWalk
 from rmqcore.scan.split import Split

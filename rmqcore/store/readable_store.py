@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rmqcore.config import StoreConfig
-    from rmqcore.native.format._message import MessageExt
+    from rmqcore.native.format._message_ext import MessageExt
     from rmqcore.native.read._get_result import GetMessageResult
     from rmqcore.native.read._key_query import QueryMessageResult
     from rmqcore.status import BoundaryName, BoundaryType

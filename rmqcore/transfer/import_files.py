@@ -28,7 +28,8 @@ from rmqcore.errors import (
 )
 from rmqcore.message import Message, PutMessageResult
 from rmqcore.native.columns._table_rows import WRITTEN
-from rmqcore.native.format._message import PUT_NAMES, STORED_NAMES
+from rmqcore.native.format._message import PUT_NAMES
+from rmqcore.native.format._message_ext import STORED_NAMES
 from rmqcore.native.format._numbers import SysFlag
 from rmqcore.services.delay_schedule import as_put
 from rmqcore.store.parts.column_puts import encoder_for

@@ -23,7 +23,7 @@ from rmqcore.ha.errors import HAError
 from rmqcore.ha.frames import FrameReader, ReportReader
 from rmqcore.java.json import format_java_json, parse_java_json
 from rmqcore.java.properties import parse_properties
-from rmqcore.native.format._message import message_from
+from rmqcore.native.format._message_ext import message_from
 from rmqcore.remoting.errors import RequestRefusedError
 from rmqcore.scan.unit_files import UnitFiles
 from rmqcore.store.consume.sql92 import compile_condition

@@ -19,7 +19,7 @@ from rmqcore.metaq._puts import scan_puts
 from rmqcore.metaq.protocol import parse_command
 from rmqcore.native.columns._columns import COLUMNS, ColumnDecoder
 from rmqcore.native.derive._dispatch import DispatchBatch
-from rmqcore.native.format._message import message_from
+from rmqcore.native.format._message_ext import message_from
 from rmqcore.native.format._next_record import ScanStatus
 from rmqcore.native.format._receipt import PutMessageResult
 from rmqcore.native.log._tail import END_OF_FILE, LogTail

@@ -6,7 +6,8 @@ import pytest
 
 from rmqcore import _codec
 from rmqcore.native.derive._dispatch import DispatchBatch
-from rmqcore.native.format._message import Message, message_from
+from rmqcore.native.format._message import Message
+from rmqcore.native.format._message_ext import message_from
 from rmqcore.native.log._tail import LogTail
 
 pytestmark = pytest.mark.engine

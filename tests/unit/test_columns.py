@@ -13,7 +13,7 @@ from reference.values import encode_properties
 from rmqcore.native.columns._arrow import ColumnBatches
 from rmqcore.native.columns._columns import COLUMNS, ColumnDecoder
 from rmqcore.native.columns._row_filter import RowFilter
-from rmqcore.native.format._message import message_from
+from rmqcore.native.format._message_ext import message_from
 from rmqcore.native.format._next_record import ScanStatus
 
 pytestmark = pytest.mark.logic

@@ -7,7 +7,7 @@ import pytest
 from golden.stores import packed_stores
 from rmqcore.doctor import dump
 from rmqcore.errors import ConfigError
-from rmqcore.native.format._message import message_from
+from rmqcore.native.format._message_ext import message_from
 
 pytestmark = pytest.mark.logic
 

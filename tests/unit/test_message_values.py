@@ -10,7 +10,8 @@ import pytest
 
 from rmqcore import Message, MessageExt, open_store
 from rmqcore.message import PutSettings, copy_to
-from rmqcore.native.format._message import PUT_NAMES, STORED_NAMES
+from rmqcore.native.format._message import PUT_NAMES
+from rmqcore.native.format._message_ext import STORED_NAMES
 from rmqcore.native.log._putter import MessagePutter
 
 pytestmark = pytest.mark.engine

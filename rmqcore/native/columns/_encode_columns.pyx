@@ -30,7 +30,7 @@ from rmqcore.native.format._record cimport (
 from rmqcore.errors import CorruptRecordError, MessageIllegalError, RowIllegalError
 from rmqcore.native.columns._table_rows import RULES as _RULES, WRITTEN as _WRITTEN
 from rmqcore.native.format._host import encode_host
-from rmqcore.native.format._message import status_text
+from rmqcore.native.format._message_ext import status_text
 
 rmq_crc32_init()
 

@@ -22,7 +22,7 @@ from rmqcore.native.format._record cimport (
 )
 
 from rmqcore.errors import CorruptRecordError, MessageIllegalError
-from rmqcore.native.format._message import status_text
+from rmqcore.native.format._message_ext import status_text
 
 rmq_crc32_init()
 

@@ -3,7 +3,8 @@ from typing import Any, Protocol
 
 from typing_extensions import Buffer, disjoint_base
 
-from rmqcore.native.format._message import Message, MessageExt
+from rmqcore.native.format._message import Message
+from rmqcore.native.format._message_ext import MessageExt
 from rmqcore.native.format._receipt import PutMessageResult
 from rmqcore.native.format._wire_message import WireMessage
 from rmqcore.native.log._commit_group import CommitGroup

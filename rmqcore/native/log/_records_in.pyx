@@ -26,7 +26,7 @@ from rmqcore.native.log._queue_offsets cimport TopicEntry
 from rmqcore.native.log._tail cimport LogTail
 
 from rmqcore.errors import StoreError
-from rmqcore.native.format._message import status_text
+from rmqcore.native.format._message_ext import status_text
 from rmqcore.status import PutMessageStatus
 
 rmq_crc32_init()

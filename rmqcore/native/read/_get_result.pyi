@@ -6,7 +6,7 @@ from typing_extensions import Buffer
 
 from rmqcore.native.columns._arrow import ColumnBatch, ColumnBatches
 from rmqcore.native.columns._columns import ColumnDecoder
-from rmqcore.native.format._message import MessageExt
+from rmqcore.native.format._message_ext import MessageExt
 from rmqcore.native.read._log_map import LogMap
 from rmqcore.status import GetMessageStatus
 

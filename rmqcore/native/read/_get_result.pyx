@@ -15,7 +15,7 @@ from rmqcore.native.format._bytes cimport expect_read, load_i32, load_i64
 from rmqcore.native.base._hold cimport BufferHold, HeldBytes
 from rmqcore.native.format._layout cimport *
 from rmqcore.native.read._log_map cimport LogMap
-from rmqcore.native.format._message cimport MessageExt, make_message
+from rmqcore.native.format._message_ext cimport MessageExt, make_message
 from rmqcore.native.format._record cimport (
     RecordHead, bytes_t, check_body_crc, check_crc_property, read_head, rmq_crc32_init,
 )
@@ -23,7 +23,7 @@ from rmqcore.native.format._record cimport (
 from rmqcore.native.columns._arrow import ColumnBatches
 from rmqcore.native.columns._columns import COLUMNS as _COLUMNS
 from rmqcore.native.columns._columns import ColumnDecoder
-from rmqcore.native.format._message import status_text
+from rmqcore.native.format._message_ext import status_text
 from rmqcore.native.read.result_html import table_of
 from rmqcore.errors import CorruptRecordError
 

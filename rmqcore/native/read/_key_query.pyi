@@ -4,7 +4,7 @@ from typing import Any, final
 
 from typing_extensions import Buffer
 
-from rmqcore.native.format._message import MessageExt
+from rmqcore.native.format._message_ext import MessageExt
 
 @final
 class QueryMessageResult:

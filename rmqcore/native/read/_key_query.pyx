@@ -15,12 +15,12 @@ from rmqcore.native.format._chain cimport Source, Walk, walk
 from rmqcore.native.base._hold cimport BufferHold
 from rmqcore.native.format._layout cimport *
 from rmqcore.native.read._log_map cimport LogMap
-from rmqcore.native.format._message cimport MessageExt
+from rmqcore.native.format._message_ext cimport MessageExt
 from rmqcore.native.format._record cimport (
     bytes_t, check_body_crc, index_hash_of, java_hash_step, rmq_crc32_init,
 )
 
-from rmqcore.native.format._message import status_text
+from rmqcore.native.format._message_ext import status_text
 from rmqcore.native.read.result_html import table_of
 from rmqcore.errors import CorruptRecordError
 

@@ -11,7 +11,7 @@ from rmqcore.native.format._bytes cimport RMQ_ASSERT, expect_read
 from rmqcore.native.base._hold cimport BufferHold
 from rmqcore.native.base._published cimport PublishedOffset
 from rmqcore.native.format._layout cimport BORN_TIMESTAMP_AT
-from rmqcore.native.format._message cimport find_in_hold
+from rmqcore.native.format._message_ext cimport find_in_hold
 from rmqcore.native.format._record cimport bytes_t
 
 cdef enum:

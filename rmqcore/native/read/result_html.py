@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rmqcore.native.format._message import MessageExt
+    from rmqcore.native.format._message_ext import MessageExt
 
 _ROWS_SHOWN = 20
 _BYTES_SHOWN = 60

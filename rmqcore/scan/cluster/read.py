@@ -12,7 +12,7 @@ from rmqcore.errors import CorruptRecordError, StoreError
 from rmqcore.message import MessageExt
 from rmqcore.native.columns._arrow import ColumnBatch
 from rmqcore.native.columns._columns import ColumnDecoder
-from rmqcore.native.format._message import status_text
+from rmqcore.native.format._message_ext import status_text
 from rmqcore.native.format._next_record import ScanStatus
 from rmqcore.scan import DEFAULT_COLUMNS
 from rmqcore.scan.cluster.access import Access

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rmqcore.errors import CorruptRecordError, StoreNotWritableError
-from rmqcore.native.format._message import status_text
+from rmqcore.native.format._message_ext import status_text
 from rmqcore.native.format._next_record import ScanStatus, next_record
 from rmqcore.native.log._tail import END_OF_FILE
 

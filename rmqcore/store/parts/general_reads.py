@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rmqcore.derived.index_service import IndexQuery, IndexService
     from rmqcore.files.batch_consume_queue import StoredQueue
     from rmqcore.files.commit_log import CommitLog
-    from rmqcore.native.format._message import MessageExt
+    from rmqcore.native.format._message_ext import MessageExt
 
 END_OF_TIME_MS = 2**63 - 1
 #: No store has this many messages or bytes.

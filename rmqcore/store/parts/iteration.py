@@ -10,7 +10,7 @@ from rmqcore.errors import CorruptRecordError, CorruptStoreError
 from rmqcore.status import GetMessageStatus
 
 if TYPE_CHECKING:
-    from rmqcore.native.format._message import MessageExt
+    from rmqcore.native.format._message_ext import MessageExt
     from rmqcore.native.read._get_result import GetMessageResult
 
 _BATCH = 256

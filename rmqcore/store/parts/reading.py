@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol, TypedDict, Unpack
 from rmqcore.arguments import text, whole_number
 from rmqcore.errors import ArgumentError, CorruptRecordError, CorruptStoreError
 from rmqcore.files.log_walker import find_good_record
-from rmqcore.native.format._message import status_text
+from rmqcore.native.format._message_ext import status_text
 from rmqcore.native.format._next_record import ScanStatus
 from rmqcore.status import BoundaryName, BoundaryType
 from rmqcore.store.parts.general_reads import GeneralReads, packed_tags
@@ -23,7 +23,7 @@ from rmqcore.store.parts.iteration import OnDamage, checked_bounds, log_messages
 if TYPE_CHECKING:
     from rmqcore.derived.consume_queue_store import ConsumeQueueStore
     from rmqcore.files.commit_log import CommitLog
-    from rmqcore.native.format._message import MessageExt
+    from rmqcore.native.format._message_ext import MessageExt
     from rmqcore.native.read._get_result import GetMessageResult
     from rmqcore.native.read._key_query import QueryMessageResult
 

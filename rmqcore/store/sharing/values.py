@@ -28,7 +28,8 @@ from rmqcore.config import BrokerRole, FlushDiskType, OnCorruption, StoreConfig
 from rmqcore.errors import ArgumentError, RmqCoreError, StoreError
 from rmqcore.files.config_tables import DataVersion, TopicConfig
 from rmqcore.message import Lease, QueueLag, ReceivedMessage, Sql
-from rmqcore.native.format._message import Message, MessageExt
+from rmqcore.native.format._message import Message
+from rmqcore.native.format._message_ext import MessageExt
 from rmqcore.native.format._receipt import PutMessageResult
 from rmqcore.native.format._wire_message import WireMessage
 from rmqcore.native.read._get_result import GetMessageResult
