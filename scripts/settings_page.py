@@ -1,4 +1,4 @@
-"""Write docs/settings.md from the settings in rmqcore/config/store_config.py.
+"""Write docs/settings.md from the settings of a store and of a broker, where they are declared.
 
 Usage: python scripts/settings_page.py [--check]
 """
@@ -6,21 +6,24 @@ Usage: python scripts/settings_page.py [--check]
 from __future__ import annotations
 
 import ast
+import dataclasses
+import inspect
 import re
 import sys
 from enum import StrEnum
 from pathlib import Path
 
+from rmqcore.broker.state.settings import BrokerConfig
 from rmqcore.config import RETENTION_SETTINGS, StoreConfig
 from rmqcore.config.store_config import SETTINGS
+from rmqcore.ha.settings import HAConfig
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCE = ROOT / "rmqcore" / "config" / "store_config.py"
 PAGE = ROOT / "docs" / "settings.md"
 HEAD = """\
 # Settings
 
-<!-- written by scripts/settings_page.py from rmqcore/config/store_config.py; change that -->
+<!-- by scripts/settings_page.py from StoreConfig, BrokerConfig, HAConfig; change those -->
 
 Every setting of a store: a keyword of `open_store` and of `StoreConfig`, a name of a mapping, a
 line of a `broker.conf` (RocketMQ's name where there is one, else ours), or `-c NAME=VALUE` of the
@@ -30,6 +33,25 @@ decimal digits and switches `true` or `false`.
 The default is that of a `StoreConfig()`, which is RocketMQ's; where a second one stands behind
 "embedded", it is what `open_store` takes for a new store. *keeps* marks what switches retention on
 when it is given: without one of these nothing is ever deleted.
+"""
+BROKERS = """
+## Settings of a broker
+
+Lines of a `broker.conf`, beside those of its store above, and `-c NAME=VALUE` of `rmqcore broker`;
+in Python, the `properties` that `rmqcore.broker.Broker` takes, a mapping or a file, and fields of
+`BrokerConfig`. What is *live* may be changed while the broker runs, by request 25
+(`rmqcore admin updateBrokerConfig`); the others are read when it starts.
+
+| RocketMQ's name | in Python | default | range | |
+|---|---|---|---|---|
+"""
+REPLICATION = """
+## Settings of replication
+
+Further lines of a broker's file, and fields of `HAConfig`: what master and slave wait for.
+
+| RocketMQ's name | in Python | default | range | |
+|---|---|---|---|---|
 """
 FOOT = """
 ## RocketMQ's other properties
@@ -48,15 +70,15 @@ say that a store is of a kind that cannot be opened, and are refused by name:
 """
 
 
-def comments() -> dict[str, tuple[str, str]]:
-    """By setting, the heading of its group and the comment above it."""
-    text = SOURCE.read_text("utf-8")
+def comments(config: type) -> dict[str, tuple[str, str]]:
+    """By setting of a class, the heading of its group and the comment above it."""
+    text = Path(inspect.getfile(config)).read_text("utf-8")
     lines = text.splitlines()
     tree = ast.parse(text)
     (owner,) = (
         node
         for node in tree.body
-        if isinstance(node, ast.ClassDef) and node.name == StoreConfig.__name__
+        if isinstance(node, ast.ClassDef) and node.name == config.__name__
     )
     found, group = {}, ""
     at = owner.lineno
@@ -75,23 +97,46 @@ def comments() -> dict[str, tuple[str, str]]:
 
 def page() -> str:
     """The page's text."""
-    said = comments()
+    said = comments(StoreConfig)
     parts = [HEAD]
     groups = list(dict.fromkeys(said[name][0] for name in SETTINGS))
     for group in groups:
         parts.append(f"\n## {group}\n\n| setting | RocketMQ's name | default | range | |\n")
         parts.append("|---|---|---|---|---|\n")
         parts += [row(name, said[name][1]) for name in SETTINGS if said[name][0] == group]
-    return "".join([*parts, FOOT])
+    return "".join([*parts, BROKERS, *rows_of(BrokerConfig), REPLICATION, *rows_of(HAConfig), FOOT])
 
 
 def row(name: str, said: str) -> str:
     """One setting as a row of the table."""
     item = SETTINGS[name]
     java = item.metadata["java"]
-    text = said[:1].upper() + said[1:] + (" *keeps*" if name in RETENTION_SETTINGS else "")
-    cells = [f"`{name}`", f"`{java}`" if java else "", default(name), allowed(name)]
-    return f"| {' | '.join([*cells, text.replace('|', chr(92) + '|')])} |\n"
+    text = sentence(said) + (" *keeps*" if name in RETENTION_SETTINGS else "")
+    cells = [f"`{name}`", f"`{java}`" if java else "", default(name), allowed(item)]
+    return line([*cells, text])
+
+
+def rows_of(config: type) -> list[str]:
+    """The table of a class of settings that a broker reads."""
+    said = comments(config)
+    return [broker_row(item, said[item.name][1]) for item in dataclasses.fields(config)]
+
+
+def broker_row(item: dataclasses.Field[object], said: str) -> str:
+    """One setting of a broker as a row of its table."""
+    text = sentence(said) + (" *live*" if item.metadata["dynamic"] else "")
+    java = item.metadata["java"] or item.name
+    return line([f"`{java}`", f"`{item.name}`", literal(item.default), allowed(item), text])
+
+
+def sentence(said: str) -> str:
+    """A comment as a sentence."""
+    return said[:1].upper() + said[1:]
+
+
+def line(cells: list[str]) -> str:
+    """A row of a table."""
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
 
 
 def default(name: str) -> str:
@@ -114,9 +159,9 @@ def literal(value: object) -> str:
     return "not set" if value is None else f"`{value!r}`"
 
 
-def allowed(name: str) -> str:
+def allowed(item: dataclasses.Field[object]) -> str:
     """The range of a number, or the names of a choice."""
-    metadata = SETTINGS[name].metadata
+    metadata = item.metadata
     kind, least, most = metadata["kind"], metadata["least"], metadata["most"]
     if issubclass(kind, StrEnum):
         return ", ".join(f"`{word}`" for word in kind)

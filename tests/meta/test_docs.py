@@ -1,5 +1,6 @@
 """The tables in docs/format/ say what the code does, byte for byte."""
 
+import dataclasses
 import re
 import subprocess
 import sys
@@ -9,7 +10,9 @@ import pytest
 from meta.format_docs import all_tables, differences, tables
 
 from rmqcore._codec import LAYOUT
+from rmqcore.broker.state.settings import BrokerConfig
 from rmqcore.config.store_config import SETTINGS
+from rmqcore.ha.settings import HAConfig
 
 pytestmark = pytest.mark.logic
 
@@ -59,7 +62,9 @@ def test_the_page_of_settings_is_that_of_the_source():
 def test_every_setting_has_its_row_with_a_sentence():
     page = (ROOT / "docs" / "settings.md").read_text("utf-8")
     rows = dict(re.findall(r"^\| `(\w+)` \|.*\| ([^|]*) \|$", page, re.MULTILINE))
-    assert [name for name in SETTINGS if len(rows.get(name, "")) < 10] == []
+    fields = (*dataclasses.fields(BrokerConfig), *dataclasses.fields(HAConfig))
+    names = [*SETTINGS, *(each.metadata["java"] or each.name for each in fields)]
+    assert [name for name in names if len(rows.get(name, "")) < 10] == []
 
 
 def test_the_map_of_the_tests_names_every_file_and_no_other():
