@@ -6,6 +6,7 @@ comes back when that is resumed. docs/adapters/scrapy.md names the settings that
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import marshal
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from scrapy import signals
 from scrapy.dupefilters import RFPDupeFilter
+from scrapy.extensions.feedexport import FileFeedStorage
 from scrapy.squeues import _pickle_serialize, _scrapy_serialization_queue, _serializable_queue
 from scrapy.utils.defer import deferred_from_coro
 
@@ -26,7 +28,7 @@ from rmqcore.adapters.queuelib import DiskQueue, FifoQueue, LifoQueue
 from rmqcore.errors import ConfigError, MessageIllegalError, RmqCoreError, StoreError
 
 if TYPE_CHECKING:
-    from scrapy import Request
+    from scrapy import Request, Spider
     from scrapy.crawler import Crawler
 
 _log = logging.getLogger("rmqcore")
@@ -35,6 +37,8 @@ REQUESTS: Final = "requests.queue"
 ACTIVE: Final = "active.json"
 #: The store's directory in there.
 STORE: Final = "rmqcore"
+#: formats of a feed in which an item is a line
+LINE_FORMATS: Final = frozenset({"jsonlines", "jsonl", "jl", "csv"})
 
 
 class SeenFile:
@@ -79,6 +83,55 @@ class DupeFilter(RFPDupeFilter):  # type: ignore[misc]
         """The last request is not queued: let the next run make it."""
         if self.file is not None:
             self.file.forget_last()
+
+
+class WholeWrites(io.BufferedWriter):
+    """A file that has all that was written once `write` returns."""
+
+    def write(self, content: Any, /) -> int:
+        """Write all of it.
+
+        Raises:
+            OSError: the system refused.
+        """
+        size = super().write(content)
+        self.flush()
+        return size
+
+
+class FeedFile(FileFeedStorage):  # type: ignore[misc]
+    """Scrapy's file of items (``-o``), for ``FEED_STORAGES``: an item is in it once it was scraped.
+
+    Scrapy's own keeps up to 8 KiB of items in memory, of pages that are done with: a kill takes
+    them, and the next run asks for none of these pages again. Where the kill came in the middle of
+    a line, the next run begins another one.
+    """
+
+    def __init__(self, uri: str, *, feed_options: dict[str, Any] | None = None) -> None:
+        super().__init__(uri, feed_options=feed_options)
+        self._has_lines = (feed_options or {}).get("format") in LINE_FORMATS
+
+    def open(self, spider: Spider) -> io.BufferedWriter:
+        """Open the file as Scrapy's settings say.
+
+        Args:
+            spider: whose items are written.
+
+        Raises:
+            OSError: the system refused.
+        """
+        with super().open(spider) as scrapys:
+            ends_in_a_line = not scrapys.tell() or _last_byte(self.path) == b"\n"
+        file = WholeWrites(io.FileIO(self.path, "ab"))
+        if self._has_lines and not ends_in_a_line:
+            file.write(b"\n")
+        return file
+
+
+def _last_byte(path: str) -> bytes:
+    with Path(path).open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read()
 
 
 class Job:

@@ -1,5 +1,6 @@
 """A Scrapy crawl, the spider of the page as it is printed, killed again and again and resumed."""
 
+import json
 import math
 import random
 import re
@@ -16,6 +17,7 @@ from patience import TIMEOUT_S, until
 
 from rmqcore import open_store
 from rmqcore.adapters.named_queues import DEAD_LETTERS
+from rmqcore.adapters.scrapy import FeedFile
 
 pytestmark = pytest.mark.peers
 
@@ -106,6 +108,11 @@ def test_every_request_runs_whatever_is_killed(tmp_path, site, seed, priorities)
     assert set(Site.asked) == set(range(COUNT)), complaints[-40:]
     # what was on its way, what waited to be parsed, and the start page, once more for each kill
     assert len(Site.asked) - COUNT <= kills * 24
+    items = (tmp_path / "pages.jsonl").read_text("utf-8").splitlines()
+    pages = {
+        int(json.loads(item)["url"].rpartition("/")[2] or 0) for item in items if item.endswith("}")
+    }
+    assert pages == set(range(COUNT))
     assert "Resuming crawl" in log
     assert not (tmp_path / "job/requests.queue/rmqcore").exists()
 
@@ -127,6 +134,36 @@ def test_a_request_that_cannot_be_read_is_a_dead_letter(tmp_path, site):
     assert letters
     assert all(b"page" in bytes(letter.body) for letter in letters)
     assert (tmp_path / "log").read_text("utf-8").count("a dead letter") == len(letters)
+
+
+@pytest.mark.parametrize(
+    ("name", "left", "then"),
+    [
+        ("a.jsonl", b"", b"{}\n"),
+        ("a.jsonl", b"{}\n", b"{}\n{}\n"),
+        ("a.jsonl", b'{"url', b'{"url\n{}\n'),
+        ("a.csv", b"url\n", b"url\n{}\n"),
+        ("a.json", b"[", b"[{}\n"),
+    ],
+)
+def test_a_file_of_items_begins_another_line_and_has_each_write_at_once(tmp_path, name, left, then):
+    path = tmp_path / name
+    path.write_bytes(left)
+    feed = FeedFile(str(path), feed_options={"format": path.suffix[1:]})
+    file = feed.open(None)
+    file.write(b"{}\n")
+    assert path.read_bytes() == then
+    feed.store(file)
+    assert file.closed
+
+
+def test_a_file_of_items_is_begun_anew_where_it_is_to_be(tmp_path):
+    path = tmp_path / "new/a.jsonl"
+    for _ in range(2):
+        feed = FeedFile(f"file://{path}", feed_options={"format": "jsonl", "overwrite": True})
+        feed.store(feed.open(None))
+        assert path.read_bytes() == b""
+        path.write_bytes(b"old")
 
 
 #: makes the store refuse every put from one on, as a full disk does
