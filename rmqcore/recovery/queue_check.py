@@ -12,6 +12,7 @@ from rmqcore.files.log_walker import good_record_at
 from rmqcore.files.unit_file import UNIT_HEAD
 from rmqcore.native.derive.runs import TopicRuns, begins_anew, with_more_follow
 from rmqcore.native.format._numbers import UNIT_SIZE
+from rmqcore.recovery.batch_check import BatchCheck
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,6 +84,7 @@ class QueueCheck:
         #: whether a queue was there when the first record of it was met
         self._was_there: dict[QueueKey, bool] = {}
         self._mended: Counter[QueueKey] = Counter()
+        self._batches = BatchCheck()
 
     def from_the_beginning(self) -> None:
         """The walk begins anew with the log's first record, where a hole is retention's."""
@@ -92,6 +94,7 @@ class QueueCheck:
         self._met.clear()
         self._runs = TopicRuns()
         self._first_records.clear()
+        self._batches = BatchCheck()
 
     def drop_emptied(self) -> set[QueueKey]:
         """After a walk: drop what it has filled that the deletion of a topic had emptied.
@@ -143,7 +146,10 @@ class QueueCheck:
             self._check_numbers(queue, stretch)
         if not self._whole and self._has_hole(stretch, queue):
             return
-        if queue is not None and not isinstance(queue, BatchConsumeQueue):
+        if isinstance(queue, BatchConsumeQueue):
+            if not self._compare_batches(queue, stretch):
+                return
+        elif queue is not None:
             for first, units in stretch.plain():
                 self._compare(queue, first, units)
         if not self._was_there[key]:
@@ -268,6 +274,27 @@ class QueueCheck:
                 self._mended[queue.topic, queue.queue_id] += mended
             if self._left_by_crash:
                 queue.mark_unsynced(first, len(units) // queue.unit_size)
+
+    def _compare_batches(self, queue: BatchConsumeQueue, stretch: QueueStretch) -> bool:
+        """Bring a queue of batches in line with the log; False where all of the log is needed.
+
+        Its units tell their places by what lies in front of them, so one that is wrong is written
+        anew with all behind it.
+        """
+        key = stretch.topic, stretch.queue_id
+        wrong = self._batches.first_wrong(queue, stretch.batch_units)
+        if wrong is None:
+            return True
+        self._mended[key] += 1
+        if self._whole and wrong > queue.unit_start:
+            self._before_drop()
+            queue.cut_at(wrong)
+            return True
+        self._drop(key)
+        self._batches.forget(key)
+        if not self._whole:
+            self.holes.add(key)
+        return self._whole
 
     def _is_good(self, phy_offset: int) -> bool:
         file = self._log.queue.find(phy_offset)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import struct
 import sys
 
@@ -10,7 +11,8 @@ from patience import rounds
 
 from rmqcore import GetMessageStatus, Message, MessageIllegalError, open_store
 from rmqcore._codec import decode_batch, encode_batch
-from rmqcore.doctor import Severity, verify
+from rmqcore.doctor import Severity, repair, verify
+from rmqcore.errors import CorruptConsumeQueueError
 from rmqcore.files.batch_consume_queue import BatchConsumeQueue
 from rmqcore.files.config_tables import TopicConfig
 from rmqcore.files.store_dir import StoreDir
@@ -121,6 +123,65 @@ def test_a_lost_batch_queue_is_derived_again(path):
         assert store.max_queue_offset("B", 0) == 60
     derived = {f.name: f.read_bytes() for f in (path / "batchconsumequeue" / "B" / "0").iterdir()}
     assert derived == files
+
+
+def flip(file, at, bits=0x21):
+    data = bytearray(file.read_bytes())
+    data[at] ^= bits
+    file.write_bytes(data)
+
+
+def assert_in_place(path, firsts, end, **settings):
+    """Each batch is the answer at each of its offsets, and the next one goes on behind them."""
+    with open_store(path, **SIZES | settings) as store:
+        for offset, count in firsts:
+            for inside in range(count):
+                (found,) = store.get_message("B", 0, offset + inside, max_messages=1).messages
+                assert found.properties["INNER_BASE"] == str(offset)
+        assert store.max_queue_offset("B", 0) == end
+        return store.recovery_report.findings
+
+
+#: a byte of a field of a unit: physical offset, size, queue offset, count
+@pytest.mark.parametrize("field", [0, 9, 28, 37])
+def test_a_rotten_unit_is_written_anew(path, field):
+    small = {"mapped_file_size_commit_log": 4096, "open_check_bytes": 4096}
+    with open_store(path, **SIZES | small) as store:
+        firsts = []
+        for number in range(35):
+            store.put("Other", b"x" * 200)
+            count = number % 3 + 1
+            firsts.append((put_batch(store, count, number).queue_offset, count))
+        store.max_queue_offset("B", 0)
+    files = sorted((path / "batchconsumequeue" / "B" / "0").iterdir())
+    wanted = [file.read_bytes() for file in files]
+    for number in (0, 1, len(files) - 1):
+        # the middle unit of a file, and the queue's last one
+        flip(files[number], field + 46 * 4)
+        # a queue that is lost has the whole log walked, whatever an opening looks at
+        shutil.rmtree(path / "consumequeue")
+        findings = assert_in_place(path, firsts, sum(firsts[-1]), **small)
+        assert any("B/0" in finding for finding in findings)
+        assert [file.read_bytes() for file in files] == wanted
+    assert verify(path, config=SIZES | small).clean
+
+
+@pytest.mark.parametrize("number", [0, 9])
+def test_a_batch_whose_place_rotted_moves_no_other(path, number):
+    with open_store(path, **SIZES) as store:
+        records = [put_batch(store, 2, n) for n in range(10, 20)]
+    log = next((path / "commitlog").iterdir())
+    record = records[number]
+    name = b"INNER_BASE\x01"
+    at = log.read_bytes().index(name, record.phy_offset) + len(name)
+    flip(log, at, 4)
+    queue = next((path / "batchconsumequeue" / "B" / "0").iterdir())
+    units = queue.read_bytes()
+    with pytest.raises(CorruptConsumeQueueError, match="doctor plan"):
+        open_store(path, **SIZES)
+    assert queue.read_bytes() == units
+    repair(path, config=SIZES)
+    assert_in_place(path, [(2 * n, 2) for n in range(10) if n != number], 20)
 
 
 #: the test alone deletes files, when the service has had its first round
