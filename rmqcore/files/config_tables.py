@@ -27,6 +27,8 @@ OFFSET_MAX: Final = 2**63 - 1
 QUEUE_ID_MAX: Final = 2**31 - 1
 #: A field of our own: the version of the master's table that a slave has taken over.
 _FOLLOWED: Final = "followedVersion"
+#: Another one: entries that a table which was begun anew did not have.
+_KEPT: Final = "keptOfFollowed"
 
 
 def check_topic_name(topic: str, what: str = "topic") -> None:
@@ -195,11 +197,15 @@ class ConfigTable:
         self._file = ConfigFile(directory / self.file_name, _decoded_by(self._decode))
         #: the version that the master's table had when it was taken over; None when none was
         self._followed: DataVersion | None = None
+        #: what the master had before it lost its table, and has not told again
+        self._kept: frozenset[str] = frozenset()
         content = self._file.load()
         if content is not None:
             self._other, self.data_version = content[0], content[1]
             if (followed := self._other.pop(_FOLLOWED, None)) is not None:
                 self._followed = DataVersion.from_java(followed)
+            kept = self._other.pop(_KEPT, None)
+            self._kept = frozenset(map(str, kept if isinstance(kept, list) else ()))
             self._install(content[2])
 
     @property
@@ -267,13 +273,16 @@ class ConfigTable:
         content = {**self._other, **self._encode(), **besides, "dataVersion": version}
         if self._followed is not None:
             content[_FOLLOWED] = self._followed.to_java()
+        if self._kept:
+            content[_KEPT] = sorted(self._kept)
         return format_java_json(dict(sorted(content.items())))
 
     def adopt(self, text: str, keep: Callable[[str], bool] = lambda _: False) -> bool:
         """Take over a table that another broker has told, in the form of the file.
 
         One that is empty, or of a lower version than was taken over before, is that of a broker
-        that has lost its own: it takes nothing away.
+        that has lost its own: it takes nothing away. What it does not have stays here also when
+        its version has grown, until it has had it again.
 
         Args:
             text: the table.
@@ -289,11 +298,15 @@ class ConfigTable:
         told = self._fitted(told)
         with self._lock.within():
             before, followed = self._encode(), self._followed or DataVersion()
+            names, kept = self._names(told), self._kept
             if version.counter < followed.counter or self._is_empty(told):
+                self._kept = (kept | self._names_here()) - names
                 self._install(self._with(told))
             else:
-                self._install(self._followed_by(told, keep))
-                self._followed = version
+                self._kept = kept - names
+                self._install(self._followed_by(told, lambda name: name in kept or keep(name)))
+            self._followed = version
+            self._changed |= self._kept != kept
             changed = self._encode() != before
             if changed:
                 # a slave of this broker, once it is a master, must not see a lower version either
@@ -314,6 +327,15 @@ class ConfigTable:
     def _fitted(self, told: Any) -> Any:
         """What can be taken over of another broker's table."""
         return told
+
+    @staticmethod
+    def _names(table: Any) -> frozenset[str]:
+        """The topics, or groups, of a table; none where single entries are not kept."""
+        return frozenset()
+
+    def _names_here(self) -> frozenset[str]:
+        """The same, of this one."""
+        return frozenset()
 
     def _followed_by(self, told: Any, keep: Callable[[str], bool]) -> Any:
         """The table when another broker's was taken over; see `adopt`."""
@@ -394,6 +416,13 @@ class TopicConfigTable(ConfigTable):
 
     def _install(self, table: dict[str, TopicConfig]) -> None:
         self._topics = table
+
+    @staticmethod
+    def _names(table: dict[str, TopicConfig]) -> frozenset[str]:
+        return frozenset(table)
+
+    def _names_here(self) -> frozenset[str]:
+        return frozenset(self._topics)
 
     def _followed_by(
         self, told: dict[str, TopicConfig], keep: Callable[[str], bool]

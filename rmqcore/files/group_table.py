@@ -148,6 +148,13 @@ class SubscriptionGroupTable(ConfigTable):
     def _install(self, table: _Tables) -> None:
         self._groups, self._forbidden = table
 
+    @staticmethod
+    def _names(table: _Tables) -> frozenset[str]:
+        return frozenset(table.groups)
+
+    def _names_here(self) -> frozenset[str]:
+        return frozenset(self._groups)
+
     def _followed_by(self, told: _Tables, keep: Callable[[str], bool]) -> _Tables:
         mine = [group for group in self._groups if group not in told.groups and keep(group)]
         groups = {group: self._groups[group] for group in mine}

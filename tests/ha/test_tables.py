@@ -272,8 +272,12 @@ def test_a_master_that_has_lost_its_tables_takes_none_away(tmp_path):
                 # a version is counted when the table is written
                 pair.master.managers.groups.put("billing", {"retryMaxTimes": number})
                 pair.master.managers.groups.table.persist()
+            # a group that has consumed nothing
+            pair.master.managers.groups.put("idle", {"retryMaxTimes": 3})
+            await pair.master.managers.modes.put("Orders", "idle", POP, 2)
             await pair.synchronize()
             before = tables_of(pair.slave)
+            assert '"idle"' in before[3]
             await pair.master.stop()
             for name in ("topics.json", "subscriptionGroup.json", "messageRequestMode.json"):
                 for file in (tmp_path / "m" / "config").glob(name + "*"):
@@ -290,6 +294,18 @@ def test_a_master_that_has_lost_its_tables_takes_none_away(tmp_path):
             after = tables_of(pair.slave)
             assert after[0] == {*before[0], "New"}
             assert after[1:5] == before[1:5]
+            # the new tables grow older than the lost ones were
+            for number in range(9):
+                pair.master.managers.groups.put("new", {"retryMaxTimes": number})
+                pair.master.managers.groups.table.persist()
+                pair.master.store.topics.put(TopicConfig(topic_name="New", perm=number % 8))
+                pair.master.store.topics.persist()
+            await pair.master.managers.modes.put("New", "new", POP, 2)
+            await pair.synchronize()
+            after = tables_of(pair.slave)
+            assert after[0] == {*before[0], "New"}
+            assert after[2] == sorted([*before[2], "new"])
+            assert all(f'"{group}"' in after[3] for group in ("billing", "idle", "new"))
 
     asyncio.run(scenario())
 

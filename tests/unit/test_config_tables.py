@@ -376,8 +376,31 @@ class TestAdopted:
             for _ in range(2):
                 table.adopt(self.topics(7, "D"))
                 assert self.names(table) == {"B", "C", "D"}
-        assert table.adopt(self.topics(8, "D"))
-        assert self.names(table) == {"D"}
+        # the version of the new table has grown beyond the one before
+        for counter in (8, 9):
+            table.adopt(self.topics(counter, "D"))
+            table.persist()
+            table = open_table(TopicConfigTable, tmp_path)
+            assert self.names(table) == {"B", "C", "D"}
+        table.adopt(self.topics(10, "B", "E"))
+        assert self.names(table) == {"B", "C", "E"}
+        table.adopt(self.topics(11, "E"))
+        assert self.names(table) == {"C", "E"}
+
+    def test_a_group_that_was_lost_stays_with_what_is_forbidden_to_it(self, tmp_path):
+        def told(counter, *groups):
+            table = {group: {"retryMaxTimes": 3} for group in groups}
+            version = {"counter": counter}
+            forbidden = {group: {"T": 4} for group in groups}
+            content = {"subscriptionGroupTable": table, "forbiddenTable": forbidden}
+            return format_java_json({**content, "dataVersion": version})
+
+        table = open_table(SubscriptionGroupTable, tmp_path)
+        table.adopt(told(5, "A", "B"))
+        for counter, groups in ((0, ()), (1, ("C",)), (7, ("C",))):
+            table.adopt(told(counter, *groups))
+            assert table.names() == sorted(["A", "B", *groups])
+        assert sorted(table.forbidden()) == ["A", "B", "C"]
 
     def test_an_empty_table_takes_nothing_away(self, tmp_path):
         topics = open_table(TopicConfigTable, tmp_path)

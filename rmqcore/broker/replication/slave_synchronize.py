@@ -19,6 +19,7 @@ from rmqcore.files.consume_queue import SCHEDULE_TOPIC
 from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
 from rmqcore.files.delay_offset_table import DelayOffsetTable
 from rmqcore.files.deleted_topics import deletions_told
+from rmqcore.files.group_table import SubscriptionGroupTable
 from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck, TimerProgress, progress_told
 from rmqcore.ha.client import LogRange
 from rmqcore.ha.frames import OFFSET_MAX
@@ -76,7 +77,7 @@ class SlaveSynchronize:
         master: Callable[[], str],
         topics: TopicConfigTable,
         offsets: ConsumerOffsetTable,
-        groups: ConfigTable,
+        groups: SubscriptionGroupTable,
         modes: ConfigTable,
         folder: Path,
         *,
@@ -118,6 +119,7 @@ class SlaveSynchronize:
             RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: modes,
         }
         self._offsets = offsets
+        self._groups = groups
         self._delays = DelayOffsetTable(
             folder,
             clock=wall_clock_ms,
@@ -221,6 +223,10 @@ class SlaveSynchronize:
                 done.append(await self._adopt_topics(address, text))
             else:
                 groups = {group for _, group in self._offsets.pairs()}
+                if code == RequestCode.GET_ALL_MESSAGE_REQUEST_MODE:
+                    # it has no version that tells of a loss; its groups' table, which came before
+                    # it, has
+                    groups.update(self._groups.names())
                 done.append(self._adopt(address, code, table, text, groups.__contains__))
         if in_order:
             done.append(await self._follow_progress(address))
