@@ -12,13 +12,14 @@ from pathlib import Path
 
 import numpy as np
 
-from rmqcore._codec import decode_message_id, decode_record
+from rmqcore._codec import BLANK_SIZE, blank_record, decode_message_id, decode_record
 from rmqcore._index import index_hash
 from rmqcore.config import StoreConfig, load_config
 from rmqcore.doctor.covering_records import GAP_TOPIC, LOST_FLAG
 from rmqcore.doctor.explain_archive import ArchiveQuestion
 from rmqcore.doctor.explanation import Explanation
 from rmqcore.doctor.journal import Journal
+from rmqcore.doctor.log_survey import survey_log
 from rmqcore.doctor.sizes import lenient_config
 from rmqcore.doctor.verify_files import leases_problem
 from rmqcore.errors import ArgumentError, RmqCoreError, StoreLockedError
@@ -30,8 +31,10 @@ from rmqcore.files.log_walker import find_good_record
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.native.format._message_ext import MessageExt
-from rmqcore.native.format._numbers import SysFlag
+from rmqcore.native.format._numbers import SMALLEST_RECORD_SIZE, SysFlag
+from rmqcore.rebuild.cold_store import light_queues
 from rmqcore.rebuild.index_files import open_index
+from rmqcore.recovery.judge import BLANK_IN_FRONT, SAVED_BY_REPAIR
 from rmqcore.recovery.trial import try_opening
 from rmqcore.scan.any_log import is_archive
 from rmqcore.scan.archive_log import ArchiveLog
@@ -213,6 +216,11 @@ class _Question:
         if transaction in (SysFlag.TRANSACTION_PREPARED, SysFlag.TRANSACTION_MASK):
             state = "rolled back" if transaction == SysFlag.TRANSACTION_MASK else "prepared only"
             return self._because(f"it is whole, but {state}: no queue has such a message")
+        blank = self._blank_before(phy_offset)
+        if blank is not None:
+            self.note("log", f"{BLANK_IN_FRONT} at {blank}: a walk over it does not come here")
+            reason = "it is there, and whole, behind an end-of-file record: only queues lead to it"
+            return self._because(reason, SAVED_BY_REPAIR, found=True)
         return self._because("it is there, and whole", found=True)
 
     def _no_record(self, phy_offset: int) -> Explanation:
@@ -230,7 +238,23 @@ class _Question:
         goes_on = "none follows" if following is None else f"one follows at {following.phy_offset}"
         self.note("bytes", file.read_bytes(start, min(32, file.size - start)).hex(" ", -4))
         advice = "rmqcore doctor plan STORE says what can be saved"
+        if file.read_bytes(start, BLANK_SIZE) == blank_record(file.size - start) and following:
+            return self._because(f"{BLANK_IN_FRONT} here; {goes_on}", advice)
         return self._because(f"no whole record is here; {goes_on}", advice)
+
+    def _blank_before(self, phy_offset: int) -> int | None:
+        """Where an end-of-file record stands before a record in its file; None for nowhere."""
+        for file in self._files_at(phy_offset):
+            (found,) = survey_log(
+                self._log.directory.path,
+                [(file.file_from_offset, file.path, file.size)],
+                self._log.file_size,
+                gap_min=SMALLEST_RECORD_SIZE,
+                multi_dispatch=light_queues(self._log),
+            )
+            if found.ends_in_blank and found.end < phy_offset:
+                return found.end
+        return None
 
     def _record_around(self, file: MappedFile, start: int) -> int | None:
         """The whole record that a position is inside of, None for none."""

@@ -20,7 +20,7 @@ from rmqcore.files.unit_file import UNIT_HEAD
 from rmqcore.native.derive._dispatch import DispatchBatch
 from rmqcore.native.format._next_record import ScanStatus
 from rmqcore.native.format._numbers import UNIT_SIZE
-from rmqcore.recovery.judge import used_bytes
+from rmqcore.recovery.judge import BLANK_IN_FRONT, used_bytes
 from rmqcore.scan.runner import Runner, run
 from rmqcore.scan.split import Split
 from rmqcore.scan.unit_files import BATCH_UNITS, UnitFiles
@@ -258,7 +258,7 @@ class _FileWalk:
                 following = self._following(found.end)
                 found.behind_blank = -1 if following is None else following.phy_offset
                 if following is not None and self.past_blank:
-                    found.reason = "an end-of-file record stands in front of whole records"
+                    found.reason = BLANK_IN_FRONT
                     found.ends_in_blank = False
                     walk.go_on(self._note_gap(found.end, following))
             elif not step.is_good:

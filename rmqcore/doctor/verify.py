@@ -27,6 +27,7 @@ from rmqcore.native.format._numbers import SMALLEST_RECORD_SIZE
 from rmqcore.rebuild.cold_store import light_queues
 from rmqcore.rebuild.digest import next_data
 from rmqcore.recovery.geometry import fitted_config
+from rmqcore.recovery.judge import BLANK_IN_FRONT
 from rmqcore.scan.audit import AuditReport, audit
 from rmqcore.scan.plan import LogPlan
 from rmqcore.scan.runner import Runner, run
@@ -39,6 +40,7 @@ _ZEROS = bytes(_BLOCK)
 _RECOVER = "open the store for writing: recovery cuts the torn tail off"
 _REMOVED = "open the store for writing: that removes it"
 _COVER = "rmqcore doctor repair STORE covers it"
+_SAVE_BEHIND = "rmqcore doctor repair STORE saves what follows"
 _MOVE_AWAY = "move it away, and verify again"
 _MEND_LOG = (
     "rmqcore doctor repair STORE saves what follows; rmqcore cat, tail and export read it with "
@@ -132,7 +134,7 @@ class Verification:
         if report.complete and start <= log.start:
             self._check_behind(log)
             self._check_foreign_files(log, merged)
-            check_queues(log, merged, report)
+            self._check_blanks(log, check_queues(log, merged, report))
             if self._index_is_known:
                 check_index(log, report, self._progress)
             check_small_files(log, merged, report)
@@ -246,6 +248,23 @@ class Verification:
                     _RECOVER,
                 )
                 return
+
+    def _check_blanks(self, log: LogPlan, led_to: list[int]) -> None:
+        """Name the end-of-file records behind which queues lead to whole records."""
+        for file in () if self._report.live else log.files:
+            if not any(file[0] <= place < file[0] + log.file_size for place in led_to):
+                continue
+            (found,) = survey_log(
+                self._directory.path,
+                [file],
+                log.file_size,
+                gap_min=SMALLEST_RECORD_SIZE,
+                multi_dispatch=light_queues(log),
+            )
+            if found.ends_in_blank and any(found.end < place for place in led_to):
+                self._report.add(
+                    Severity.ERROR, "log", found.path, found.end, BLANK_IN_FRONT, _SAVE_BEHIND
+                )
 
     def _check_foreign_files(self, log: LogPlan, merged: AuditReport) -> None:
         """Name log files of another store: what is found in the queues below comes from them."""

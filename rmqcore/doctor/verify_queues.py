@@ -29,8 +29,11 @@ _WORDS = {
 }
 
 
-def check_queues(log: LogPlan, merged: AuditReport, report: VerifyReport) -> None:
+def check_queues(log: LogPlan, merged: AuditReport, report: VerifyReport) -> list[int]:
     """Report what the audit found, then look for units that no record stands behind.
+
+    Returns:
+        physical offsets of whole records that units lead to, and that the log does not come to.
 
     Args:
         log: of the store.
@@ -39,6 +42,7 @@ def check_queues(log: LogPlan, merged: AuditReport, report: VerifyReport) -> Non
     """
     file_size = log.config.mapped_file_size_consume_queue
     files = UnitFiles(log.directory, file_size)
+    led_to: list[int] = []
     try:
         emptied = merged.topics.emptied(lambda key: not files.has_any(key), merged.first_records)
         report.units = sum(
@@ -55,7 +59,9 @@ def check_queues(log: LogPlan, merged: AuditReport, report: VerifyReport) -> Non
         for key in queue_keys(log.directory.consume_queue):
             report.queues += 1
             _check_files(files.path(key), file_size, report)
-            _QueueCheck(log, files, key, report, how).run(merged.runs.get(key, []))
+            check = _QueueCheck(log, files, key, report, how)
+            check.run(merged.runs.get(key, []))
+            led_to += check.led_to
         for key in queue_keys(log.directory.batch_consume_queue):
             report.queues += 1
             batch_file_size = log.config.mapper_file_size_batch_consume_queue
@@ -63,6 +69,7 @@ def check_queues(log: LogPlan, merged: AuditReport, report: VerifyReport) -> Non
             _check_batches(log, files, key, merged.batches.get(key, []), report)
     finally:
         files.close()
+    return led_to
 
 
 def _lags(files: UnitFiles, problem: QueueProblem) -> bool:
@@ -132,6 +139,8 @@ class _QueueCheck:
         self._key = key
         self._report = report
         self._how = how
+        #: physical offsets of whole records that the log does not come to
+        self.led_to: list[int] = []
 
     def run(self, runs: list[tuple[int, int]]) -> None:
         at, behind = self._files.bounds(self._key)
@@ -212,7 +221,10 @@ class _QueueCheck:
         if record is None or len(record) != size:
             return False
         named = decode_record(record)
-        return (named.topic, named.queue_id, named.queue_offset) == (*self._key, number)
+        if (named.topic, named.queue_id, named.queue_offset) != (*self._key, number):
+            return False
+        self.led_to.append(phy_offset)
+        return True
 
 
 def _check_batches(

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("rmqcore")
 _READ_SIZE = 1 << 20
+#: What is said of a blank, the record that ends a file, where a queue leads behind it.
+BLANK_IN_FRONT = "an end-of-file record stands in front of whole records"
+SAVED_BY_REPAIR = "rmqcore doctor plan STORE says what a repair saves"
 
 
 class Judge:
@@ -58,6 +61,8 @@ class Judge:
         self._report = report
         #: (first byte, end) of each damaged stretch that the walk goes on behind
         self.passed_over: list[tuple[int, int]] = []
+        #: physical offset of a whole record behind a blank in the same file, by that blank's
+        self.behind_blanks: dict[int, int] = {}
 
     def at_blank(self, file: MappedFile, at: int) -> int | None:
         """Where the log ends, at the blank that ends a file; None: it goes on in the next file.
@@ -71,6 +76,9 @@ class Judge:
             file: of the log.
             at: position of the blank in it.
         """
+        following = find_good_record([file], at + 1)
+        if following is not None:
+            self.behind_blanks[file.file_from_offset + at] = following.phy_offset
         return None if self._behind(file) else file.file_from_offset + at
 
     def at_no_record(self, file: MappedFile, at: int, status: ScanStatus) -> GoodRecord | None:

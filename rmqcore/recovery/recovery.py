@@ -16,7 +16,7 @@ from rmqcore.config import OnCorruption
 from rmqcore.errors import CorruptRecordError, CorruptStoreError
 from rmqcore.files.log_walker import first_record
 from rmqcore.recovery.index_tags import index_has_tags
-from rmqcore.recovery.judge import Judge
+from rmqcore.recovery.judge import BLANK_IN_FRONT, SAVED_BY_REPAIR, Judge
 from rmqcore.recovery.marked_queue_ends import MarkedQueueEnds
 from rmqcore.recovery.queue_check import QueueCheck
 from rmqcore.recovery.report import RecoveryProgress, RecoveryReport
@@ -343,6 +343,7 @@ class Recovery:
             for topic, queue_id in sorted((holes | lacking.keys()) - emptied)
         ]
         self.report.findings += self._queue_check.findings()
+        self._tell_of_blanks()
         self.report.findings += [
             f"the log has no message of consume queue {topic}/{queue_id}; it goes on at its end"
             for topic, queue_id in ends.restore(end, emptied)
@@ -358,6 +359,18 @@ class Recovery:
                 'mode="r", or open it with on_corruption="truncate" to go on without them',
             )
         self._cut(walk, end)
+
+    def _tell_of_blanks(self) -> None:
+        """Say where a blank stands in front of a whole record to which its queue leads."""
+        for blank, phy_offset in self._judge.behind_blanks.items():
+            message = self._log.message_at(phy_offset)
+            queue = message and self._queues.find(message.topic, message.queue_id)
+            unit = queue and message and queue.unit_at(message.queue_offset)
+            if unit and unit[0] == phy_offset:
+                path = self._log.queue.path_of(blank - blank % self._log.queue.file_size)
+                finding = f"{path} at {blank}: {BLANK_IN_FRONT}; {SAVED_BY_REPAIR}"
+                _log.warning("%s", finding)
+                self.report.findings.append(finding)
 
     def _walk(self, walk: Walk, first: int, checked_from: int) -> int:
         """Walk the files from number ``first`` on; the physical offset where the log ends."""

@@ -134,8 +134,29 @@ def test_a_log_that_a_queue_leads_into_behind_another_gap_was_not_cut(store_path
     assert_found(path, [*known, one])
 
 
+def assert_blank_is_said(path, lost, known, caplog):
+    """By `verify`, `explain`, and an opening and its log, where others follow in the next file."""
+    (said,) = [one for one in doctor.verify(path).findings if "end-of-file record" in one.what]
+    assert (said.part, said.phy_offset) == ("log", lost.phy_offset)
+    asked = {"topic": "T", "queue_id": lost.queue_id}
+    told = doctor.explain(path, **asked, queue_offset=lost.queue_offset)
+    assert "an end-of-file record stands in front of whole records here" in told.reason
+    told = doctor.explain(path, **asked, queue_offset=lost.queue_offset + 1)
+    assert told.found
+    assert "behind an end-of-file record" in told.reason
+    assert all(name in told.advice for name in ("doctor", "plan"))
+    copy = path.with_name("opened")
+    shutil.copytree(path, copy)
+    with rmqcore.open_store(copy) as store:
+        (finding,) = [one for one in store.recovery_report.findings if "end-of-file" in one]
+    assert f"at {lost.phy_offset}: an end-of-file record stands in front of" in finding
+    assert finding in caplog.text
+
+
 @pytest.mark.parametrize("number", [0, -1])
-def test_an_end_of_file_record_in_front_of_what_queues_lead_to_is_damage(store_path, number):
+def test_an_end_of_file_record_in_front_of_what_queues_lead_to_is_damage(
+    store_path, number, caplog
+):
     with rmqcore.open_store(store_path, config=SIZES) as store:
         for count in range(3 * CUT):
             store.put("T", b"%d" % count * 300, queue_id=count % 2)
@@ -149,6 +170,8 @@ def test_an_end_of_file_record_in_front_of_what_queues_lead_to_is_damage(store_p
     found = [one for one in doctor.verify(store_path).findings if one.part == "consume queue"]
     assert found
     assert not any("rebuild" in one.how for one in found)
+    if not number:
+        assert_blank_is_said(store_path, lost, known, caplog)
     plan = doctor.plan(store_path)
     assert plan.steps[0].kind is doctor.StepKind.COVER
     assert [(one.queue_id, one.queue_offset) for one in plan.lost] == [
