@@ -84,6 +84,28 @@ def test_what_cannot_be_sent_back_is_refused(with_broker, fields, code):
     with_broker(scenario, autoCreateSubscriptionGroup="false")
 
 
+def test_another_message_than_the_consumer_has_is_not_given_back(with_broker):
+    """The log may have lost its end, and have another message in that place now."""
+
+    async def scenario(_, peer):
+        sent = await peer.send("T", b"x", properties={"UNIQ_KEY": "mine"})
+        offset_id = sent.ext_fields["msgId"]
+        other_host, other_place = "FF" * 8 + offset_id[16:], offset_id[:-1] + "7"
+        for message_id, code in (
+            ("theirs", ResponseCode.SYSTEM_ERROR),
+            (other_place, ResponseCode.SYSTEM_ERROR),
+            ("mine", 0),
+            (offset_id, 0),
+            (other_host, 0),
+            ("", 0),
+        ):
+            back = {"group": "CG", "offset": 0, "delayLevel": 0, "originMsgId": message_id}
+            answer = await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)
+            assert answer.code == code, message_id
+
+    with_broker(scenario)
+
+
 @pytest.mark.parametrize(
     ("back", "topic", "queue_id", "delay"),
     [

@@ -15,6 +15,7 @@ from typing import Final
 from rmqcore._codec import decode_properties
 from rmqcore.broker.send._direct_sends import DirectSends
 from rmqcore.broker.send._send_request import SendRequest
+from rmqcore.broker.send.given_back import check_origin
 from rmqcore.broker.send.priority import PRIORITY_PROPERTY, queue_by_priority
 from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.broker.state.masters_only import masters_only
@@ -457,6 +458,7 @@ class SendMessages:
         if retry_queues <= 0:
             return success()
         stored = self._stored_at(request.number("offset"))
+        check_origin(stored, request.text("originMsgId", ""))
         most = int(group.get("retryMaxTimes", 16))
         if request.version >= _KNOWS_RECONSUME_MAX:
             most = request.number("maxReconsumeTimes", most)
