@@ -38,6 +38,30 @@ class Client:
     closed = False
 
 
+@pytest.mark.parametrize("how", ["arrived", "comes again"])
+def test_a_notification_takes_neither_a_pops_turn_nor_its_place(how, monkeypatch):
+    monkeypatch.setattr(pop_waiting, "_OF_ONE_KEY_MAX", 2)
+
+    async def scene():
+        waking, pops = Waking(), WaitingPops()
+        told = [waking.pop(Client(), f"told {number}") for number in range(3)]
+        for each in told:
+            each.takes = False
+        assert [pops.add(each, 60) for each in told] == [True, True, False]
+        assert pops.add(waking.pop(Client(), "pop"), 60)
+        assert pops.waiting(("T", "G", 0)) == 1
+        if how == "arrived":
+            pops.arrived("T", 0)
+        else:
+            pops.wake_one(("T", "G", 0))
+        await asyncio.sleep(0)
+        assert sorted(waking.woken) == [("pop", True), ("told 0", True)]
+        pops.release()
+        assert ("told 1", False) in waking.woken
+
+    asyncio.run(scene())
+
+
 def test_between_the_pulls_that_a_message_wakes_others_are_served():
     async def scene():
         waking, pulls, served = Waking(), WaitingPulls(), []

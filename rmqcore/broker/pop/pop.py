@@ -200,6 +200,8 @@ class PopMessages:
         request: RemotingCommand,
         wanted: PopRequest,
         wake: Callable[[bool], None],
+        *,
+        takes: bool = True,
     ) -> bool:
         """Let a request wait if it may; in order, also for what was handed out to come again."""
         # what somebody sends along is not kept for as long as it waits
@@ -209,7 +211,7 @@ class PopMessages:
             now_ms = wall_clock_ms()
             times = [self._due_ms(wanted, queue_id) - now_ms for queue_id in self._queues(wanted)]
             again_s = min((time / 1000 for time in times if time > 0), default=None)
-        held = WaitingPop(connection, key, wake, wanted.text_size)
+        held = WaitingPop(connection, key, wake, wanted.text_size, takes)
         return self._waiting.add(held, wanted.left_s, again_s)
 
     def _check(self, wanted: PopRequest) -> None:
@@ -505,7 +507,7 @@ class PopMessages:
                 lambda: self._notified(connection, request, wanted, arrived=again),
             )
 
-        if self._let_wait(connection, request, wanted, wake):
+        if self._let_wait(connection, request, wanted, wake, takes=False):
             return None
         return _notice(full=True)
 

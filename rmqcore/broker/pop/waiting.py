@@ -27,6 +27,9 @@ _MAX: Final = 100_000
 
 #: A request waits for messages of a topic, for a group, in a queue or in `ANY_QUEUE`.
 PopKey: TypeAlias = tuple[str, str, int]
+#: The same, and whether who waits takes the message: one that is only told of it stands in no
+#: POP's way.
+_Key: TypeAlias = tuple[str, str, int, bool]
 
 
 @dataclass(slots=True, eq=False)
@@ -39,25 +42,35 @@ class WaitingPop:
         wake: answers it, or lets it wait again; called once, on the event loop, with whether
             something has come.
         text_size: characters of what it keeps.
+        takes: False of a notification, which leaves the message to a POP.
     """
 
     connection: Connection
     key: PopKey
     wake: Callable[[bool], None]
     text_size: int = 0
+    takes: bool = True
     timer: asyncio.TimerHandle | None = field(default=None)
+
+    @property
+    def full_key(self) -> _Key:
+        """What it waits for, and how."""
+        return *self.key, self.takes
 
 
 class WaitingPops:
-    """The POPs that wait. One of them is woken for each message, that which waits longest."""
+    """The POPs and the notifications that wait.
+
+    One of each kind is woken for a message, that which waits longest: a notification takes none.
+    """
 
     def __init__(self) -> None:
-        self._by_key: dict[PopKey, dict[WaitingPop, None]] = {}
+        self._by_key: dict[_Key, dict[WaitingPop, None]] = {}
         self._by_connection: dict[Connection, dict[WaitingPop, None]] = {}
         #: by topic, and by retry topic: the keys that an arrival there concerns
-        self._keys: dict[str, dict[PopKey, None]] = {}
+        self._keys: dict[str, dict[_Key, None]] = {}
         self._texts = WaitingTexts()
-        self._wakes = Wakes[PopKey](self._wake_first)
+        self._wakes = Wakes[_Key](self._wake_first)
         self._count = 0
         self._released = False
 
@@ -65,8 +78,8 @@ class WaitingPops:
         return self._count
 
     def waiting(self, key: PopKey) -> int:
-        """How many wait for exactly this."""
-        return len(self._by_key.get(key, ()))
+        """How many POPs wait for exactly this."""
+        return len(self._by_key.get((*key, True), ()))
 
     def add(self, pop: WaitingPop, timeout_s: float, again_s: float | None = None) -> bool:
         """Let a request wait for an arrival, or for its time to end; False: none may wait now.
@@ -76,7 +89,8 @@ class WaitingPops:
             timeout_s: for how long it may wait, seconds.
             again_s: when it is woken whatever arrives; None for never.
         """
-        waiting, own = self._by_key.get(pop.key, {}), self._by_connection.get(pop.connection, {})
+        key = pop.full_key
+        waiting, own = self._by_key.get(key, {}), self._by_connection.get(pop.connection, {})
         if (
             self._released
             or len(waiting) >= _OF_ONE_KEY_MAX
@@ -86,10 +100,10 @@ class WaitingPops:
         ):
             return False
         if not waiting:
-            self._by_key[pop.key] = waiting
+            self._by_key[key] = waiting
             topic, group, _ = pop.key
             for each in {topic, retry_topic_of(group, topic)}:
-                self._keys.setdefault(each, {})[pop.key] = None
+                self._keys.setdefault(each, {})[key] = None
         waiting[pop] = None
         self._by_connection.setdefault(pop.connection, {})[pop] = None
         self._count += 1
@@ -135,16 +149,17 @@ class WaitingPops:
         self._wakes.begin()
 
     def wake_one(self, key: PopKey) -> None:
-        """Wake the request that waits longest for something, when it is its turn."""
-        if key in self._by_key:
-            self._add_wake(key)
-            self._wakes.begin()
+        """Wake the POP, and the notification, that waits longest, when it is its turn."""
+        for takes in (True, False):
+            if (*key, takes) in self._by_key:
+                self._add_wake((*key, takes))
+        self._wakes.begin()
 
-    def _add_wake(self, key: PopKey) -> None:
+    def _add_wake(self, key: _Key) -> None:
         waiting = self._by_key[key]
         self._wakes.add(next(iter(waiting)).connection, key, len(waiting))
 
-    def _wake_first(self, key: PopKey) -> None:
+    def _wake_first(self, key: _Key) -> None:
         """Wake the one that waits longest and can still be answered."""
         while waiting := self._by_key.get(key):
             pop = next(iter(waiting))
@@ -168,7 +183,8 @@ class WaitingPops:
             pop.wake(False)
 
     def _remove(self, pop: WaitingPop) -> bool:
-        waiting = self._by_key.get(pop.key)
+        key = pop.full_key
+        waiting = self._by_key.get(key)
         if waiting is None or pop not in waiting:
             return False
         del waiting[pop]
@@ -181,12 +197,12 @@ class WaitingPops:
         if pop.timer is not None:
             pop.timer.cancel()
         if not waiting:
-            del self._by_key[pop.key]
+            del self._by_key[key]
             topic, group, _ = pop.key
             for each in {topic, retry_topic_of(group, topic)}:
                 keys = self._keys.get(each)
                 if keys is not None:
-                    keys.pop(pop.key, None)
+                    keys.pop(key, None)
                     if not keys:
                         del self._keys[each]
         return True
