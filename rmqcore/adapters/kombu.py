@@ -26,6 +26,7 @@ from rmqcore.adapters.names import topic_of
 from rmqcore.adapters.opened import DELETE_CONSUMED_EVERY_S, OpenedStore, lease_of
 from rmqcore.errors import ConfigError, StoreError
 from rmqcore.message import EXPIRES_MS
+from rmqcore.store.consume.holders import Holder, is_gone
 from rmqcore.version import __version__
 from rmqcore.world import monotonic_s, sleep, wall_clock_ms
 
@@ -43,9 +44,11 @@ _FULL_WAIT_S: Final = 0.05
 #: Consumers of a queue that expires renew it this many times within its time.
 _KEPT_TIMES: Final = 3
 _NEVER: Final = 1 << 30
-#: This stands in the place of a queue's arguments while its messages are deleted; after
-#: `_DELETING_MS` whoever has begun that is taken to have died.
-_DELETING: Final = b""
+#: This, and who does it, stands in the place of a queue's arguments while its messages are deleted.
+#: Of one who has died another takes it over; after `_DELETING_MS` of anybody, of whom it cannot be
+#: told.
+_DELETING: Final = b"\0"
+_DELETER: Final = Holder()
 _DELETING_MS: Final = 10_000
 _DELETING_PAUSE_S: Final = 0.01
 
@@ -295,8 +298,8 @@ class Channel(SharedExchanges):
             (old,) = self.store.kv_get(QUEUES, [key])
             if old == value and not expires_ms:
                 break
-            if old == _DELETING:
-                sleep(_DELETING_PAUSE_S)
+            if old is not None and _is_deleting(old):
+                self._end_deletion(key, old)
             elif self.store.kv_swap(QUEUES, key, old, value, ttl_ms=expires_ms):
                 break
         if expires_ms:
@@ -307,7 +310,7 @@ class Channel(SharedExchanges):
         known = self._arguments.get(queue)
         if known is None:
             (value,) = self.store.kv_get(QUEUES, [queue.encode()])
-            if value is None or value == _DELETING:
+            if value is None or _is_deleting(value):
                 return {}
             known = self._arguments[queue] = loads(value)
         return known
@@ -348,20 +351,32 @@ class Channel(SharedExchanges):
         """Delete queues that nobody has used for as long as they were declared to live."""
         names = [key for key, _ in self.store.kv_list(EXPIRING)]
         for name, value in zip(names, self.store.kv_get(QUEUES, names), strict=True):
-            if value is None and self.store.kv_swap(
-                QUEUES, name, None, _DELETING, ttl_ms=_DELETING_MS
-            ):
-                self._delete_messages(name)
+            if value is None:
+                self._mark_and_delete(name, None)
 
-    def _delete_messages(self, name: bytes) -> None:
+    def _mark_and_delete(self, name: bytes, old: bytes | None) -> bool:
+        """Delete the messages of a queue if this is still what is known of it; whether it was."""
+        mark = _mark()
+        marked = self.store.kv_swap(QUEUES, name, old, mark, ttl_ms=_DELETING_MS)
+        if marked:
+            self._delete_messages(name, mark)
+        return marked
+
+    def _end_deletion(self, name: bytes, mark: bytes) -> None:
+        """Wait a moment for a deletion to end, or end it for one who was killed meanwhile."""
+        gone = is_gone(mark.removeprefix(_DELETING).decode("ascii", "replace"))
+        if not (gone and self._mark_and_delete(name, mark)):
+            sleep(_DELETING_PAUSE_S)
+
+    def _delete_messages(self, name: bytes, mark: bytes) -> None:
         """Delete the messages of a queue that is marked so that nobody declares it meanwhile."""
         self.store.delete_topic(_topic(name.decode()))
         self.store.kv_put(EXPIRING, name, None)
-        self.store.kv_swap(QUEUES, name, _DELETING, None)
+        self.store.kv_swap(QUEUES, name, mark, None)
 
     def _has_queue(self, queue: str, **_: object) -> bool:
         (value,) = self.store.kv_get(QUEUES, [queue.encode()])
-        return value is not None and value != _DELETING
+        return value is not None and not _is_deleting(value)
 
     def _size(self, queue: str) -> int:
         topic = _topic(queue)
@@ -385,14 +400,16 @@ class Channel(SharedExchanges):
         self.delete_bindings(queue)
         name = queue.encode()
         (declared,) = self.store.kv_get(QUEUES, [name])
-        self.store.kv_put(QUEUES, name, _DELETING, ttl_ms=_DELETING_MS)
+        mark = _mark()
+        self.store.kv_put(QUEUES, name, mark, ttl_ms=_DELETING_MS)
         self._arguments.pop(queue, None)
         try:
-            self._delete_messages(name)
+            self._delete_messages(name, mark)
         except (StoreError, OSError):
             # the queue is there still: who declares it is not to wait for its end
             with suppress(StoreError, OSError):
-                self.store.kv_swap(QUEUES, name, _DELETING, declared or None)
+                known = None if _is_deleting(declared) else declared
+                self.store.kv_swap(QUEUES, name, mark, known)
             raise
 
     # ---- exchanges and bindings
@@ -531,6 +548,15 @@ class Transport(virtual.Transport):  # type: ignore[misc]
         for message in ready[0].lease(queues, 1, timeout_s):
             delivered |= owner[lease_of(message).topic].deliver([message])
         return delivered
+
+
+def _mark() -> bytes:
+    """What says that this process deletes a queue's messages."""
+    return _DELETING + _DELETER.name.encode()
+
+
+def _is_deleting(value: bytes | None) -> bool:
+    return value is not None and value.startswith(_DELETING)
 
 
 def _topic(queue: str) -> str:

@@ -10,7 +10,7 @@ from kombu import Connection
 from patience import until
 from typer.testing import CliRunner
 
-import rmqcore.adapters.kombu  # noqa: F401 - registers the transport
+import rmqcore.adapters.kombu
 from rmqcore import open_shared
 from rmqcore.adapters import task_queue_files
 from rmqcore.adapters.huey import RmqStorage
@@ -212,3 +212,24 @@ def test_an_equal_message_that_another_one_puts_behind_a_kill_is_none_of_the_imp
         store.put(topic_of("kombu", "mail"), body, queue_id=0)
         report = import_kombu(tmp_path / "store", source)
         assert (report.already, report.messages) == (0, 1)
+
+
+@pytest.mark.process
+def test_who_declares_a_queue_ends_its_deletion_for_one_who_was_killed(tmp_path, monkeypatch):
+    url = f"rmqcore://{tmp_path / 'store'}"
+
+    def killed(tell):
+        die_at("adapters.kombu.Channel._delete_messages", "before", 1)
+        with Connection(url) as connection:
+            connection.SimpleQueue("mail").put("old")
+            connection.default_channel.queue_delete("mail")
+
+    assert run_child(killed)[0] == -9
+    slept = []
+    monkeypatch.setattr(rmqcore.adapters.kombu, "sleep", slept.append)
+    with Connection(url) as connection:
+        queue = connection.SimpleQueue("mail")
+        assert queue.qsize() == 0
+        queue.put("new")
+        assert queue.get(block=False).payload == "new"
+    assert not slept
