@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypedDict
+from typing import Any, Final, Generic, NamedTuple, TypedDict, TypeVar, cast
 
 from rmqcore._codec import decode_message_id, encode_message_id
 from rmqcore.native.format._message import Message, StoredCopy
@@ -34,6 +34,8 @@ __all__ = [
     "encode_message_id",
     "tags_of",
 ]
+
+T = TypeVar("T")
 
 RETRY_PREFIX: Final = "%RETRY%"
 DEAD_LETTER_PREFIX: Final = "%DLQ%"
@@ -79,6 +81,10 @@ class PutSettings(SharedSettings, total=False):
     delay_level: int
     flag: int
     prepared_transaction_offset: int
+    # named properties: settings
+    expires_ms: int | None
+    sharding_key: str | None
+    # named properties end
 
 
 class BatchSettings(SharedSettings, total=False):
@@ -165,6 +171,17 @@ def _size(properties: Mapping[str, object]) -> int:
     return len("".join(texts).encode("utf-8", "replace"))
 
 
+class Stored(Generic[T]):
+    """An attribute of a received message that is the stored one's."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+        self.__doc__ = getattr(MessageExt, name).__doc__
+
+    def __get__(self, message: ReceivedMessage | None, owner: type) -> T:
+        return cast("T", self if message is None else getattr(message.stored, self._name))
+
+
 class ReceivedMessage:
     """One message as a consumer wants it, with the attributes of `MessageExt`.
 
@@ -231,95 +248,29 @@ class ReceivedMessage:
         """The id that says where the message is stored."""
         return self.stored.message_id
 
-    @property
-    def queue_id(self) -> int:
-        """Queue of the topic that it came from; of one that comes again the retry topic's."""
-        return self.stored.queue_id
-
-    @property
-    def queue_offset(self) -> int:
-        """Number of the message in that queue."""
-        return self.stored.queue_offset
-
-    @property
-    def phy_offset(self) -> int:
-        """Byte position of the record in the broker's commit log."""
-        return self.stored.phy_offset
-
-    @property
-    def store_size(self) -> int:
-        """Bytes of the record."""
-        return self.stored.store_size
-
-    @property
-    def flag(self) -> int:
-        """The application's flag."""
-        return self.stored.flag
-
-    @property
-    def sys_flag(self) -> int:
-        """RocketMQ's own flags."""
-        return self.stored.sys_flag
-
-    @property
-    def born_timestamp_ms(self) -> int:
-        """Unix time at the producer, milliseconds."""
-        return self.stored.born_timestamp_ms
-
-    @property
-    def store_timestamp_ms(self) -> int:
-        """Unix time in the broker, milliseconds."""
-        return self.stored.store_timestamp_ms
-
-    @property
-    def born_host(self) -> str:
-        """`address:port` of the producer."""
-        return self.stored.born_host
-
-    @property
-    def store_host(self) -> str:
-        """`address:port` of the broker."""
-        return self.stored.store_host
-
-    @property
-    def prepared_transaction_offset(self) -> int:
-        """Of the half message of a transaction, in bytes of the log."""
-        return self.stored.prepared_transaction_offset
-
-    @property
-    def body_crc(self) -> int:
-        """CRC-32 of the stored body without its top bit."""
-        return self.stored.body_crc
-
-    @property
-    def properties(self) -> dict[str, str]:
-        """Every property, RocketMQ's own included."""
-        return self.stored.properties
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """Words of the property KEYS."""
-        return self.stored.keys
-
-    @property
-    def tags(self) -> str | None:
-        """The filter tag."""
-        return self.stored.tags
-
-    @property
-    def unique_key(self) -> str | None:
-        """The producer's id; None without."""
-        return self.stored.unique_key
-
-    @property
-    def record(self) -> memoryview:
-        """The record's bytes, as they came."""
-        return self.stored.record
-
-    @property
-    def body_view(self) -> memoryview:
-        """The body as it is stored, perhaps compressed, without a copy."""
-        return self.stored.body_view
+    #: of the topic that it came from; of one that comes again, of the retry topic
+    queue_id = Stored[int]()
+    queue_offset = Stored[int]()
+    phy_offset = Stored[int]()
+    store_size = Stored[int]()
+    flag = Stored[int]()
+    sys_flag = Stored[int]()
+    born_timestamp_ms = Stored[int]()
+    store_timestamp_ms = Stored[int]()
+    born_host = Stored[str]()
+    store_host = Stored[str]()
+    prepared_transaction_offset = Stored[int]()
+    body_crc = Stored[int]()
+    properties = Stored[dict[str, str]]()
+    keys = Stored[tuple[str, ...]]()
+    tags = Stored[str | None]()
+    unique_key = Stored[str | None]()
+    record = Stored[memoryview]()
+    body_view = Stored[memoryview]()
+    # named properties: stored
+    expires_ms = Stored[int | None]()
+    sharding_key = Stored[str | None]()
+    # named properties end
 
     def has_key(self, topic: str, key: str) -> bool:
         """True when the message is of the topic and carries the key, as one of KEYS or UNIQ_KEY.

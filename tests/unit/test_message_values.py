@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import inspect
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from rmqcore import Message, MessageExt, open_store
-from rmqcore.message import PutSettings, copy_to
+from rmqcore import ArgumentError, Message, MessageExt, MessageIllegalError, open_store
+from rmqcore.message import PutSettings, ReceivedMessage, copy_to
 from rmqcore.native.format._message import PUT_NAMES
 from rmqcore.native.format._message_ext import STORED_NAMES
+from rmqcore.native.format.named_properties import NAMED
 from rmqcore.native.log._putter import MessagePutter
 
 pytestmark = pytest.mark.engine
@@ -35,15 +40,25 @@ FULL = {
 }
 
 
+NAMED_VALUES = {each.attribute: {int: 7, str: "seven"}[each.kind] for each in NAMED}
+
+
 class TestNames:
     """A field that is written at one of its places is missed at the others."""
 
     def test_a_message_names_what_it_has(self):
         found = {name for name, each in vars(Message).items() if inspect.isdatadescriptor(each)}
-        assert found == set(PUT_NAMES) == set(FULL)
+        assert found - set(NAMED_VALUES) == set(PUT_NAMES) == set(FULL)
+
+    @pytest.mark.process
+    def test_what_spells_the_named_properties_out_is_as_their_table_says(self):
+        script = Path(__file__).parents[2] / "scripts" / "named_properties.py"
+        check = [sys.executable, script, "--check"]
+        done = subprocess.run(check, capture_output=True, text=True, check=False)
+        assert (done.stdout, done.returncode) == ("", 0)
 
     def test_a_put_takes_all_that_a_message_has(self):
-        assert set(PutSettings.__annotations__) == set(PUT_NAMES) - {
+        assert set(PutSettings.__annotations__) - set(NAMED_VALUES) == set(PUT_NAMES) - {
             *("topic", "body", "wait_store_msg_ok")
         }
         put = set(inspect.signature(MessagePutter.put).parameters)
@@ -51,7 +66,7 @@ class TestNames:
 
     def test_a_stored_message_names_what_it_has(self):
         found = {name for name, each in vars(MessageExt).items() if inspect.isdatadescriptor(each)}
-        assert found - {"record", "body_view"} == set(STORED_NAMES)
+        assert found - {"record", "body_view", *NAMED_VALUES} == set(STORED_NAMES)
 
 
 @pytest.fixture
@@ -115,7 +130,7 @@ class TestMessageExt:
             for name in dir(stored)
             if not name.startswith("_") and not callable(getattr(stored, name))
         }
-        assert facts.keys() == named - {"record", "body_view"}
+        assert facts.keys() == named - {"record", "body_view", *NAMED_VALUES}
         assert all(getattr(stored, name) == value for name, value in facts.items())
 
     def test_a_message_of_another_place_is_another(self, store):
@@ -124,6 +139,45 @@ class TestMessageExt:
         first, second = store.messages()
         assert first != second
         assert first != first.to_dict()
+
+
+class TestNamedProperties:
+    """What `NAMED` has is an argument of each put, and an attribute of each message."""
+
+    @pytest.mark.parametrize("way", ["put", "put_message", "put_messages", "put_async"])
+    def test_what_was_put_is_read(self, store, way):
+        if way == "put_async":
+            asyncio.run(store.put_async("T", b"x", **NAMED_VALUES))
+        elif way == "put":
+            store.put("T", b"x", **NAMED_VALUES)
+        else:
+            message = Message("T", b"x", properties={"a": "b"}, **NAMED_VALUES)
+            assert Message(**message.to_dict()) == message
+            getattr(store, way)(message if way == "put_message" else [message])
+        (stored,) = store.get_message("T", 0, 0)
+        for message in (
+            stored,
+            ReceivedMessage(stored),
+            copy_to("U", 0, stored, stored.properties),
+        ):
+            assert {name: getattr(message, name) for name in NAMED_VALUES} == NAMED_VALUES
+        assert NAMED_VALUES.keys().isdisjoint(stored.to_dict())
+
+    @pytest.mark.logic
+    @pytest.mark.parametrize("each", NAMED)
+    def test_what_a_message_lacks_is_none(self, each):
+        assert getattr(Message("T"), each.attribute) is None
+        unlike = getattr(Message("T", properties={each.name: "x" * 30}), each.attribute)
+        assert unlike == (None if each.kind is int else "x" * 30)
+
+    @pytest.mark.parametrize("each", NAMED)
+    def test_one_given_twice_or_of_another_type_is_refused(self, store, each):
+        given = {each.attribute: NAMED_VALUES[each.attribute]}
+        with pytest.raises(MessageIllegalError, match="keep one"):
+            store.put("T", b"x", properties={each.name: "1"}, **given)
+        with pytest.raises(ArgumentError, match=each.attribute):
+            store.put("T", b"x", **{each.attribute: b"7"})
+        assert store.queues() == []
 
 
 class TestReceipt:

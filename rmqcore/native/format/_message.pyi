@@ -41,7 +41,17 @@ class Message:
         prepared_transaction_offset: int = 0,
         delay_level: int = 0,
         wait_store_msg_ok: bool = True,
+        # named properties: typed_arguments
+        expires_ms: int | None = None,
+        sharding_key: str | None = None,
+        # named properties end
     ) -> None: ...
+    # named properties: typed_attributes
+    @property
+    def expires_ms(self) -> int | None: ...
+    @property
+    def sharding_key(self) -> str | None: ...
+    # named properties end
     def to_dict(self) -> dict[str, Any]: ...
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]

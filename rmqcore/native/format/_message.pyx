@@ -5,6 +5,7 @@ from cpython.iterator cimport PyIter_Check
 from rmqcore.native.format._arguments cimport as_i32, as_i64
 
 from rmqcore.arguments import keys_of, properties_of
+from rmqcore.native.format.named_properties import number_of, text_of, with_named
 
 PUT_NAMES = (
     "topic", "body", "queue_id", "tags", "keys", "properties", "flag", "sys_flag",
@@ -30,6 +31,8 @@ cdef class Message:
         delay_level: 0 for none, else the level of ``messageDelayLevel``.
         wait_store_msg_ok: False returns before the disk has confirmed under SYNC_FLUSH.
 
+    Further arguments are the properties that have names of their own; None leaves one out.
+
     Source: RocketMQ common/message/Message.java and MessageExtBrokerInner.java.
     """
 
@@ -37,11 +40,26 @@ cdef class Message:
         self, topic, body=b"", *, queue_id=0, tags=None, keys=(), properties=None, flag=0,
         sys_flag=0, born_timestamp_ms=0, born_host=None, store_host=None, reconsume_times=0,
         prepared_transaction_offset=0, delay_level=0, bint wait_store_msg_ok=True,
+        # named properties: arguments
+        expires_ms=None,
+        sharding_key=None,
+        # named properties end
     ):
         if type(keys) is str:
             keys = (keys,)
         elif keys is not None and type(keys) is not tuple and type(keys) is not list:
             keys = keys_of(keys)
+        # named properties: merged
+        if (
+            expires_ms is not None
+            or sharding_key is not None
+        ):
+            properties = with_named(
+                properties,
+                expires_ms=expires_ms,
+                sharding_key=sharding_key,
+            )
+        # named properties end
         if properties is not None and type(properties) is not dict:
             properties = properties_of(properties)
         self.topic = topic
@@ -61,6 +79,18 @@ cdef class Message:
         )
         self.delay_level = as_i32(delay_level, "delay_level")
         self.wait_store_msg_ok = wait_store_msg_ok
+
+    # named properties: attributes
+    @property
+    def expires_ms(self):
+        """Unix milliseconds from which on it is of no use."""
+        return number_of(self.properties, "EXPIRES_MS")
+
+    @property
+    def sharding_key(self):
+        """Messages with the same one stay in order."""
+        return text_of(self.properties, "__SHARDINGKEY")
+    # named properties end
 
     def to_dict(self) -> dict:
         """The arguments that make this message again; a body that is no bytes becomes bytes."""

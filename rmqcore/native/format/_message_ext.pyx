@@ -20,6 +20,7 @@ from rmqcore.native.format._record cimport (
 )
 
 from rmqcore.native.format.compression import decompress
+from rmqcore.native.format.named_properties import number_of, text_of
 from rmqcore.errors import CorruptRecordError
 
 rmq_crc32_init()
@@ -152,6 +153,18 @@ cdef class MessageExt:
                 self._properties[text(name.at, name.size)] = text(value.at, value.size)
         return self._properties
 
+    # named properties: attributes
+    @property
+    def expires_ms(self):
+        """Unix milliseconds from which on it is of no use."""
+        return number_of(self.properties, "EXPIRES_MS")
+
+    @property
+    def sharding_key(self):
+        """Messages with the same one stay in order."""
+        return text_of(self.properties, "__SHARDINGKEY")
+    # named properties end
+
     cdef void find_properties(self) noexcept:
         """Find KEYS, TAGS and UNIQ_KEY in one pass; of one given twice the later counts."""
         cdef PropertyWalk walk = walk_properties(
@@ -260,7 +273,10 @@ cdef class MessageExt:
         return self.hold is not None and check_body_crc(self.record_at, &self.head) == OK
 
     def to_dict(self) -> dict:
-        """Every attribute by its name, ``body`` as it is stored."""
+        """Every attribute by its name, ``body`` as it is stored.
+
+        Those that are one property each, such as ``sharding_key``, are among ``properties`` only.
+        """
         return {name: getattr(self, name) for name in STORED_NAMES}
 
     def __eq__(self, other):

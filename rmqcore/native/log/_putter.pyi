@@ -61,6 +61,10 @@ class MessagePutter:
         reconsume_times: int = 0,
         prepared_transaction_offset: int = 0,
         durability: Durability | DurabilityName | None = None,
+        # named properties: typed_arguments
+        expires_ms: int | None = None,
+        sharding_key: str | None = None,
+        # named properties end
     ) -> PutMessageResult: ...
     def put_message(
         self,

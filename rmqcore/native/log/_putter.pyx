@@ -16,6 +16,7 @@ from rmqcore.native.base._world cimport read_monotonic_s
 
 from rmqcore.arguments import keys_of
 from rmqcore.errors import is_refusal
+from rmqcore.native.format.named_properties import with_named
 from rmqcore.status import Durability, PutMessageStatus
 
 cdef object DISK = Durability.DISK
@@ -113,6 +114,10 @@ cdef class MessagePutter:
         self, topic, body, *, queue_id=0, tags=None, keys=(), properties=None, delay_level=0,
         flag=0, sys_flag=0, born_timestamp_ms=0, born_host=None, store_host=None,
         reconsume_times=0, prepared_transaction_offset=0, durability=None,
+        # named properties: arguments
+        expires_ms=None,
+        sharding_key=None,
+        # named properties end
     ):
         """Store one message.
 
@@ -129,6 +134,9 @@ cdef class MessagePutter:
             born_host, store_host: ``address:port``; None for the store's own.
             reconsume_times, prepared_transaction_offset: stored as given.
             durability: wait for "disk", or only for "page_cache"; None as configured.
+            and properties that have names of their own, or None:
+            expires_ms: Unix milliseconds from which on it is of no use.
+            sharding_key: messages with the same one stay in order.
 
         Returns:
             the receipt, always with status PUT_OK.
@@ -149,8 +157,19 @@ cdef class MessagePutter:
         if type(keys) is not tuple and type(keys) is not str and keys is not None:
             # an iterator can be read once only, and a full file makes this try again
             keys = keys_of(keys)
+        # named properties: merged
+        if (
+            expires_ms is not None
+            or sharding_key is not None
+        ):
+            properties = with_named(
+                properties,
+                expires_ms=expires_ms,
+                sharding_key=sharding_key,
+            )
+        # named properties end
         if delay_level is ZERO and durability is None and plain(properties):
-            fields.queue_id = as_i32(queue_id, "queue_id")
+            fields.queue_id = 0 if queue_id is ZERO else as_i32(queue_id, "queue_id")
             fields.flag = 0 if flag is ZERO else as_i32(flag, "flag")
             fields.sys_flag = 0 if sys_flag is ZERO else as_i32(sys_flag, "sys_flag")
             fields.born_timestamp = (

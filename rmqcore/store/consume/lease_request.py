@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, TypeAlias
 from rmqcore.arguments import text, whole_number
 from rmqcore.errors import ArgumentError
 from rmqcore.files.config_tables import check_topic_name
-from rmqcore.message import EXPIRES_MS, Lease, MessageExt, ReceivedMessage, Sql, tags_of
+from rmqcore.message import Lease, MessageExt, ReceivedMessage, Sql, tags_of
 from rmqcore.store.consume.lease_queue import LeaseQueue
 from rmqcore.store.consume.sql92 import Condition, ExpressionError, compile_condition
 
@@ -210,5 +210,5 @@ class LeaseResult:
         """Tell whether a message is of no use any more."""
         if not self.request.drop_expired or isinstance(item, Damaged):
             return False
-        expires = item.properties.get(EXPIRES_MS, "")
-        return expires.isascii() and expires.isdigit() and int(expires[:20]) <= self.now_ms
+        expires_ms = item.expires_ms
+        return expires_ms is not None and expires_ms <= self.now_ms
