@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from rmqcore.lake.sources import Progress
 from rmqcore.lake.storage_names import delta_options, without_secrets
@@ -151,10 +151,10 @@ class DeltaTarget:
             table.cleanup_metadata()
 
     def _table(self) -> DeltaTable | None:
-        with self._errors():
-            if not DeltaTable.is_deltatable(self._place, self._options):
-                return None
+        # `is_deltatable` would keep all threads waiting until storage answers
+        with self._errors(), suppress(TableNotFoundError):
             return DeltaTable(self._place, storage_options=self._options)
+        return None
 
     def _new_table(self) -> DeltaTable:
         with self._errors():

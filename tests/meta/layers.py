@@ -94,6 +94,7 @@ BESIDE = {
 }
 #: What may be imported inside a function: packages that only an extra brings.
 OPTIONAL = {
+    "azure",
     "boto3",
     "botocore",
     "celery",
@@ -103,6 +104,7 @@ OPTIONAL = {
     "deltalake",
     "fastavro",
     "fsspec",
+    "google",
     "duckdb",
     "huey",
     "kazoo",

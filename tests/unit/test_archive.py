@@ -5,6 +5,7 @@ import json
 import pickle
 import shutil
 import signal
+import sys
 
 import pytest
 from children import die, run_child
@@ -12,7 +13,13 @@ from webhdfs import webhdfs
 
 import rmqcore
 from rmqcore.cli import archive as archive_command
-from rmqcore.errors import ConfigError, CorruptRecordError, RecordsGoneError, StoreError
+from rmqcore.errors import (
+    ConfigError,
+    CorruptRecordError,
+    RecordsGoneError,
+    RmqCoreError,
+    StoreError,
+)
 from rmqcore.files.objects import directory, open_objects, tries
 from rmqcore.files.objects.errors import (
     ArchiveConflictError,
@@ -570,6 +577,39 @@ def test_somebody_elses_error_is_told_without_credentials(monkeypatch):
         tries.tried(lambda: b"ab", "s3://bucket/a", {}, whole=3)
     in_a_name = OSError("When reading key 'AccessDenied-403' in bucket '404': AWS Error UNKNOWN")
     assert type(tries.told(in_a_name, "s3://bucket", {})) is ObjectStoreError
+
+
+@pytest.mark.parametrize(
+    ("told", "error"),
+    [
+        ({"code": 412}, ObjectExistsError),
+        ({"code": 403}, ObjectAccessError),
+        ({"code": 503}, ObjectStoreError),
+        ({"status_code": 409, "error_code": "BlobAlreadyExists"}, ObjectExistsError),
+        ({"status_code": 409, "error_code": "ContainerBeingDeleted"}, ObjectStoreError),
+        ({"status_code": 404, "error_code": "BlobNotFound"}, ObjectMissingError),
+    ],
+)
+def test_what_google_s_and_azure_s_clients_raise_is_known(told, error):
+    found = Exception("something")
+    vars(found).update(told)
+    assert type(tries.told(found, "gs://bucket/name", {})) is error
+
+
+@pytest.mark.parametrize(
+    ("url", "package", "extra"),
+    [
+        ("gs://bucket/a", "google.cloud", "gcs"),
+        ("abfs://container@account.dfs.core.windows.net/a", "azure.storage.blob", "azure"),
+    ],
+)
+def test_writing_to_a_store_without_its_client_says_what_to_install(
+    monkeypatch, url, package, extra
+):
+    monkeypatch.setitem(sys.modules, package, None)
+    options = {"anonymous": "true"} if extra == "gcs" else {"account_key": "a2V5"}
+    with pytest.raises(RmqCoreError, match=rf"pip install 'rmqcore\[{extra}\]'"):
+        open_objects(url, options).create("name", b"", "")
 
 
 def test_places_that_are_no_archive_are_told(tmp_path):

@@ -1,5 +1,8 @@
 """Tables on object storage and in catalogs of one's own; what is secret is written nowhere."""
 
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
 import pytest
 from s3_server import ACCESS_KEY, BUCKET, SECRET_KEY, s3_server
 
@@ -12,6 +15,8 @@ pytestmark = pytest.mark.process
 
 boto3 = pytest.importorskip("boto3")
 deltalake = pytest.importorskip("deltalake")
+delta_target = pytest.importorskip("rmqcore.lake.delta_target")
+pa = pytest.importorskip("pyarrow")
 catalogs = pytest.importorskip("pyiceberg.catalog")
 pytest.importorskip("moto")
 pytest.importorskip("pyiceberg.catalog.sql")
@@ -127,3 +132,34 @@ def test_an_error_of_a_catalog_tells_no_password(tmp_path):
     with pytest.raises(ConfigError) as caught:
         TableFollower(tmp_path, "a.b", topic="T", table_format="iceberg", catalog=catalog)
     assert "a-secret-of-mine" not in str(caught.value)
+
+
+def test_no_thread_waits_while_storage_is_asked_for_a_table():
+    class Nothing(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(404 if "list-type" not in self.path else 200)
+            self.end_headers()
+            self.wfile.write(b"<ListBucketResult></ListBucketResult>")
+
+        def log_message(self, *_):
+            pass
+
+    # which answers only when other threads than the one that asks get on
+    with ThreadingHTTPServer(("127.0.0.1", 0), Nothing) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            options = {
+                "aws_access_key_id": ACCESS_KEY,
+                "aws_secret_access_key": SECRET_KEY,
+                "aws_region": "us-east-1",
+                "aws_endpoint_url": f"http://127.0.0.1:{server.server_port}",
+                "aws_request_timeout_s": "5",
+                "max_retries": "0",
+            }
+            schema = pa.schema([("store_timestamp", pa.timestamp("us"))])
+            target = delta_target.DeltaTarget(f"s3://{BUCKET}/none", "T", schema, options)
+            assert target.offsets() == {}
+        finally:
+            server.shutdown()
+            thread.join()

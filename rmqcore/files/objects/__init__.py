@@ -1,7 +1,7 @@
 """Objects by name, in a directory, in a bucket or behind fsspec: list, size, read at, create.
 
 Never overwrites an object, and never knows what is in one. Needs nothing for directories; pyarrow
-for S3, GCS and Azure, boto3 to write to S3, fsspec for what it knows.
+for S3, GCS and Azure, and the client of each to write; fsspec for what it knows.
 
 Floor: F3.
 """

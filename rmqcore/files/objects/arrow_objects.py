@@ -1,26 +1,27 @@
 """Objects in S3, Google's or Azure's store, read through ``pyarrow.fs``.
 
-S3 is written through boto3, since ``pyarrow.fs`` knows no write that fails when there is an object
-of that name. Each object is written in one piece, which S3 allows up to 5 GiB.
+They are written through the clients of these stores, since ``pyarrow.fs`` knows no write that fails
+when there is an object of that name.
 """
 
 from __future__ import annotations
 
-import base64
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from rmqcore.errors import ConfigError, RmqCoreError
-from rmqcore.files.objects.errors import ObjectStoreError
-from rmqcore.files.objects.protocol import ObjectInfo
+from rmqcore.files.objects.azure_writer import AzureWriter
+from rmqcore.files.objects.errors import ObjectMissingError
+from rmqcore.files.objects.gcs_writer import GcsWriter
+from rmqcore.files.objects.protocol import ObjectInfo, ObjectWriter
+from rmqcore.files.objects.s3_writer import S3Writer, timeouts
 from rmqcore.files.objects.storage_options import StorageOptions, s3_options
 from rmqcore.files.objects.tries import tried
 
-_CONNECT_TIMEOUT_S = 10.0
-_REQUEST_TIMEOUT_S = 30.0
 #: What fails is tried again here; by itself Google's client would go on for 15 minutes.
 _GCS_RETRIES_S = 1.0
 
@@ -45,33 +46,34 @@ class ArrowObjects:
         container, _, account = host.partition("@")
         self._root = container + slash + prefix
         self._is_s3 = scheme.lower() in ("s3", "s3a")
-        self._files = self._file_system(scheme.lower(), account.partition(".")[0])
-        self._client: Any = None
+        self._is_gcs = scheme.lower() in ("gs", "gcs")
+        self._account = account.partition(".")[0]
+        self._files = self._file_system(scheme.lower())
+        self._opened_writer: ObjectWriter | None = None
         self._lock = threading.Lock()
 
-    def _file_system(self, scheme: str, account: str) -> Any:
+    def _file_system(self, scheme: str) -> Any:
         try:
             from pyarrow import fs  # noqa: PLC0415 - an extra
         except ImportError:
             raise RmqCoreError(f"{scheme}:// needs pyarrow: pip install 'rmqcore[s3]'") from None
         if self._is_s3:
             return self._s3_files(fs)
-        is_gcs = scheme in ("gs", "gcs")
-        kind = "GcsFileSystem" if is_gcs else "AzureFileSystem"
+        kind = "GcsFileSystem" if self._is_gcs else "AzureFileSystem"
         try:
-            if is_gcs:
+            if self._is_gcs:
                 return fs.GcsFileSystem(**_of_gcs(self._options))
-            named = {"account_name": account} if account else {}
+            named = {"account_name": self._account} if self._account else {}
             return fs.AzureFileSystem(**{**named, **self._options})
         except (TypeError, ValueError):
             rule = f"the arguments of pyarrow.fs.{kind}"
-            if not is_gcs:
+            if not self._is_gcs:
                 rule += ", account_name among them where the URL does not name it"
             raise ConfigError("storage_options", ", ".join(self._options), rule) from None
 
     def _s3_files(self, fs: Any) -> Any:
         given = s3_options(self._options)
-        connect_s, request_s = _timeouts(given)
+        connect_s, request_s = timeouts(given)
         found: dict[str, Any] = {
             "access_key": given.get("access_key_id"),
             "secret_key": given.get("secret_access_key"),
@@ -106,79 +108,35 @@ class ArrowObjects:
         return ArrowReader(stream, url, self._options)
 
     def create(self, name: str, content: bytes | Path, sha256: str) -> str:
-        """As `Objects.create`; S3 compares the SHA-256 with what it has got.
-
-        Raises:
-            ObjectStoreError: it is not S3, which alone can be written here; or it cannot be made.
-        """
-        client, (bucket, key) = self._writer(), self._place(name)
-
-        def put() -> str:
-            body = content if isinstance(content, bytes) else content.open("rb")
-            try:
-                answer = client.put_object(
-                    Bucket=bucket,
-                    Key=key,
-                    Body=body,
-                    IfNoneMatch="*",
-                    ChecksumSHA256=base64.b64encode(bytes.fromhex(sha256)).decode(),
-                )
-            finally:
-                if not isinstance(body, bytes):
-                    body.close()
-            return str(answer["ETag"])
-
-        return str(self._try(put, name))
+        """As `Objects.create`, in one request that is refused where the name is taken."""
+        writer, place = self._writer(), self._place(name)
+        return str(self._try(lambda: writer.create(*place, content, sha256), name))
 
     def settle(self, name: str) -> None:
         """As `Objects.settle`: what is listed there stays."""
 
     def delete(self, name: str) -> None:
         """Delete an object."""
-        client, (bucket, key) = self._writer(), self._place(name)
-        self._try(lambda: client.delete_object(Bucket=bucket, Key=key), name)
+        writer, place = self._writer(), self._place(name)
+        with suppress(ObjectMissingError):
+            self._try(lambda: writer.delete(*place), name)
 
     def _place(self, name: str) -> tuple[str, str]:
         bucket, _, key = f"{self._root}/{name}".partition("/")
         return bucket, key
 
-    def _writer(self) -> Any:
-        if not self._is_s3:
-            reason = "it can be read, not written: archive to S3, a directory, or through fsspec"
-            raise ObjectStoreError(self.url, reason)
+    def _writer(self) -> ObjectWriter:
         with self._lock:
-            if self._client is None:
-                self._client = self._s3_client()
-        return self._client
+            if self._opened_writer is None:
+                self._opened_writer = self._try(self._new_writer, "")
+        return self._opened_writer
 
-    def _s3_client(self) -> Any:
-        try:
-            import boto3  # noqa: PLC0415 - an extra
-            import botocore.config  # noqa: PLC0415 - comes with it
-            from botocore import UNSIGNED  # noqa: PLC0415 - same
-        except ImportError:
-            raise RmqCoreError("writing to S3 needs boto3: pip install 'rmqcore[s3]'") from None
-        given = s3_options(self._options)
-        connect_s, request_s = _timeouts(given)
-        settings: dict[str, Any] = {
-            "connect_timeout": connect_s,
-            "read_timeout": request_s,
-            "retries": {"total_max_attempts": 1},
-        }
-        if given.get("anonymous", "").lower() == "true":
-            settings["signature_version"] = UNSIGNED
-        return self._try(
-            lambda: boto3.session.Session().client(
-                "s3",
-                aws_access_key_id=given.get("access_key_id"),
-                aws_secret_access_key=given.get("secret_access_key"),
-                aws_session_token=given.get("session_token"),
-                region_name=given.get("region", "us-east-1"),
-                endpoint_url=given.get("endpoint_url"),
-                config=botocore.config.Config(**settings),
-            ),
-            "",
-        )
+    def _new_writer(self) -> ObjectWriter:
+        if self._is_s3:
+            return S3Writer(self._options)
+        if self._is_gcs:
+            return GcsWriter(self._options)
+        return AzureWriter(self._account, self._options)
 
 
 def _of_gcs(options: StorageOptions) -> dict[str, Any]:
@@ -197,17 +155,6 @@ def _of_gcs(options: StorageOptions) -> dict[str, Any]:
     return found
 
 
-def _timeouts(given: StorageOptions) -> tuple[float, float]:
-    try:
-        return (
-            float(given.get("connect_timeout_s", _CONNECT_TIMEOUT_S)),
-            float(given.get("request_timeout_s", _REQUEST_TIMEOUT_S)),
-        )
-    except ValueError:
-        rule = "connect_timeout_s and request_timeout_s are seconds"
-        raise ConfigError("storage_options", "a timeout", rule) from None
-
-
 class ArrowReader:
     """An object that is open for reading.
 
@@ -222,9 +169,9 @@ class ArrowReader:
         self._url = url
         self._options = options
         self.size = int(tried(stream.size, url, options))
-        facts = stream.metadata() or {}
-        tag = next((value for name, value in facts.items() if _text(name) == "ETag"), "")
-        self.tag = _text(tag)
+        facts = {_text(name): _text(value) for name, value in (stream.metadata() or {}).items()}
+        # Google's ETag also changes with what is said about an object
+        self.tag = facts.get("generation") or facts.get("ETag", "")
 
     def read_at(self, position: int, size: int) -> bytes:
         """So many bytes from a position on; see `ObjectReader.read_at`."""

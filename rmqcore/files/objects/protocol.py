@@ -85,3 +85,25 @@ class Objects(Protocol):
 
     def delete(self, name: str) -> None:
         """Delete an object, if it is there."""
+
+
+class ObjectWriter(Protocol):
+    """The write of a store, once: what it raises is its package's, and who calls it tries again."""
+
+    def create(self, bucket: str, name: str, content: bytes | Path, sha256: str) -> str:
+        """Make an object that is there whole or not at all, if there is none; its tag.
+
+        Args:
+            bucket: or container.
+            name: of the object there.
+            content: its bytes, or the file that holds them.
+            sha256: of them, hexadecimal, for stores that compare it.
+        """
+
+    def delete(self, bucket: str, name: str) -> None:
+        """Delete an object, which is there.
+
+        Args:
+            bucket: or container.
+            name: of the object there.
+        """

@@ -45,8 +45,18 @@ _DENIED = frozenset(
 _MISSING = frozenset(
     ("404", "NO_SUCH_BUCKET", "NO_SUCH_KEY", "NoSuchBucket", "NoSuchKey", "RESOURCE_NOT_FOUND")
 )
-_EXISTS = frozenset(("412", "ConditionalRequestConflict", "PreconditionFailed"))
-_NO_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError")
+_EXISTS = frozenset(
+    ("412", "BlobAlreadyExists", "ConditionalRequestConflict", "PreconditionFailed")
+)
+_NO_CREDENTIALS = (
+    "ClientAuthenticationError",
+    "CredentialUnavailableError",
+    "DefaultCredentialsError",
+    "NoCredentialsError",
+    "PartialCredentialsError",
+    "RefreshError",
+    "TokenRetrievalError",
+)
 #: Of AWS, Azure and Google.
 _ARROW_CODE = re.compile(
     r"AWS Error (\w+)(?: \(HTTP status (\d+)\))?|Azure Error: \[(\w*)\] (\d+)"
@@ -113,11 +123,15 @@ def told(found: Exception, url: str, options: StorageOptions) -> ObjectStoreErro
 
 
 def _codes(found: Exception) -> frozenset[str]:
-    """The error codes and HTTP status in an error of boto3 or of pyarrow."""
+    """The error codes and HTTP status in an error of a store's client or of pyarrow."""
     answer = getattr(found, "response", None)
     if isinstance(answer, dict):
         code = str(answer.get("Error", {}).get("Code", ""))
         status = str(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", ""))
         return frozenset((code, status))
+    # Google's and Azure's clients
+    told = (getattr(found, name, None) for name in ("code", "status_code", "error_code"))
+    if codes := frozenset(str(getattr(one, "value", one)) for one in told if one is not None):
+        return codes
     match = _ARROW_CODE.search(str(found))
     return frozenset(filter(None, match.groups())) if match else frozenset()
