@@ -117,21 +117,19 @@ class DeltaTarget:
         """See `Target`."""
         table = self._table()
         offsets = self.offsets()
-        if table is None or not offsets:
+        crowded = [] if table is None or not offsets else self._crowded(table, now_s)
+        if table is None or not crowded:
             return 0
-        made = 0
-        for day in self._crowded(table, now_s):
-            with self._errors():
-                told = table.optimize.compact(
-                    partition_filters=[(DAY, "=", day)],
-                    # into which any two small ones fit: of two nearly whole ones both would stay
-                    target_size=2 * SMALL_SIZE,
-                    commit_properties=CommitProperties(
-                        custom_metadata=commit_facts(self._topic, offsets)
-                    ),
-                )
-            made += int(told["numFilesRemoved"])
-        return made
+        with self._errors():
+            told = table.optimize.compact(
+                partition_filters=[(DAY, "=", crowded[0])],
+                # into which any two small ones fit: of two nearly whole ones both would stay
+                target_size=2 * SMALL_SIZE,
+                commit_properties=CommitProperties(
+                    custom_metadata=commit_facts(self._topic, offsets)
+                ),
+            )
+        return int(told["numFilesRemoved"])
 
     def expire(self, keep_s: float) -> None:
         """See `Target`."""
@@ -181,7 +179,7 @@ class DeltaTarget:
         return f"{self._place}: {without_secrets(error, self._options, {})}"
 
     def _crowded(self, table: DeltaTable, now_s: float) -> list[str]:
-        """The days with small files that are to be made one."""
+        """The days with small files that are to be made one, the newest first."""
         files: Any = pa.table(table.get_add_actions(flatten=True)).to_pylist()
         by_day: dict[str, list[bool]] = {}
         oldest_ms = (now_s - SMALL_AGE_S) * 1000
@@ -191,6 +189,6 @@ class DeltaTarget:
                 by_day.setdefault(file[f"partition.{DAY}"], []).append(is_old)
         return [
             day
-            for day, old in by_day.items()
+            for day, old in sorted(by_day.items(), reverse=True)
             if len(old) >= SMALL_COUNT or (len(old) > 1 and any(old))
         ]

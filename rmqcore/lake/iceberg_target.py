@@ -221,12 +221,12 @@ class IcebergTarget:
             # how else somebody has partitioned it since, files are not put together here
             if table is None or [field.name for field in table.spec().fields] != [DAY]:
                 return 0
-            made = 0
-            for day, small in self._crowded(table, now_s).items():
-                self._merge(table, day, small)
-                made += len(small)
-                table = self._loaded()
-            return made
+            crowded = self._crowded(table, now_s)
+            if not crowded:
+                return 0
+            day = max(crowded)
+            self._merge(table, day, crowded[day])
+            return len(crowded[day])
 
     def _merge(self, table: Table, day: str, small: set[str]) -> None:
         """Make one of files of a day, in a commit of the table that was asked: else it fails."""

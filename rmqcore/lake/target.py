@@ -84,7 +84,10 @@ class Target(Protocol):
         ...
 
     def compact(self, now_s: float) -> int:
-        """Make one of a day's small files, when there are many or they are old; how many were."""
+        """Make one of a day's small files, when there are many or they are old; how many were.
+
+        Of one day only: messages wait meanwhile, and the next round has the next day.
+        """
         ...
 
     def expire(self, keep_s: float) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import random
 import shutil
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -261,3 +262,20 @@ def test_two_delta_files_that_are_nearly_whole_are_made_one_and_a_whole_one_stay
     assert whole.name in {path.name for path in files}
     assert len(files) == 2 < 1 + len(others)
     assert rows_of(table, "delta") == 3
+
+
+@pytest.mark.parametrize("table_format", ["delta", "iceberg"])
+def test_messages_wait_for_the_files_of_one_day_at_most(tmp_path, monkeypatch, table_format):
+    monkeypatch.setattr(f"rmqcore.lake.{table_format}_target.SMALL_COUNT", 2)
+    batches = BatchTable(tmp_path / "t", topic="T", table_format=table_format)
+    target, rows = batches._tables.good, []
+    with monkeypatch.context() as patch:
+        patch.setattr(type(target), "compact", lambda *_: 0)
+        for number in range(6):
+            moment = datetime(2026, 1, 1 + number % 3, tzinfo=UTC)
+            row = {"topic": "T", "queue_id": 0, "queue_offset": number, "phy_offset": 100 * number}
+            rows.append(row | {"store_timestamp": moment, "body": b"%d" % number})
+            batches.write(pa.Table.from_pylist(rows))
+    now_s = wall_clock_ms() / 1000
+    assert [target.compact(now_s) for _ in range(4)] == [2, 2, 2, 0]
+    assert rows_of(tmp_path / "t", table_format) == 6
