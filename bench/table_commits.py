@@ -22,7 +22,7 @@ import pyarrow as pa
 from rmqcore.lake import table_pair
 from rmqcore.lake.sources import Place
 from rmqcore.lake.table_pair import KEEP_S, TablePair, plain_schema
-from rmqcore.lake.target import offsets_text
+from rmqcore.lake.target import commit_facts
 from rmqcore.scan.mark import Mark
 from rmqcore.scan.tables import iceberg_properties
 
@@ -94,9 +94,9 @@ def delta_planned(place):
 def delta_commit(log, version, number, gone, added, minutes_ago=0):
     """Write the commit of a version by hand."""
     now_ms = int(time.time() * 1000) - 60_000 * minutes_ago
-    offsets = offsets_text({"broker-a/0": Place(number + 1, Mark(number, number))})
+    facts = commit_facts("T", {"broker-a/0": Place(number + 1, Mark(number, number))})
     actions = [
-        {"commitInfo": {"timestamp": now_ms, "operation": "WRITE", "rmqcore.offsets": offsets}},
+        {"commitInfo": {"timestamp": now_ms, "operation": "WRITE", **facts}},
         {"txn": {"appId": "rmqcore", "version": number + 1, "lastUpdated": now_ms}},
     ]
     day = {"day": DAY}
