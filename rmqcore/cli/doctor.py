@@ -211,6 +211,8 @@ def look(
     if as_json:
         print_json({"store": answer.to_dict(), "plan": made.to_dict()})
     else:
+        if answer.found and not made.clean:
+            answer.advice = ""  # "verify says more": what follows does
         lines = _told(answer, store)
         if made.clean:
             lines.append("damage: none")

@@ -36,7 +36,12 @@ from rmqcore.doctor.log_survey import (
 from rmqcore.doctor.lost_messages import LostMessage, lost_messages
 from rmqcore.doctor.offset_tables import offsets_ahead
 from rmqcore.doctor.sizes import lenient_config, refuse_cut_log
-from rmqcore.doctor.small_files import checkpoint_problem, is_readable_json, other_generation
+from rmqcore.doctor.small_files import (
+    TOLD_BY,
+    checkpoint_problem,
+    is_readable_json,
+    other_generation,
+)
 from rmqcore.doctor.stale_tail import drop_stale_tail, look_behind_blanks
 from rmqcore.doctor.swapped_files import goes_on_behind, in_place, place_said_by, wrongly_named
 from rmqcore.doctor.verify import Verification
@@ -343,7 +348,8 @@ class Planner:
                 self._add(StepKind.RESTORE_CONFIG, path, what, saves, gives_up=gives_up)
             else:
                 saves = "the file can be written anew; its bytes are kept in the journal"
-                gives_up = "its settings: there is no readable generation of it"
+                told = TOLD_BY.get(path.name.removesuffix(".bak"), "its settings")
+                gives_up = f"{told}: there is no readable generation of it"
                 self._add(StepKind.DROP_CONFIG, path, what, saves, gives_up=gives_up)
         if what := leases_problem(self._directory):
             saves = "the store can be opened; its bytes are kept in the journal"

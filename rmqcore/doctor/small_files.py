@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 from rmqcore.doctor.verify_files import config_value, newest_store_ms
 from rmqcore.errors import CorruptStoreError
@@ -10,6 +11,15 @@ from rmqcore.files.store_checkpoint import StoreCheckpoint
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.native.format._numbers import CHECKPOINT_SIZE
 from rmqcore.scan.plan import LogPlan
+
+#: what is gone with a file of ``config/`` that has no readable generation
+TOLD_BY: Final = {
+    "consumerOffset.json": "how far each group has come (groups begin as new ones do)",
+    "delayOffset.json": "which delayed messages were delivered",
+    "storeMark.json": "where log and queues ended (fewer losses are noticed)",
+    "subscriptionGroup.json": "the groups' settings",
+    "topics.json": "the topics' settings",
+}
 
 
 def other_generation(path: Path) -> Path:

@@ -151,8 +151,9 @@ class Verification:
                     "index",
                     self._directory.index,
                     -1,
-                    error.rule,
-                    "give the settings, or rebuild the index with them",
+                    error.rule.partition("; ")[0],
+                    "give maxHashSlotNum and maxIndexNum of the broker that wrote them, or let "
+                    "rmqcore doctor repair STORE derive the index again",
                 )
                 self._directory.index = self._directory.path / "index-of-unknown-geometry"
                 self._index_is_known = False

@@ -188,7 +188,10 @@ def _parsed(path: Path, report: VerifyReport) -> Any:
     except (ValueError, OSError) as error:
         backup = path.with_name(path.name + ".bak")
         severity = Severity.WARNING if path.suffix == ".bak" else Severity.ERROR
-        how = f"{backup.name} takes its place at the next opening" if backup.is_file() else ""
+        how = ""
+        with suppress(ValueError, OSError):
+            config_value(backup)
+            how = f"{backup.name} takes its place at the next opening"
         report.add(severity, "config", path, -1, f"it cannot be read: {error}", how)
         return None
 

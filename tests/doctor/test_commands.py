@@ -84,6 +84,28 @@ def test_a_store_that_is_served_is_looked_at_and_in_order(store):
         assert run("doctor", store).code == 4
 
 
+def test_what_cannot_be_read_is_told_without_advice_that_leads_nowhere(store):
+    config = store / "config"
+    for name in ("consumerOffset.json", "storeMark.json", "storeMark.json.bak"):
+        (config / name).write_bytes(b"")
+    index = next((store / "index").iterdir())
+    index.write_bytes(index.read_bytes()[:1000])
+    found = [each["how"] for each in json.loads(run("verify", store, "--json").out)["findings"]]
+    assert not any("takes its place" in how for how in found)
+    told = run("doctor", "plan", store).out
+    assert "gives up: how far each group has come" in told
+    assert "cannot be told from their length\n" in told
+    assert "doctor plan" not in told
+    index.unlink()
+    looked = run("doctor", store)
+    assert looked.code == 4
+    assert "nothing is against opening it" in looked.out
+    assert "what helps" not in looked.out
+    (config / "consumerOffset.json.bak").write_bytes(b'{"offsetTable":{}}')
+    found = [each["how"] for each in json.loads(run("verify", store, "--json").out)["findings"]]
+    assert "consumerOffset.json.bak takes its place at the next opening" in found
+
+
 def test_what_a_writer_puts_while_it_is_looked_at_is_no_damage(store, monkeypatch):
     with rmqcore.open_store(store, mapped_file_size_commit_log=1 << 16) as opened:
         left = [1]
