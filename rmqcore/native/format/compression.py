@@ -23,7 +23,7 @@ def decompress(body: bytes, sys_flag: int, max_size: int) -> bytes:
 
     Raises:
         ValueError: it does not decompress, or grows beyond ``max_size``.
-        RmqCoreError: LZ4 or ZSTD without the package that reads it.
+        RmqCoreError: LZ4 without the package that reads it; ZSTD, too, before Python 3.14.
 
     Source: RocketMQ common/compression/CompressorFactory.java.
     """
@@ -62,6 +62,21 @@ def _from_lz4(body: bytes, max_size: int) -> bytes:
 
 
 def _from_zstd(body: bytes, max_size: int) -> bytes:
+    try:
+        own = import_module("compression.zstd")
+    except ImportError:  # a Python before 3.14
+        return _from_zstandard(body, max_size)
+    stream = own.ZstdDecompressor()
+    try:
+        plain: bytes = stream.decompress(body, max_length=max_size)
+    except own.ZstdError as error:
+        raise ValueError(f"zstd: {error}") from None
+    if not stream.eof:
+        raise _unfinished("zstd", max_size)
+    return plain
+
+
+def _from_zstandard(body: bytes, max_size: int) -> bytes:
     zstandard = _package("zstandard", "zstandard")
     try:
         # a size in the frame outweighs max_output_size
