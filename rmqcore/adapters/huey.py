@@ -148,7 +148,13 @@ class RmqStorage(BaseStorage):  # type: ignore[misc]
         self.put_task(data, priority, {})
 
     def put_task(self, data: bytes, priority: float | None, properties: Mapping[str, str]) -> None:
-        """As `enqueue`, with properties of the task's message."""
+        """As `enqueue`, with properties of the task's message.
+
+        Args:
+            data: as `enqueue` takes it.
+            priority: as `enqueue` takes it.
+            properties: the message's, by name.
+        """
         level = int(max(-_PRIORITY_ZERO, min(priority or 0, _PRIORITY_MAX - _PRIORITY_ZERO)))
         queue_id = _PRIORITY_ZERO + level
         self.store.put(self._topic, data, queue_id=queue_id, properties=properties)

@@ -39,15 +39,15 @@ _REPAIR = re.compile(r"\d{4,}")
 NOT_A_FILE = (
     "it is a directory, a pipe or a link to no file, where a store has a file; move it away"
 )
-#: what is said of anything else in the place of a directory
 #: This file is in a store while it is being restored, and stays there when that is killed.
 RESTORE_MARK = "restore.unfinished"
+#: The error says this of anything else in the place of a directory.
 NOT_A_DIRECTORY = "it is no directory, as a store has there; move it away"
 #: Matches the names of a queue's files: the offset where each begins.
 NUMBERED_FILE = re.compile(r"\d{20}")
 # struct flock of 64-bit Linux: type, whence, start, size, pid; a pid of 0 is demanded
 _FLOCK = struct.Struct("hhqqi4x")
-#: of the lock file, by which an opening that has not come to its end is known
+#: An opening that has not come to its end is known by its lock on this byte of the lock file.
 _UNSETTLED_BYTE = 1
 
 

@@ -22,7 +22,7 @@ class _Unit(NamedTuple):
     tags_code: int
     store_timestamp_ms: int
     first: int
-    count: int
+    messages: int
 
     @classmethod
     def read(cls, units: bytes, at: int = 0) -> _Unit:
@@ -30,7 +30,7 @@ class _Unit(NamedTuple):
 
     @property
     def end(self) -> int:
-        return self.first + self.count
+        return self.first + self.messages
 
 
 class BatchCheck:

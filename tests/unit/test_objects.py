@@ -1,0 +1,88 @@
+"""What every object store must do alike, and how its errors are told."""
+
+import fcntl
+import sys
+
+import pytest
+
+from rmqcore.errors import RmqCoreError
+from rmqcore.files.objects import directory, open_objects, tries
+from rmqcore.files.objects.errors import (
+    ObjectAccessError,
+    ObjectExistsError,
+    ObjectMissingError,
+    ObjectStoreError,
+)
+
+pytestmark = pytest.mark.engine
+
+pytest.importorskip("pyarrow")
+pytest.importorskip("fsspec")
+
+
+def test_objects_are_created_once_in_every_place(tmp_path):
+    for url in (str(tmp_path / "place"), (tmp_path / "url").as_uri(), "memory://test-objects"):
+        objects = open_objects(url)
+        objects.create("a/b", b"one", "")
+        with pytest.raises(ObjectExistsError):
+            objects.create("a/b", b"two", "")
+        reader = objects.open("a/b")
+        assert (reader.size, reader.read_at(1, 5)) == (3, b"ne")
+        reader.close()
+        if isinstance(objects, directory.DirectoryObjects):
+            with (objects.path / "a" / ".c.tmp").open("w") as stream:
+                fcntl.flock(stream, fcntl.LOCK_EX)
+                with pytest.raises(ObjectExistsError, match="another process is writing it"):
+                    objects.create("a/c", b"one", "")
+        assert [(one.name, one.size) for one in objects.list("a")] == [("a/b", 3)]
+        assert objects.list("none") == []
+        objects.delete("a/b")
+        with pytest.raises(ObjectMissingError):
+            objects.open("a/b")
+
+
+def test_somebody_elses_error_is_told_without_credentials(monkeypatch):
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "token-of-the-environment")
+    options = {"aws_secret_access_key": "a-secret", "aws_region": "here", "key": "another"}
+    found = OSError("AWS Error ACCESS_DENIED: a-secret, another, token-of-the-environment, here")
+    error = tries.told(found, "s3://bucket", options)
+    assert type(error) is ObjectAccessError
+    assert str(error).endswith("access was refused: AWS Error ACCESS_DENIED: ***, ***, ***, here")
+    monkeypatch.setattr(tries, "sleep", lambda _: None)
+    with pytest.raises(ObjectStoreError, match="cut short"):
+        tries.tried(lambda: b"ab", "s3://bucket/a", {}, whole=3)
+    in_a_name = OSError("When reading key 'AccessDenied-403' in bucket '404': AWS Error UNKNOWN")
+    assert type(tries.told(in_a_name, "s3://bucket", {})) is ObjectStoreError
+
+
+@pytest.mark.parametrize(
+    ("told", "error"),
+    [
+        ({"code": 412}, ObjectExistsError),
+        ({"code": 403}, ObjectAccessError),
+        ({"code": 503}, ObjectStoreError),
+        ({"status_code": 409, "error_code": "BlobAlreadyExists"}, ObjectExistsError),
+        ({"status_code": 409, "error_code": "ContainerBeingDeleted"}, ObjectStoreError),
+        ({"status_code": 404, "error_code": "BlobNotFound"}, ObjectMissingError),
+    ],
+)
+def test_what_google_s_and_azure_s_clients_raise_is_known(told, error):
+    found = Exception("something")
+    vars(found).update(told)
+    assert type(tries.told(found, "gs://bucket/name", {})) is error
+
+
+@pytest.mark.parametrize(
+    ("url", "package", "extra"),
+    [
+        ("gs://bucket/a", "google.cloud", "gcs"),
+        ("abfs://container@account.dfs.core.windows.net/a", "azure.storage.blob", "azure"),
+    ],
+)
+def test_writing_to_a_store_without_its_client_says_what_to_install(
+    monkeypatch, url, package, extra
+):
+    monkeypatch.setitem(sys.modules, package, None)
+    options = {"anonymous": "true"} if extra == "gcs" else {"account_key": "a2V5"}
+    with pytest.raises(RmqCoreError, match=rf"pip install 'rmqcore\[{extra}\]'"):
+        open_objects(url, options).create("name", b"", "")
