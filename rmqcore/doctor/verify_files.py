@@ -20,7 +20,7 @@ from rmqcore.files.config_file import unsealed
 from rmqcore.files.deleted_topics import DELETED_TOPICS_NAME
 from rmqcore.files.lease_journal import LeaseJournal
 from rmqcore.files.store_checkpoint import CHECKPOINT_MEND, StoreCheckpoint
-from rmqcore.files.store_dir import StoreDir, queue_id_of
+from rmqcore.files.store_dir import StoreDir, queue_id_of, subdirectories
 from rmqcore.files.store_mark import MARK_NAME
 from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck
 from rmqcore.java.json import parse_java_json
@@ -29,7 +29,7 @@ from rmqcore.scan.audit import AuditReport
 from rmqcore.scan.log_walk import Damage
 from rmqcore.scan.plan import LogPlan
 from rmqcore.scan.read import read
-from rmqcore.scan.unit_files import UnitFiles
+from rmqcore.scan.unit_files import QueueKey, UnitFiles
 
 #: The names that RocketMQ and rmqcore give to files in a store's directory.
 _KNOWN = re.compile(
@@ -211,6 +211,10 @@ def _check_timer(log: LogPlan, report: VerifyReport) -> None:
 
 def _check_offsets(log: LogPlan, path: Path, value: dict[str, Any], report: VerifyReport) -> None:
     """Neither a consumer nor a delay level can be ahead of its queue."""
+    roots = log.directory.consume_queue, log.directory.batch_consume_queue
+    # a table may have a hundred thousand entries of topics without messages
+    topics = {topic for root in roots for topic in subdirectories(root)}
+    ends: dict[QueueKey, int | None] = {}
     files = UnitFiles(log.directory, log.config.mapped_file_size_consume_queue)
     try:
         for table, key, owner, queue in entries_of(path.name, value):
@@ -219,7 +223,9 @@ def _check_offsets(log: LogPlan, path: Path, value: dict[str, Any], report: Veri
                 what = f"{owner}: queue {key!r} has offset {offset!r}"
                 report.add(Severity.ERROR, "config", path, -1, what)
                 continue
-            end = files.queue_end(queue)
+            if queue not in ends:
+                ends[queue] = files.queue_end(queue) if queue[0] in topics else None
+            end = ends[queue]
             if end is not None and offset > end and not report.live:
                 what = (
                     f"{owner} has consumed {queue[0]}/{queue[1]} up to {offset}, it ends at {end}"

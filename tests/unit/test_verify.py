@@ -14,6 +14,7 @@ from rmqcore.doctor import Severity, plan, repair, verify
 from rmqcore.errors import ConfigError, StoreNotFoundError
 from rmqcore.files.consume_queue import FILLER
 from rmqcore.files.store_dir import StoreDir
+from rmqcore.scan import unit_files
 
 pytestmark = pytest.mark.logic
 
@@ -529,3 +530,24 @@ def test_batches_that_overlap_are_found(store_path):
     units = [unit.pack(n * 100, 100, 0, 0, base, 3, -1, 0) for n, base in enumerate((0, 3, 4))]
     (queue / f"{0:020d}").write_bytes(b"".join(units).ljust(46 * 100, b"\0"))
     assert any("do not lie behind" in finding.what for finding in complaints(store_path))
+
+
+@pytest.mark.engine
+def test_offsets_of_topics_without_messages_make_nobody_look_for_their_queues(
+    tmp_path, monkeypatch
+):
+    with rmqcore.open_store(tmp_path / "s") as store:
+        store.put("T", b"x")
+        for topic in ("T", "Gone", "Gone2"):
+            for group in ("a", "b"):
+                store.consumer_offsets.commit(topic, group, 0, 0)
+    looked, listed = [], unit_files.numbered_files
+
+    def noted(directory):
+        looked.append(directory.parent.name)
+        return listed(directory)
+
+    monkeypatch.setattr(unit_files, "numbered_files", noted)
+    assert verify(tmp_path / "s").clean
+    assert "T" in looked
+    assert not {"Gone", "Gone2"} & set(looked)
