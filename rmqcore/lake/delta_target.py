@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
+from rmqcore.errors import RmqCoreError
 from rmqcore.lake.sources import Progress
 from rmqcore.lake.storage_names import delta_options, without_secrets
 from rmqcore.lake.target import (
@@ -75,18 +77,47 @@ class DeltaTarget:
             return {} if table is None else self._offsets_of(table)
 
     def _offsets_of(self, table: DeltaTable) -> Progress:
-        # a compaction that was overtaken says what was before the newest rows
         newest = table.transaction_version(_APP)
         # nearly always the last commit says it
         for looked_through in (1, _LOOKED_THROUGH):
+            last, counted = table.version(), newest
             for commit in table.history(looked_through):
+                if commit["version"] > last:
+                    # which somebody has taken back
+                    continue
                 if OFFSETS in commit:
                     found = progress_of(commit, self._topic, self._place)
-                    if newest is None or read_count(found) >= newest:
+                    # a compaction that was overtaken says what was before the newest rows
+                    if counted is None or read_count(found) >= counted:
                         return found
+                elif commit["operation"] == "RESTORE":
+                    state = self._rolled_back_to(commit)
+                    last, counted = state.version(), state.transaction_version(_APP)
+                    if counted is None and not state.count():
+                        return {}
         if newest is not None or table.count():
             raise without_offsets(self._place)
         return {}
+
+    def _rolled_back_to(self, commit: dict[str, Any]) -> DeltaTable:
+        """The state to which somebody has taken the table back.
+
+        Raises:
+            RmqCoreError: its commit names a moment as text, which Spark takes in some time zone.
+        """
+        told = commit.get("operationParameters", {})
+        version, moment_ms = told.get("version"), str(told.get("datetime"))
+        state = DeltaTable(self._place, storage_options=self._options)
+        if version is not None:
+            state.load_as_version(int(version))
+        elif moment_ms.isdigit():
+            state.load_as_version(datetime.fromtimestamp(int(moment_ms) / 1000, UTC))
+        else:
+            raise RmqCoreError(
+                f"{self._place}: it was taken back to a moment, and the commit {commit['version']} "
+                "does not say to which version: take it back to a version by its number"
+            )
+        return state
 
     def append(self, rows: pa.Table, since: Progress, offsets: Progress) -> None:
         """Commit rows and how far queues were read then; see `Target.append`.

@@ -4,6 +4,7 @@ import json
 import os
 import random
 import shutil
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -40,9 +41,15 @@ def put(path, *bodies, topic="T", queue_id=0):
 def rows_of(table, table_format, topic="T"):
     if table_format == "delta":
         return deltalake.DeltaTable(Path(table).absolute()).to_pyarrow_table().num_rows
+    with catalog_of(table) as catalog:
+        return catalog.load_table(("rmq", topic)).scan().to_arrow().num_rows
+
+
+@contextmanager
+def catalog_of(table):
     catalog = catalogs.SqlCatalog("rmqcore", **iceberg_properties(table))
     try:
-        return catalog.load_table(("rmq", topic)).scan().to_arrow().num_rows
+        yield catalog
     finally:
         catalog.close()
 
@@ -279,3 +286,28 @@ def test_messages_wait_for_the_files_of_one_day_at_most(tmp_path, monkeypatch, t
     now_s = wall_clock_ms() / 1000
     assert [target.compact(now_s) for _ in range(4)] == [2, 2, 2, 0]
     assert rows_of(tmp_path / "t", table_format) == 6
+
+
+@pytest.mark.parametrize("how", ["version", "moment", "iceberg"])
+def test_a_table_that_was_rolled_back_gets_again_what_it_lacks(tmp_path, how):
+    table_format = "iceberg" if how == "iceberg" else "delta"
+    follower = TableFollower(
+        tmp_path / "store", tmp_path / "t", topic="T", table_format=table_format
+    )
+    for body in (b"a", b"b", b"c"):
+        put(tmp_path / "store", body)
+        follower.run_once()
+    if how == "iceberg":
+        with catalog_of(tmp_path / "t") as catalog:
+            table = catalog.load_table("rmq.T")
+            first = table.snapshots()[0].snapshot_id
+            table.manage_snapshots().rollback_to_snapshot(first).commit()
+    else:
+        table = deltalake.DeltaTable(tmp_path / "t")
+        next_ms = {one["version"]: one["timestamp"] for one in table.history()}[2]
+        moment = datetime.fromtimestamp((next_ms - 1) / 1000, UTC)
+        table.restore(moment if how == "moment" else 1)
+    assert rows_of(tmp_path / "t", table_format) == 1
+    put(tmp_path / "store", b"d")
+    assert [follower.run_once().rows for _ in range(2)] == [3, 0]
+    assert rows_of(tmp_path / "t", table_format) == 4
