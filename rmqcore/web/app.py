@@ -48,7 +48,7 @@ class _Web:
 
     def __init__(self, source: Source, entry: Entry, *, write: bool) -> None:
         self._source, self._entry, self._write = source, entry, write
-        self._pages = Pages(source.path.name or str(source.path), write=write)
+        self._pages = Pages(source.path, write=write)
         self._lags = AllLags(source)
         self._history = overview.History(source)
         self._picture = overview.kept_picture(source)

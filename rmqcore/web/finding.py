@@ -227,5 +227,5 @@ def _by_queue(source: Source, wanted: Wanted, found: Found) -> None:
 def _explained(source: Source, **asked: Any) -> list[str]:
     """What the doctor says to it, from the bytes of the store."""
     said = explain(source.path, config=source.store.config, **asked)
-    lines = [said.reason, *(f"{what}: {there}" for what, there in said.facts), said.advice]
-    return [line for line in lines if line]
+    advice = [f"what helps: {said.advice}"] if said.advice else []
+    return [said.reason, *(f"{what}: {there}" for what, there in said.facts), *advice]

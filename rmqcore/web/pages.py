@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -25,6 +27,8 @@ NAVIGATION: Final = (
     ("/store", "Store"),
     ("/live", "Live"),
 )
+#: what stands for the store in a command that is advised
+_STORE: Final = re.compile(r"\bSTORE\b")
 
 
 def _seen(value: Any) -> Any:
@@ -49,11 +53,11 @@ class Pages:
     """Renders templates.
 
     Args:
-        title: of the store, on every page.
+        store: its directory, whose name is on every page.
         write: whether forms that change something are shown.
     """
 
-    def __init__(self, title: str, *, write: bool) -> None:
+    def __init__(self, store: Path, *, write: bool) -> None:
         self._environment = Environment(
             loader=FileSystemLoader(HERE / "templates"),
             autoescape=True,
@@ -68,13 +72,14 @@ class Pages:
             "time": time_text,
             "span": span_text,
             "rates": rates_text,
+            "typed": lambda text: _STORE.sub(lambda _: quote(str(store)), text),
         }
         self._environment.globals |= {
             "link": link,
             "sparkline": sparkline,
             "navigation": NAVIGATION,
             "version": __version__,
-            "title": title,
+            "title": store.name or str(store),
             "write": write,
         }
 

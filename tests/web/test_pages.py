@@ -91,7 +91,9 @@ def test_a_message_is_found_by_its_id_and_shown_whole(read):
     message_id = re.search(r"<dt>Message id</dt><dd>(\w+)", page)[1]
     assert ROWS.findall(read.text("/messages", by="id", message_id=message_id)) == [at]
     assert "{\n  &#34;number&#34;: 5\n}" in page
-    assert "7b 22 6e 75" in read.text("/message", at=at, **{"as": "hex"})
+    in_hex = read.text("/message", at=at, **{"as": "hex"})
+    assert "7b 22 6e 75" in in_hex
+    assert '<pre class="body hex"' in in_hex
     assert read.get("/message/body", at=at).body == b'{"number": 5}'
 
 
@@ -113,6 +115,12 @@ def test_where_nothing_is_found_the_page_says_why(read, asked, why):
     page = read.text("/messages", **asked)
     assert why in words_of(page)
     assert not ROWS.findall(page)
+
+
+def test_an_advised_command_is_of_this_store_as_it_is_typed(read, store_path):
+    nothing = read.text("/messages", by="key", topic=TOPIC, key="none")
+    assert f"<li>what helps: rmqcore verify {store_path} compares" in nothing
+    assert f"<p>What helps: rmqcore verify {store_path} says" in read.submit("/store/explain").text
 
 
 @pytest.mark.parametrize(
