@@ -131,6 +131,35 @@ def make_directory(path: Path, *, synced: bool = True, levels: int | None = None
         FileNotFoundError: more are missing.
         CorruptStoreError: something else has the name of one.
     """
+    first = None
+    for directory in _made(path, levels):
+        first = first or directory
+        if synced:
+            with room_at(directory):
+                sync_directory(directory.parent)
+    if first and synced:
+        # the last one that was there may have been made by a caller who was killed
+        sync_found_name(first.parent)
+
+
+def make_directories(*paths: Path) -> None:
+    """As `make_directory` of each, in this order; one with several new names is synced once.
+
+    Raises:
+        CorruptStoreError: something else has the name of one.
+    """
+    made = [directory for path in paths for directory in _made(path)]
+    parents = {directory.parent: directory for directory in made}
+    for parent, directory in parents.items():
+        with room_at(directory):
+            sync_directory(parent)
+    for found in parents.keys() - set(made):
+        # who made it may have been killed
+        sync_found_name(found)
+
+
+def _made(path: Path, levels: int | None = None) -> Iterator[Path]:
+    """Create a directory and the missing ones above it; yields each that it has created."""
     missing: list[Path] = []
     while not path.is_dir() and len(missing) != levels:
         missing.append(path)
@@ -141,11 +170,7 @@ def make_directory(path: Path, *, synced: bool = True, levels: int | None = None
                 directory.mkdir(exist_ok=True)
             except FileExistsError as error:
                 raise CorruptStoreError(directory, -1, NOT_A_DIRECTORY) from error
-            if synced:
-                sync_directory(directory.parent)
-    if missing and synced:
-        # the last one that was there may have been made by a caller who was killed
-        sync_found_name(path)
+        yield directory
 
 
 def _is_circle(path: Path) -> bool:
@@ -248,8 +273,7 @@ class StoreDir:
             CorruptStoreError: a file lies where a directory belongs, or the other way round.
         """
         self._refuse_wrong_kinds()
-        for directory in (self.path, self.commit_log, self.consume_queue, self.index, self.config):
-            make_directory(directory)
+        make_directories(self.path, self.commit_log, self.consume_queue, self.index, self.config)
 
     def sync_found_names(self) -> None:
         """Bring names to the disk that an opening which was killed has left in memory.

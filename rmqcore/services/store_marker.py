@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rmqcore.errors import CorruptRecordError
 from rmqcore.files.batch_consume_queue import BatchConsumeQueue
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from rmqcore.files.store_mark import QueueKey, StoreMark
 
 _log = logging.getLogger("rmqcore")
+#: An end of the log that none reaches.
+_NEVER: Final = 2**63
 
 
 class StoreMarker:
@@ -54,6 +56,10 @@ class StoreMarker:
         if self._seen is None and self._log.max_offset >= self._due_at:
             self._seen = self._look()
             self._due_at = self._seen[0] + self._every_bytes
+
+    def closing(self) -> None:
+        """All is derived, and nothing is put any more: what the next flush finds is `closed`'s."""
+        self._seen, self._due_at = None, _NEVER
 
     def closed(self) -> None:
         """Everything is on the disk, and nothing is put any more."""

@@ -10,9 +10,11 @@ import struct
 import subprocess
 import sys
 from functools import partial
+from pathlib import Path
 
 import pytest
 from patience import TIMEOUT_S, rounds, until
+from syncs import watched
 
 from rmqcore import (
     CorruptCheckpointError,
@@ -25,9 +27,42 @@ from rmqcore import (
 )
 from rmqcore.doctor import verify
 from rmqcore.files.mapped_file import MappedFile
+from rmqcore.files.store_dir import StoreDir
+from rmqcore.files.store_mark import StoreMark
 from rmqcore.native.base._mapped import Descriptor
 
 pytestmark = pytest.mark.engine
+
+
+def synced_by(call):
+    """The directories and files that a call syncs, in order."""
+    synced = []
+
+    def note(name, fd):
+        if name != "msync":
+            synced.append(Path(f"/proc/self/fd/{fd}").readlink())
+
+    with watched(note):
+        call()
+    return synced
+
+
+def test_the_directories_of_a_new_store_are_synced_together(store_path):
+    create = StoreDir(store_path).create
+    above = store_path.parent
+    assert synced_by(create) == [above, store_path, above.parent]
+    assert synced_by(create) == []
+
+
+def test_a_close_writes_the_mark_once(store_path):
+    store = open_store(store_path, flush_interval_consume_queue_ms=3_600_000)
+    marker = store.parts.log_services.marker
+    until(lambda: marker._seen is not None, "the first round looks what the next flush may write")
+    store.put("T", b"x")
+    assert synced_by(store.close).count(store_path / "config") == 1
+    mark = StoreMark(StoreDir(store_path))
+    mark.load()
+    assert mark.ends == {("T", 0): 1}
 
 
 def test_create_false_opens_no_new_store(tmp_path):

@@ -134,8 +134,10 @@ class LogServices:
         self._files.directory.check_there()
         self.flusher.flush()
         self.reput.catch_up()
-        self.flush_queues.flush()
         done = self.reput.behind == 0
+        if done:
+            self.marker.closing()
+        self.flush_queues.flush()
         if done:
             self.marker.closed()
         return done
