@@ -7,6 +7,8 @@ from pathlib import Path
 #: of Linux 6.1 and later
 _MADV_COLLAPSE = 25
 _HUGE = 2 << 20
+#: a larger region is what a sanitizer keeps of the address space
+_REGION_MAX = 1 << 30
 
 
 def keep():
@@ -32,5 +34,5 @@ def make_forks_cheap():
             continue
         start, end = (int(number, 16) for number in place.split("-"))
         start, end = -(-start // _HUGE) * _HUGE, end // _HUGE * _HUGE
-        if start < end:
+        if start < end <= start + _REGION_MAX:
             advise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_COLLAPSE)
