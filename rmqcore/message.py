@@ -33,6 +33,7 @@ __all__ = [
     "decode_message_id",
     "encode_message_id",
     "tags_of",
+    "without_light_queues",
 ]
 
 T = TypeVar("T")
@@ -57,6 +58,11 @@ _SPARE: Final = (
     "MSG_REGION",
     "CLUSTER",
 )
+#: Attributes of a message that is put, beside those.
+_BESIDE: Final = ("store_host", "prepared_transaction_offset", "wait_store_msg_ok", "tags", "keys")
+#: The property that names light queues, and about how many bytes a number of one takes.
+_LIGHT_QUEUES: Final = "INNER_MULTI_DISPATCH"
+_NUMBER_SIZE: Final = 26 + 20
 #: A copy's properties have at most this many bytes, as the store may add its checksum of 19.
 _ROOM: Final = PROPERTIES_SIZE_MAX - 19
 
@@ -139,10 +145,28 @@ def copy_to(
         if isinstance(message, MessageExt):
             properties = _as_text(properties)
         beside = {name: settings.get(name) for name in ("tags", "keys")}
-        properties = _fitting(properties, (*_SPARE, *spare), _size(beside))
+        light_queues = properties.get(_LIGHT_QUEUES, "")
+        numbers_size = (light_queues.count(",") + 1) * _NUMBER_SIZE if light_queues else 0
+        properties = _fitting(properties, (*_SPARE, *spare), _size(beside) + numbers_size)
     # the limit of new messages does not hold for what was stored before
     kind = StoredCopy if isinstance(message, (MessageExt, StoredCopy)) else Message
     return kind(topic, message.body, queue_id=queue_id, properties=properties, **(kept | settings))
+
+
+def without_light_queues(message: Message) -> Message | None:
+    """A message that goes to its own topic only, for where its light queues cannot be had.
+
+    Of a message that waits they were named when there were none in its store, or are more than a
+    record has room to number.
+
+    Returns:
+        None where it names none: nothing is gained.
+    """
+    properties = dict(message.properties or {})
+    if properties.pop(_LIGHT_QUEUES, None) is None:
+        return None
+    settings = {name: getattr(message, name) for name in _BESIDE}
+    return copy_to(message.topic, message.queue_id, message, properties, **settings)
 
 
 def _as_text(properties: Mapping[str, str]) -> dict[str, str]:

@@ -22,7 +22,7 @@ class _Unit(NamedTuple):
     tags_code: int
     store_timestamp_ms: int
     first: int
-    messages: int
+    message_count: int
 
     @classmethod
     def read(cls, units: bytes, at: int = 0) -> _Unit:
@@ -30,7 +30,7 @@ class _Unit(NamedTuple):
 
     @property
     def end(self) -> int:
-        return self.first + self.messages
+        return self.first + self.message_count
 
 
 class BatchCheck:

@@ -17,7 +17,13 @@ from rmqcore.files.consume_queue import SCHEDULE_TOPIC, UNIT
 from rmqcore.files.delay_offset_table import DelayOffsetTable
 from rmqcore.files.service_topics import HALF_TOPIC
 from rmqcore.files.store_dir import QUEUE_ID_MAX
-from rmqcore.message import Message, MessageExt, PutMessageResult, copy_to
+from rmqcore.message import (
+    Message,
+    MessageExt,
+    PutMessageResult,
+    copy_to,
+    without_light_queues,
+)
 from rmqcore.native.format._numbers import SysFlag
 from rmqcore.services.service import Service
 from rmqcore.status import PutMessageStatus
@@ -396,12 +402,23 @@ class ScheduleMessageService:
         except CorruptStoreError as error:
             raise MessageIllegalError(f"it is damaged: {error}") from error
         try:
-            result = self._store.put_message(message)
+            result = self._put(message)
         except StoreError as error:
             return str(error)
         if result.status in _NEVER:
             raise MessageIllegalError(f"{result.status.name}: {result.reason}")
         return None if result.ok else f"{result.status.name}: {result.reason}"
+
+    def _put(self, message: Message) -> PutMessageResult:
+        """Put a message, into its topic at least; see `without_light_queues`."""
+        try:
+            return self._store.put_message(message)
+        except MessageIllegalError as error:
+            alone = without_light_queues(message)
+            if alone is None:
+                raise
+            _log.warning("%s: it goes to its topic alone: %s", message.topic, error)
+            return self._store.put_message(alone)
 
 
 class DeliverDelayedMessageService(Service):

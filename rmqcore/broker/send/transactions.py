@@ -24,7 +24,7 @@ from rmqcore.broker.state.passed_over import TRANSACTION
 from rmqcore.broker.state.settings import BrokerConfig
 from rmqcore.errors import CorruptStoreError, MessageIllegalError, StoreError
 from rmqcore.files.service_topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
-from rmqcore.message import Message, MessageExt, copy_to
+from rmqcore.message import Message, MessageExt, copy_to, without_light_queues
 from rmqcore.native.format._numbers import SysFlag
 from rmqcore.remoting import (
     Connection,
@@ -175,7 +175,14 @@ class Transactions:
             prepared_transaction_offset=half.phy_offset,
             wait_store_msg_ok=False,
         )
-        receipt = await self._store.put_message_async(message)
+        try:
+            receipt = await self._store.put_message_async(message)
+        except MessageIllegalError as error:
+            alone = without_light_queues(message)
+            if alone is None:
+                raise
+            logger.warning("%s: it goes to its topic alone: %s", topic, error)
+            receipt = await self._store.put_message_async(alone)
         if not receipt.ok:
             raise StoreError(f"not stored: {receipt.status.name}")
         self._arrived(topic, queue_id)

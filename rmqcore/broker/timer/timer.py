@@ -28,7 +28,13 @@ from rmqcore.errors import MessageIllegalError, StoreError
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC, UNIT
 from rmqcore.files.service_topics import HALF_TOPIC, OP_HALF_TOPIC
 from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck, TimerProgress
-from rmqcore.message import Message, MessageExt, copy_to
+from rmqcore.message import (
+    Message,
+    MessageExt,
+    PutMessageResult,
+    copy_to,
+    without_light_queues,
+)
 from rmqcore.remoting import (
     Connection,
     RemotingCommand,
@@ -326,10 +332,21 @@ class TimerMessages:
             if record.unique_key and (topic, record.unique_key) in self._recalled:
                 return
             message = _delivered(record, now_ms)
-            receipt = self._store.put_message(message)
+            receipt = self._put(message)
             if not receipt.ok:
                 raise StoreError(f"not stored: {receipt.status.name}")
             self._arrived(message.topic, message.queue_id)
+
+    def _put(self, message: Message) -> PutMessageResult:
+        """Put a message, into its topic at least; see `without_light_queues`."""
+        try:
+            return self._store.put_message(message)
+        except MessageIllegalError as error:
+            alone = without_light_queues(message)
+            if alone is None:
+                raise
+            logger.warning("%s: it goes to its topic alone: %s", message.topic, error)
+            return self._store.put_message(alone)
 
     def _record(self, offset: int) -> MessageExt | None:
         found = self._store.get_message(TIMER_TOPIC, 0, offset, max_messages=1).messages

@@ -61,6 +61,8 @@ cdef class Numbering:
     cdef list queues
     cdef bint inner_batch
     cdef int32_t message_count
+    # of properties that come with its next copy
+    cdef Py_ssize_t reserved_size
     cdef char* digits
     cdef char base_digits[24]
     cdef make_room(self)

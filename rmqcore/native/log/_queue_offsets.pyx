@@ -21,6 +21,11 @@ from rmqcore.native.format._record cimport RecordFields
 
 from rmqcore.errors import MessageIllegalError
 
+#: bytes of INNER_MULTI_QUEUE_OFFSET with its two separators, and of one number at most
+cdef enum:
+    NUMBERS_NAME_SIZE = 26
+    NUMBER_SIZE_MAX = 20
+
 cdef object TOPIC_GRAMMAR = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
@@ -108,15 +113,16 @@ cdef class TopicTable:
         # numbers of light queues that are not this store's: another store gave them, or the caller
         numbering.properties.pop("INNER_MULTI_QUEUE_OFFSET", None)
         names = properties.get("INNER_MULTI_DISPATCH")
-        if multi_dispatch and names and dispatches_to_many(topic):
+        if multi_dispatch and names and waits_for_its_topic(topic):
+            # it gets its numbers when it comes to its topic, and has to be taken there
+            numbering.reserved_size = NUMBERS_NAME_SIZE + sum(
+                NUMBER_SIZE_MAX for name in light_queues(names)
+            )
+        elif multi_dispatch and names and dispatches_to_many(topic):
             named = []
             numbering.queues = []
             # a queue has a message once, however often it is named, and its own one anyhow
-            for name in dict.fromkeys(names.split(",")):
-                if not name.startswith("%LMQ%"):
-                    raise MessageIllegalError(
-                        f"INNER_MULTI_DISPATCH names {name!r}: a light queue begins with '%LMQ%'"
-                    )
+            for name in light_queues(names):
                 if name == topic and fields.queue_id == 0:
                     continue
                 light = self.entry(name)
@@ -164,7 +170,10 @@ cdef class Numbering:
                 )
                 last = index == len(self.queues) - 1
                 problem = encoder.add(self.digits + 24 * index, size, 2 if last else 44)
-        if problem == NO_PROBLEM and encoder.properties_size > PROPERTIES_SIZE_MAX:
+        if (
+            problem == NO_PROBLEM
+            and encoder.properties_size + self.reserved_size > PROPERTIES_SIZE_MAX
+        ):
             problem = TOO_LONG
         return problem
 
@@ -183,5 +192,24 @@ cdef int32_t inner_batch_size(dict properties) except -1:
     raise MessageIllegalError(f"INNER_NUM={text!r}: expected the number of messages, 1 to 32767")
 
 
+cdef list light_queues(str names):
+    """The light queues that INNER_MULTI_DISPATCH names, each once."""
+    cdef list found = list(dict.fromkeys(names.split(",")))
+    for name in found:
+        if not name.startswith("%LMQ%"):
+            raise MessageIllegalError(
+                f"INNER_MULTI_DISPATCH names {name!r}: a light queue begins with '%LMQ%'"
+            )
+    return found
+
+
+cdef bint waits_for_its_topic(str topic):
+    """True where a message waits for its time, or for the end of its transaction."""
+    return topic in ("SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer") or topic.startswith("RMQ_SYS_")
+
+
 cdef bint dispatches_to_many(str topic):
-    return topic != "SCHEDULE_TOPIC_XXXX" and not topic.startswith(("%RETRY%", "rmq_sys_"))
+    """False for what comes again, and for copies of what has, or never had, its light queues."""
+    return topic != "TRANS_CHECK_MAX_TIME_TOPIC" and not topic.startswith(
+        ("%RETRY%", "%DLQ%", "rmq_sys_")
+    )
