@@ -17,6 +17,7 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from operator import attrgetter
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -30,6 +31,7 @@ _SHARES: Final = (0.0, 0.1, 0.5, 0.9, 1.0)
 SYNCS: Final = ("msync", "fsync", "fdatasync")
 _NAMING: Final = ("rename", "link", "unlink", "mkdir")
 _NO_FILE: Final = -1
+_BY_NAME: Final = attrgetter("name")
 
 
 class _File:
@@ -145,9 +147,10 @@ class Disk:
         self.refused = 0
         self.ended = False
         self._disks = disks
+        self._text = str(path)
         self._root = _Directory()
         self._by_inode: dict[int, _File | _Directory] = {}
-        self._scan(path, self._root, recurse=True)
+        self._scan(self._text, self._root, recurse=True)
         self._adopt(path, self._root)
 
     def _adopt(self, path: Path, directory: _Directory) -> None:
@@ -160,41 +163,52 @@ class Disk:
 
     # ---- what is there now
 
-    def _scan(self, path: Path, directory: _Directory, *, recurse: bool) -> None:
-        self._by_inode[path.stat().st_ino] = directory
+    def _scan(self, path: str, directory: _Directory, *, recurse: bool) -> None:
+        by_inode = self._by_inode
+        by_inode[os.stat(path).st_ino] = directory  # noqa: PTH116 - often called
         found: dict[str, _File | _Directory] = {}
         with os.scandir(path) as entries:
-            for entry in sorted(entries, key=lambda entry: entry.name):
+            for entry in sorted(entries, key=_BY_NAME):
                 inode = entry.inode()
-                one = self._by_inode.get(inode)
+                one = by_inode.get(inode)
                 kind = _Directory if entry.is_dir(follow_symlinks=False) else _File
-                if not isinstance(one, kind):
-                    one = self._by_inode[inode] = kind()
-                    if isinstance(one, _Directory):
-                        self._scan(path / entry.name, one, recurse=True)
-                elif recurse and isinstance(one, _Directory):
-                    self._scan(path / entry.name, one, recurse=True)
+                new = type(one) is not kind
+                if one is None or new:
+                    one = by_inode[inode] = kind()
+                if (new or recurse) and isinstance(one, _Directory):
+                    self._scan(entry.path, one, recurse=True)
                 found[entry.name] = one
         directory.note(found)
 
-    def names_changed(self, path: Path) -> None:
-        """Names of a directory have changed."""
+    def name_changed(self, place: str) -> None:
+        """A name has come, or gone, or stands for another file; a path below the directory."""
+        path, _, name = place.rpartition("/")
         directory = self._directory(path)
-        if directory is not None:
+        if directory is not None and not self._is_known(directory, name, place):
             self._scan(path, directory, recurse=False)
 
-    def _directory(self, path: Path) -> _Directory | None:
+    def _is_known(self, directory: _Directory, name: str, place: str) -> bool:
+        """Whether a name stands for the file that it stood for before."""
+        one = directory.listing.get(name)
+        try:
+            # a function of os: often called
+            return one is not None and self._by_inode.get(os.stat(place).st_ino) is one  # noqa: PTH116
+        except FileNotFoundError:
+            return False
+
+    def _directory(self, path: str) -> _Directory | None:
         one: _File | _Directory | None = self._root
-        for part in path.relative_to(self.path).parts:
-            one = one.listing.get(part) if isinstance(one, _Directory) else None
+        for part in path[len(self._text) + 1 :].split("/"):
+            if part:
+                one = one.listing.get(part) if isinstance(one, _Directory) else None
         return one if isinstance(one, _Directory) else None
 
-    def name_goes(self, path: Path) -> None:
+    def name_goes(self, path: str) -> None:
         """A name is about to be taken from a file."""
-        with suppress(FileNotFoundError, IsADirectoryError):
-            one = self._by_inode.get(path.stat().st_ino)
+        with suppress(FileNotFoundError, IsADirectoryError), open(path, "rb") as file:
+            one = self._by_inode.get(os.fstat(file.fileno()).st_ino)
             if isinstance(one, _File):
-                one.last = path.read_bytes()
+                one.last = file.read()
 
     # ---- syncs
 
@@ -213,11 +227,11 @@ class Disk:
         if isinstance(one, _File):
             one.sync(content, at, size)
 
-    def names_synced(self, path: Path) -> None:
+    def names_synced(self, path: str) -> None:
         """The names of a directory are on the disk."""
-        self.names_changed(path)
         directory = self._directory(path)
         if directory is not None:
+            self._scan(path, directory, recurse=False)
             directory.sync()
 
     # ---- ends
@@ -229,7 +243,7 @@ class Disk:
             target: of the new directory, outside of this one.
             rng: draws which pages and names that were not synced are there.
         """
-        self._scan(self.path, self._root, recurse=True)
+        self._scan(self._text, self._root, recurse=True)
         live: dict[int, bytes] = {}
         self._read(self.path, self._root, live)
         _write_cut(target, self._root, rng, live)
@@ -244,10 +258,10 @@ class Disk:
 
     def kill(self, target: Path) -> Disk:
         """Write what is there into a new directory, with the same bytes counted as on the disk."""
-        self._scan(self.path, self._root, recurse=True)
+        self._scan(self._text, self._root, recurse=True)
         shutil.copytree(self.path, target)
         following = Disk.__new__(Disk)
-        following.path, following.syncs = target, 0
+        following.path, following._text, following.syncs = target, str(target), 0
         following.on_sync = following.on_write = None
         following.refuses, following.refused = {}, 0
         following.ended = False
@@ -308,7 +322,8 @@ class Disks:
     def __init__(self) -> None:
         self._disks: dict[str, Disk] = {}
         self._regions: dict[int, _Region] = {}
-        self._path: Path | None = None
+        #: of the call that is being made
+        self._path = ""
         #: whether anybody wants to hear of writes, which are many
         self._wanted = False
 
@@ -342,11 +357,11 @@ class Disks:
             _system_calls.raise_again()
 
     def _disk_of(self, path: str) -> Disk | None:
-        while len(path) > 1:
+        while path:
             disk = self._disks.get(path)
             if disk is not None:
                 return disk
-            path = os.path.dirname(path)  # noqa: PTH120 - often called
+            path = path.rpartition("/")[0]
         return None
 
     # ---- what the system calls tell
@@ -369,9 +384,11 @@ class Disks:
         if refused:
             return refused
         if path is not None:
+            if call == "open" and not at & os.O_CREAT:
+                return 0
             self._path = _absolute(fd, path)
             if call in ("rename", "unlink"):
-                disk = self._disk_of(str(self._path))
+                disk = self._disk_of(self._path)
                 if disk is not None:
                     disk.name_goes(self._path)
         elif call in SYNCS:
@@ -386,21 +403,25 @@ class Disks:
 
     def _refused(self, call: str, fd: int, at: int, path: str | None) -> int:
         """With what a disk that is full, or fails, refuses a call; 0: it does not."""
-        if not any(call in disk.refuses for disk in self._disks.values()):
+        for disk in self._disks.values():
+            if call in disk.refuses:
+                break
+        else:
             return 0
         if call == "open" and not at & os.O_CREAT:
             return 0
+        found: Disk | None
         if path is not None:
             place = _absolute(fd, path)
-            if call == "open" and place.exists():
+            if call == "open" and os.path.exists(place):  # noqa: PTH110 - often called
                 return 0
-            disk = self._disk_of(str(place))
+            found = self._disk_of(place)
         else:
-            disk = self._of_region(at) if call == "msync" else self._of_descriptor(fd)
-        if disk is None or disk.ended or call not in disk.refuses:
+            found = self._of_region(at) if call == "msync" else self._of_descriptor(fd)
+        if found is None or found.ended or call not in found.refuses:
             return 0
-        disk.refused += 1
-        return disk.refuses[call]
+        found.refused += 1
+        return found.refuses[call]
 
     def after(self, call: str, fd: int, at: int, size: int, result: int) -> None:
         """Note what a call has done; see `_system_calls.watch`.
@@ -421,10 +442,9 @@ class Disks:
         elif call in SYNCS:
             self._synced_file(fd)
         elif call in _NAMING or (call == "open" and at & os.O_CREAT):
-            path = self._path
-            disk = None if path is None else self._disk_of(str(path.parent))
-            if disk is not None and path is not None:
-                disk.names_changed(path.parent)
+            disk = self._disk_of(self._path.rpartition("/")[0])
+            if disk is not None:
+                disk.name_changed(self._path)
 
     def _of_descriptor(self, fd: int) -> Disk | None:
         return self._disk_of(_path_of(fd))
@@ -467,18 +487,15 @@ class Disks:
             return
         disk.syncs += 1
         status = os.fstat(fd)
-        place = f"/proc/self/fd/{fd}"
         if stat.S_ISDIR(status.st_mode):
-            disk.names_synced(Path(_path_of(fd)))
+            disk.names_synced(_path_of(fd))
             return
-        with open(place, "rb") as file:
-            disk.synced(status.st_ino, file.read(), 0, status.st_size)
+        with open(f"/proc/self/fd/{fd}", "rb", buffering=0) as file:
+            disk.synced(status.st_ino, file.readall(), 0, status.st_size)
 
 
-def _absolute(fd: int, path: str) -> Path:
-    if path.startswith("/") or fd < 0:
-        return Path(path)
-    return Path(_path_of(fd)) / path
+def _absolute(fd: int, path: str) -> str:
+    return path if path.startswith("/") or fd < 0 else f"{_path_of(fd)}/{path}"
 
 
 def _path_of(fd: int) -> str:

@@ -13,13 +13,13 @@ Differs from asyncio's loops: no signals, no subprocesses, no TLS, no datagrams.
 from __future__ import annotations
 
 import asyncio
-import heapq
 import inspect
 import random
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
+from heapq import heappop, heappush
 from typing import Any, TypeVar, TypeVarTuple
 from weakref import WeakSet
 
@@ -114,13 +114,12 @@ class _Event(asyncio.TimerHandle):
         self._when = when_ns / NANOSECONDS
         self._callback = callback
         self._args = args
-        self._loop = loop
         self._context = context
         self._cancelled = False
-        self._scheduled = True
-        self._source_traceback = None
-        self._repr = None
         self.node = context.get(_NODE, loop.harness)
+
+    def __repr__(self) -> str:
+        return f"<event of {self.node.name} at {self._when}>"
 
     def cancel(self) -> None:
         """Do not make the call."""
@@ -272,7 +271,11 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             context: of a node; None for the one of now.
         """
         event = _Event(self.now_ns, callback, args, self, context or copy_context())
-        self._make_ready(event)
+        node = event.node
+        if node.alive:
+            if not node.ready and not node.held:
+                self._turns.append(node)
+            node.ready.append(event)
         return event
 
     def call_soon_threadsafe(
@@ -339,7 +342,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             context: of a node; None for the one of now.
         """
         event = _Event(when_ns, callback, args, self, context or copy_context())
-        heapq.heappush(self._timers, (when_ns, self.next_number(), event))
+        self._numbers = number = self._numbers + 1
+        heappush(self._timers, (when_ns, number, event))
         return event
 
     def create_future(self) -> asyncio.Future[Any]:
@@ -410,8 +414,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._running = True
         try:
             task = self.harness.context.copy().run(asyncio.ensure_future, future, loop=self)
-            while not task.done():
-                self.step()
+            self._run_until(task.done)
         finally:
             self._running = False
             asyncio._set_running_loop(previous)
@@ -424,45 +427,46 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         Raises:
             StuckError: there is none.
         """
-        timers, turns = self._timers, self._turns
-        while timers and (timers[0][0] <= self.now_ns or not turns):
-            when_ns, _, event = heapq.heappop(timers)
-            if event._cancelled or not event.node.alive:
-                continue
-            self.now_ns = max(self.now_ns, when_ns)
-            self._make_ready(event)
-        if not turns:
-            raise StuckError(self.time())
-        count = len(turns)
-        index = int(self._order.random() * count) if count > 1 else 0
-        node = turns[index]
-        event = node.ready.popleft()
-        if not node.ready:
-            turns[index] = turns[-1]
-            turns.pop()
-        if event._cancelled:
-            return
-        self.now_ns += _EVENT_NS
-        self.events += 1
-        hold_time(self.now_ns + node.wall_ns, self.now_ns)
-        self.trace = (self.trace * 1_000_003 + self.now_ns + node.number) & 0xFFFFFFFFFFFFFFFF
-        try:
-            event._context.run(event._callback, *event._args)
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as error:  # noqa: BLE001 - as asyncio's loops do
-            context = {"message": "an event has failed", "exception": error}
-            event._context.run(self.call_exception_handler, context)
-        if node.after_event is not None and node.alive:
-            node.after_event()
+        self._run_until(iter((False, True)).__next__)
 
-    def _make_ready(self, event: _Event) -> None:
-        node = event.node
-        if not node.alive:
-            return
-        if not node.ready and not node.held:
-            self._turns.append(node)
-        node.ready.append(event)
+    def _run_until(self, is_done: Callable[[], bool]) -> None:
+        timers, turns, draw = self._timers, self._turns, self._order.random
+        while not is_done():
+            now_ns = self.now_ns
+            while timers and (timers[0][0] <= now_ns or not turns):
+                when_ns, _, event = heappop(timers)
+                node = event.node
+                if event._cancelled or not node.alive:
+                    continue
+                now_ns = max(now_ns, when_ns)
+                if not node.ready and not node.held:
+                    turns.append(node)
+                node.ready.append(event)
+            self.now_ns = now_ns
+            count = len(turns)
+            if not count:
+                raise StuckError(self.time())
+            index = int(draw() * count) if count > 1 else 0
+            node = turns[index]
+            event = node.ready.popleft()
+            if not node.ready:
+                turns[index] = turns[-1]
+                turns.pop()
+            if event._cancelled:
+                continue
+            self.now_ns = now_ns = now_ns + _EVENT_NS
+            self.events += 1
+            hold_time(now_ns + node.wall_ns, now_ns)
+            self.trace = (self.trace * 1_000_003 + now_ns + node.number) & 0xFFFFFFFFFFFFFFFF
+            try:
+                event._context.run(event._callback, *event._args)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:  # noqa: BLE001 - as asyncio's loops do
+                context = {"message": "an event has failed", "exception": error}
+                event._context.run(self.call_exception_handler, context)
+            if node.after_event is not None and node.alive:
+                node.after_event()
 
     def is_running(self) -> bool:
         """Tell whether it runs."""
