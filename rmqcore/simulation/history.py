@@ -109,6 +109,13 @@ class History:
         """
         return any((each.broker, each.topic) == (broker, topic) for each in self.deletions)
 
+    def is_deleted_later(self, delivery: Delivery) -> bool:
+        """Whether what was handed out lay in a topic that was deleted, or may have been, then."""
+        return any(
+            (each.broker, each.topic) == delivery.place[:2] and each.began_s > delivery.at_s
+            for each in self.deletions
+        )
+
     def is_read_anew(self, plan: Plan, place: Place) -> bool:
         """Whether nobody may know that a group has read the deleted topic of a place.
 

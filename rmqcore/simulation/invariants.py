@@ -262,6 +262,9 @@ def _in_order(
             got.add(each.number)
             if each.at_s < promoted_s.get(each.place.broker, 0.0):
                 continue
+            if history.is_deleted_later(each):
+                # a delayed message may come again, to the same place of the topic that follows
+                continue
             if history.deleted(*queue[:2]) or each.place.broker in promoted_s:
                 # numbers have begun again: what lies in front now has to have come before
                 front = contents.get(each.place._replace(offset=offset - 1), each.number)

@@ -1,0 +1,34 @@
+"""What has to hold behind a simulated run is asked of what can be told apart only."""
+
+import pytest
+
+from rmqcore.simulation.history import Deletion, Delivery, History, Place
+from rmqcore.simulation.invariants import _in_order
+from rmqcore.simulation.plan import ConsumerPlan, Group, Plan, Way
+
+pytestmark = pytest.mark.logic
+
+
+@pytest.mark.parametrize(("deleted_s", "broken"), [((1.0, 3.0), 0), ((1.0,), 1)])
+def test_an_order_of_before_a_deletion_is_not_compared_with_what_came_behind_it(deleted_s, broken):
+    """A delayed message came to offset 1 of two topics of one name."""
+    places = [Place("broker0", "T0", 0, offset) for offset in range(2)]
+    plan = Plan(
+        seed="small",
+        for_s=5.0,
+        names=1,
+        groups=(Group("broker0", 0, settings={}),),
+        clients=("client0",),
+        topics=("T0",),
+        operations=(),
+        consumers=(ConsumerPlan("client0", "group", Way.ORDERLY, ("T0",)),),
+        faults=(),
+    )
+    history = History(
+        deliveries={
+            "group": [Delivery(7, places[0], 2.0, False), Delivery(8, places[1], 2.0, False)]
+        },
+        deletions=[Deletion("broker0", "T0", at_s, at_s) for at_s in deleted_s],
+    )
+    contents = {places[0]: 9, places[1]: 8}
+    assert len(list(_in_order(plan, history, contents, set(), {}))) == broken
