@@ -10,6 +10,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from json.encoder import encode_basestring
 from typing import Any, NoReturn
 
 _encode = json.JSONEncoder(ensure_ascii=False).encode
@@ -18,6 +19,7 @@ _encode_compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).en
 #: character is looked at twice; a string needs no end, or every quote of a text without ends would
 #: search for one.
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"?|[{}]|-?[0-9]++', re.DOTALL)
+_SCALARS = frozenset((str, int, bool))
 #: What follows a key.
 _COLON = re.compile(r"\s*+:")
 
@@ -91,7 +93,7 @@ def format_java_json(value: object, depth: int = 0) -> str:
 
     Source: what RocketMQ 5.5.0 writes through fastjson2; 4.x and 5.3 (fastjson 1) read it, too.
     """
-    if type(value) is str or type(value) is int:  # most values are: `Mapping` is slow to ask
+    if type(value) in _SCALARS:  # most values are: `Mapping` is slow to ask
         return _format_plain(value)
     if isinstance(value, Mapping):
         return _format_mapping(value, depth)
@@ -110,15 +112,18 @@ def format_compact_java_json(value: object, *, quote_keys: bool = False) -> str:
 
     Source: what RocketMQ 4.9.7 and 5.5.0 write through RemotingSerializable.
     """
-    if type(value) is str or type(value) is int:
+    if type(value) in _SCALARS:
         return _format_plain(value)
     if isinstance(value, Mapping):
-        parts = [
-            f"{_format_key(str(key) if quote_keys and isinstance(key, int) else key)}:"
-            f"{format_compact_java_json(entry, quote_keys=quote_keys)}"
-            for key, entry in value.items()
-            if entry is not None
-        ]
+        parts = []
+        for key, entry in value.items():
+            if entry is None:
+                continue
+            name = _format_key(str(key) if quote_keys and isinstance(key, int) else key)
+            if type(entry) in _SCALARS:
+                parts.append(f"{name}:{_format_plain(entry)}")
+            else:
+                parts.append(f"{name}:{format_compact_java_json(entry, quote_keys=quote_keys)}")
         return "{" + ",".join(parts) + "}"
     if isinstance(value, list | tuple):
         parts = [format_compact_java_json(entry, quote_keys=quote_keys) for entry in value]
@@ -136,24 +141,31 @@ def format_plain_object(value: dict[str, object]) -> str:
 
 
 def _format_plain(value: object) -> str:
+    if type(value) is str:
+        return encode_basestring(value)
     if type(value) is int:
         return str(value)
+    if type(value) is bool:
+        return "true" if value else "false"
     return _encode(value)
 
 
 def _format_mapping(value: Mapping[Any, object], depth: int) -> str:
     inner = "\n" + "\t" * (depth + 1)
-    parts = [
-        f"{inner}{_format_key(key)}:{format_java_json(entry, depth + 1)}"
-        for key, entry in value.items()
-        if entry is not None
-    ]
+    parts = []
+    for key, entry in value.items():
+        if type(entry) in _SCALARS:
+            parts.append(f"{inner}{_format_key(key)}:{_format_plain(entry)}")
+        elif entry is not None:
+            parts.append(f"{inner}{_format_key(key)}:{format_java_json(entry, depth + 1)}")
     if not parts:
         return "{}"
     return "{" + ",".join(parts) + "\n" + "\t" * depth + "}"
 
 
 def _format_key(key: str | int | tuple[tuple[str, object], ...]) -> str:
+    if type(key) is str:
+        return encode_basestring(key)
     if isinstance(key, tuple):
         return format_compact_java_json(dict(key))
     return str(key) if isinstance(key, int) else _encode(key)
