@@ -190,11 +190,13 @@ class Disk:
     def _is_known(self, directory: _Directory, name: str, place: str) -> bool:
         """Whether a name stands for the file that it stood for before."""
         one = directory.listing.get(name)
+        if one is None:
+            return False
         try:
-            # a function of os: often called
-            return one is not None and self._by_inode.get(os.stat(place).st_ino) is one  # noqa: PTH116
+            inode = os.stat(place).st_ino  # noqa: PTH116 - often called
         except FileNotFoundError:
             return False
+        return self._by_inode.get(inode) is one
 
     def _directory(self, path: str) -> _Directory | None:
         one: _File | _Directory | None = self._root
