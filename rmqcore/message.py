@@ -12,6 +12,7 @@ from rmqcore.native.format._numbers import PROPERTIES_SIZE_MAX
 from rmqcore.native.format._receipt import PutMessageResult
 from rmqcore.native.read._get_result import GetMessageResult
 from rmqcore.native.read._key_query import QueryMessageResult
+from rmqcore.status import Durability, DurabilityName
 
 __all__ = [
     "DEAD_LETTER_PREFIX",
@@ -97,6 +98,15 @@ class BatchSettings(SharedSettings, total=False):
     """The arguments of `Writing.put_messages` that come by name; what they are, it says."""
 
     topic: str | None
+
+
+class ColumnSettings(TypedDict, total=False):
+    """The arguments of `ColumnWriting.put_columns` that come by name; what they are, it says."""
+
+    topic: str | None
+    queue_count: int
+    copy: bool
+    durability: Durability | DurabilityName | None
 
 
 class Sql(str):

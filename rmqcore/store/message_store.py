@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 from rmqcore.config import StoreConfig
 from rmqcore.files.store_dir import StoreDir
@@ -14,6 +14,7 @@ from rmqcore.files.store_trace import StoreTrace
 from rmqcore.native.base._lock import ReentrantLock, locks_held
 from rmqcore.native.log._putter import MessagePutter
 from rmqcore.services.runner import Runner, Threads
+from rmqcore.store.forwarding import forwards, in_the_words_of
 from rmqcore.store.open_stores import OPEN_STORES, close_forgotten
 from rmqcore.store.parts.all_parts import Parts
 from rmqcore.store.parts.column_writing import ColumnWriting
@@ -29,43 +30,17 @@ from rmqcore.store.parts.topics import Topics
 from rmqcore.store.parts.upkeep import Upkeep
 from rmqcore.store.parts.writing import Writing
 from rmqcore.store.readable_store import ReadableStore, broker_conf
-from rmqcore.store.words import in_the_words_of
 from rmqcore.world import REAL, World
 
 if TYPE_CHECKING:
     from rmqcore.files.store_trace import TraceRow
     from rmqcore.message import (
-        BatchSettings,
-        Lease,
-        LeaseSettings,
-        Message,
         MessageExt,
-        PutMessageResult,
-        PutSettings,
-        QueueLag,
-        ReceivedMessage,
     )
-    from rmqcore.native.format._wire_message import WireMessage
     from rmqcore.recovery.report import RecoveryProgress
     from rmqcore.services.arrival import ArrivalListener
-    from rmqcore.status import Durability, DurabilityName
-    from rmqcore.store.parts.put_columns_result import PutColumnsResult
-    from rmqcore.store.parts.slave_waits import SlaveWaits
 
 
-@in_the_words_of(
-    Writing,
-    ColumnWriting,
-    Confirmation,
-    Consuming,
-    ConsumedFiles,
-    KeyValues,
-    Topics,
-    Flushing,
-    Upkeep,
-    Health,
-    Parts,
-)
 class DefaultMessageStore(MessagePutter, ReadableStore):
     """A store that is open for writing; made by `rmqcore.open_store`.
 
@@ -138,155 +113,40 @@ class DefaultMessageStore(MessagePutter, ReadableStore):
 
     # ---- putting
 
-    def put_messages(
-        self,
-        messages: Iterable[Message] | bytes,
-        *,
-        durability: Durability | DurabilityName | None = None,
-        **settings: Unpack[BatchSettings],
-    ) -> PutMessageResult:
-        """See `Writing.put_messages`."""
-        return self.parts.writing.put_messages(messages, durability=durability, **settings)
-
-    async def put_async(
-        self,
-        topic: str,
-        body: bytes | bytearray | memoryview,
-        *,
-        durability: Durability | DurabilityName | None = None,
-        **settings: Unpack[PutSettings],
-    ) -> PutMessageResult:
-        """See `Writing.put_async`."""
-        return await self.parts.writing.put_async(topic, body, durability=durability, **settings)
-
-    async def put_message_async(
-        self,
-        message: Message | MessageExt,
-        *,
-        durability: Durability | DurabilityName | None = None,
-    ) -> PutMessageResult:
-        """See `Writing.put_message_async`."""
-        return await self.parts.writing.put_message_async(message, durability=durability)
-
-    async def put_messages_async(
-        self,
-        messages: Iterable[Message] | bytes,
-        *,
-        durability: Durability | DurabilityName | None = None,
-        **settings: Unpack[BatchSettings],
-    ) -> PutMessageResult:
-        """See `Writing.put_messages_async`."""
-        return await self.parts.writing.put_messages_async(
-            messages, durability=durability, **settings
-        )
-
-    def put_columns(
-        self,
-        table: object,
-        *,
-        topic: str | None = None,
-        queue_count: int = 1,
-        copy: bool = False,
-        durability: Durability | DurabilityName | None = None,
-    ) -> PutColumnsResult:
-        """See `ColumnWriting.put_columns`."""
-        return self.parts.column_writing.put_columns(
-            table, topic=topic, queue_count=queue_count, copy=copy, durability=durability
-        )
-
-    async def put_columns_async(
-        self,
-        table: object,
-        *,
-        topic: str | None = None,
-        queue_count: int = 1,
-        copy: bool = False,
-        durability: Durability | DurabilityName | None = None,
-    ) -> PutColumnsResult:
-        """See `ColumnWriting.put_columns_async`."""
-        return await self.parts.column_writing.put_columns_async(
-            table, topic=topic, queue_count=queue_count, copy=copy, durability=durability
-        )
-
-    def put_records(
-        self,
-        records: bytes,
-        queues: list[tuple[str, int]],
-        *,
-        durability: Durability | DurabilityName | None = None,
-    ) -> PutColumnsResult:
-        """See `ColumnWriting.put_records`."""
-        return self.parts.column_writing.put_records(records, queues, durability=durability)
+    put_messages = forwards("parts.writing", Writing.put_messages)
+    put_async = forwards("parts.writing", Writing.put_async)
+    put_message_async = forwards("parts.writing", Writing.put_message_async)
+    put_messages_async = forwards("parts.writing", Writing.put_messages_async)
+    put_columns = forwards("parts.column_writing", ColumnWriting.put_columns)
+    put_columns_async = forwards("parts.column_writing", ColumnWriting.put_columns_async)
+    put_records = forwards("parts.column_writing", ColumnWriting.put_records)
 
     @property
     def waits(self) -> bool:
         """Tell whether a put is acknowledged when disk or slaves have it, and not before."""
         return self.parts.confirmation.waits
 
-    async def append_later(self, message: WireMessage) -> PutMessageResult:
-        """See `Writing.append_later`."""
-        return await self.parts.writing.append_later(message)
-
-    async def confirmed(self, receipt: PutMessageResult) -> PutMessageResult:
-        """See `Writing.confirmed`."""
-        return await self.parts.writing.confirmed(receipt)
-
-    def not_waited_for(self, receipt: PutMessageResult) -> PutMessageResult:
-        """See `Writing.not_waited_for`."""
-        return self.parts.writing.not_waited_for(receipt)
-
-    def wait_for_slaves(self, slaves: SlaveWaits | None) -> None:
-        """See `Confirmation.wait_for_slaves`."""
-        self.parts.confirmation.wait_for_slaves(slaves)
-
-    def warn_without_slaves(self) -> None:
-        """See `Confirmation.warn_without_slaves`."""
-        self.parts.confirmation.warn_without_slaves()
+    append_later = forwards("parts.writing", Writing.append_later)
+    confirmed = forwards("parts.writing", Writing.confirmed)
+    not_waited_for = forwards("parts.writing", Writing.not_waited_for)
+    wait_for_slaves = forwards("parts.confirmation", Confirmation.wait_for_slaves)
+    warn_without_slaves = forwards("parts.confirmation", Confirmation.warn_without_slaves)
 
     # ---- tables of keys and values
 
-    def kv_get(self, table: str, keys: Sequence[bytes]) -> list[bytes | None]:
-        """See `KeyValues.kv_get`."""
-        return self.parts.key_values.kv_get(table, keys)
-
-    def kv_put(self, table: str, key: bytes, value: bytes | None, *, ttl_ms: int = 0) -> None:
-        """See `KeyValues.kv_put`."""
-        self.parts.key_values.kv_put(table, key, value, ttl_ms=ttl_ms)
-
-    def kv_swap(
-        self, table: str, key: bytes, old: bytes | None, new: bytes | None, *, ttl_ms: int = 0
-    ) -> bool:
-        """See `KeyValues.kv_swap`."""
-        return self.parts.key_values.kv_swap(table, key, old, new, ttl_ms=ttl_ms)
-
-    def kv_list(
-        self, table: str, *, first: bytes = b"", last: bytes | None = None, max_entries: int = 0
-    ) -> list[tuple[bytes, bytes]]:
-        """See `KeyValues.kv_list`."""
-        return self.parts.key_values.kv_list(table, first=first, last=last, max_entries=max_entries)
-
-    def kv_take(
-        self, table: str, *, first: bytes = b"", last: bytes | None = None, max_entries: int = 0
-    ) -> list[tuple[bytes, bytes]]:
-        """See `KeyValues.kv_take`."""
-        return self.parts.key_values.kv_take(table, first=first, last=last, max_entries=max_entries)
-
-    def kv_count(self, table: str) -> int:
-        """See `KeyValues.kv_count`."""
-        return self.parts.key_values.kv_count(table)
+    kv_get = forwards("parts.key_values", KeyValues.kv_get)
+    kv_put = forwards("parts.key_values", KeyValues.kv_put)
+    kv_swap = forwards("parts.key_values", KeyValues.kv_swap)
+    kv_list = forwards("parts.key_values", KeyValues.kv_list)
+    kv_take = forwards("parts.key_values", KeyValues.kv_take)
+    kv_count = forwards("parts.key_values", KeyValues.kv_count)
 
     # ---- consuming
 
-    def wait(self, topic: str, queue_id: int, offset: int, timeout_ms: float | None = None) -> bool:
-        """See `Consuming.wait`."""
-        return self.parts.consuming.wait(topic, queue_id, offset, timeout_ms)
+    wait = forwards("parts.consuming", Consuming.wait)
+    wait_async = forwards("parts.consuming", Consuming.wait_async)
 
-    async def wait_async(
-        self, topic: str, queue_id: int, offset: int, timeout_ms: float | None = None
-    ) -> bool:
-        """See `Consuming.wait_async`."""
-        return await self.parts.consuming.wait_async(topic, queue_id, offset, timeout_ms)
-
+    @in_the_words_of(Consuming.follow)
     async def follow(
         self, topic: str, queue_id: int, start: int | None = None
     ) -> AsyncIterator[MessageExt]:
@@ -294,60 +154,15 @@ class DefaultMessageStore(MessagePutter, ReadableStore):
         async for message in self.parts.consuming.follow(topic, queue_id, start):
             yield message
 
-    def lease(
-        self,
-        group: str,
-        subscriptions: Mapping[str, str],
-        **settings: Unpack[LeaseSettings],
-    ) -> list[ReceivedMessage]:
-        """See `MessageStore.lease`."""
-        return self.parts.consuming.lease(group, subscriptions, **settings)
-
-    async def lease_async(
-        self,
-        group: str,
-        subscriptions: Mapping[str, str],
-        **settings: Unpack[LeaseSettings],
-    ) -> list[ReceivedMessage]:
-        """See `MessageStore.lease_async`."""
-        return await self.parts.consuming.lease_async(group, subscriptions, **settings)
-
-    def acknowledge(self, group: str, leases: Iterable[Lease]) -> int:
-        """See `Consuming.acknowledge`."""
-        return self.parts.consuming.acknowledge(group, leases)
-
-    def change_lease(self, group: str, leases: Iterable[Lease], lease_ms: int) -> int:
-        """See `Consuming.change_lease`."""
-        return self.parts.consuming.change_lease(group, leases, lease_ms)
-
-    def give_back(
-        self,
-        group: str,
-        leases: Iterable[Lease],
-        *,
-        delay_ms: int | None = None,
-        max_reconsume_times: int = 16,
-    ) -> int:
-        """See `Consuming.give_back`."""
-        return self.parts.consuming.give_back(
-            group, leases, delay_ms=delay_ms, max_reconsume_times=max_reconsume_times
-        )
-
-    def release_leases(self, holder: str) -> int:
-        """See `Consuming.release_leases`."""
-        return self.parts.consuming.release_leases(holder)
-
-    def lag(self, group: str, topics: Iterable[str]) -> list[QueueLag]:
-        """See `Consuming.lag`."""
-        return self.parts.consuming.lag(group, topics)
-
-    def purge(self, group: str, topic: str) -> int:
-        """See `Consuming.purge`."""
-        return self.parts.consuming.purge(group, topic)
-
-    def delete_consumed_files(self, disposable: Iterable[str] = ()) -> int:
-        """See `ConsumedFiles.delete_consumed_files`."""
-        return self.parts.consumed_files.delete_consumed_files(disposable)
+    lease = forwards("parts.consuming", Consuming.lease)
+    lease_async = forwards("parts.consuming", Consuming.lease_async)
+    acknowledge = forwards("parts.consuming", Consuming.acknowledge)
+    change_lease = forwards("parts.consuming", Consuming.change_lease)
+    give_back = forwards("parts.consuming", Consuming.give_back)
+    release_leases = forwards("parts.consuming", Consuming.release_leases)
+    lag = forwards("parts.consuming", Consuming.lag)
+    purge = forwards("parts.consuming", Consuming.purge)
+    delete_consumed_files = forwards("parts.consumed_files", ConsumedFiles.delete_consumed_files)
 
     def on_arrival(self, listener: ArrivalListener) -> Callable[[], None]:
         """Call a function whenever messages have come that can be read.
@@ -363,36 +178,25 @@ class DefaultMessageStore(MessagePutter, ReadableStore):
 
     # ---- settings and topics
 
+    @in_the_words_of(Parts.change_settings)
     def change_settings(self, **settings: Any) -> None:
         """See `Parts.change_settings`."""
         self.parts.change_settings(**settings)
 
-    def delete_topic(self, topic: str) -> bool:
-        """See `Topics.delete_topic`."""
-        return self.parts.topics.delete_topic(topic)
+    delete_topic = forwards("parts.topics", Topics.delete_topic)
 
     # ---- what the store says of itself
 
-    def why_not_writable(self) -> str | None:
-        """See `Health.why_not_writable`."""
-        return self.parts.health.why_not_writable()
-
-    def why_will_be_deleted(self, file: str | Path) -> str | None:
-        """See `Upkeep.why_will_be_deleted`."""
-        return self.parts.upkeep.why_will_be_deleted(file)
+    why_not_writable = forwards("parts.health", Health.why_not_writable)
+    why_will_be_deleted = forwards("parts.upkeep", Upkeep.why_will_be_deleted)
 
     @property
     def dispatch_behind_bytes(self) -> int:
         """Bytes of the log that consume queues and index do not have yet."""
         return self.parts.log_services.reput.behind
 
-    def delay_offsets(self) -> dict[int, int]:
-        """See `Upkeep.delay_offsets`."""
-        return self.parts.upkeep.delay_offsets()
-
-    def delay_skipped_count(self) -> int:
-        """See `Upkeep.delay_skipped_count`."""
-        return self.parts.upkeep.delay_skipped_count()
+    delay_offsets = forwards("parts.upkeep", Upkeep.delay_offsets)
+    delay_skipped_count = forwards("parts.upkeep", Upkeep.delay_skipped_count)
 
     def stats(self) -> dict[str, str]:
         """Counters and rates under RocketMQ's runtime-info names."""
@@ -412,17 +216,9 @@ class DefaultMessageStore(MessagePutter, ReadableStore):
 
     # ---- flushing and closing
 
-    def flush(self) -> int:
-        """See `Flushing.flush`."""
-        return self.parts.flushing.flush()
-
-    def flush_log(self) -> None:
-        """See `Flushing.flush_log`."""
-        self.parts.flushing.flush_log()
-
-    def delete_expired_files(self) -> None:
-        """See `Upkeep.delete_expired_files`."""
-        self.parts.upkeep.delete_expired_files()
+    flush = forwards("parts.flushing", Flushing.flush)
+    flush_log = forwards("parts.flushing", Flushing.flush_log)
+    delete_expired_files = forwards("parts.upkeep", Upkeep.delete_expired_files)
 
     def close(self) -> None:
         """Write everything through to the disk and let the store go; idempotent.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack, runtime_checkable
 
 from rmqcore.config import StoreConfig
@@ -16,6 +15,7 @@ from rmqcore.files.config_tables import TopicConfigTable
 from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
 from rmqcore.message import (
     BatchSettings,
+    ColumnSettings,
     GetMessageResult,
     Lease,
     LeaseSettings,
@@ -101,15 +101,7 @@ class MessageStore(Protocol):
         """
         ...
 
-    def put_columns(
-        self,
-        table: object,
-        *,
-        topic: str | None = None,
-        queue_count: int = 1,
-        copy: bool = False,
-        durability: Durability | DurabilityName | None = None,
-    ) -> PutColumnsResult:
+    def put_columns(self, table: object, **settings: Unpack[ColumnSettings]) -> PutColumnsResult:
         """Store every row of a table as a message; the status says when not all are stored.
 
         See `ColumnWriting.put_columns` for arguments and errors.
@@ -117,13 +109,7 @@ class MessageStore(Protocol):
         ...
 
     async def put_columns_async(
-        self,
-        table: object,
-        *,
-        topic: str | None = None,
-        queue_count: int = 1,
-        copy: bool = False,
-        durability: Durability | DurabilityName | None = None,
+        self, table: object, **settings: Unpack[ColumnSettings]
     ) -> PutColumnsResult:
         """As `put_columns`, without blocking the event loop."""
         ...
@@ -529,12 +515,7 @@ class MessageStore(Protocol):
         """The store itself."""
         ...
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close the store."""
         ...
 
@@ -542,11 +523,6 @@ class MessageStore(Protocol):
         """The store itself."""
         ...
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Close the store, without blocking the event loop."""
         ...

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Unpack
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from rmqcore.config import to_broker_conf
 from rmqcore.store.column_reads import ColumnReads
+from rmqcore.store.forwarding import forwards, in_the_words_of
 from rmqcore.store.parts.reading import MAX_BYTES, Reading
-from rmqcore.store.words import in_the_words_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,12 +17,9 @@ if TYPE_CHECKING:
     from rmqcore.native.format._message_ext import MessageExt
     from rmqcore.native.read._get_result import GetMessageResult
     from rmqcore.native.read._key_query import QueryMessageResult
-    from rmqcore.status import BoundaryName, BoundaryType
     from rmqcore.store.parts.iteration import OnDamage
-    from rmqcore.store.parts.reading import GetBounds
 
 
-@in_the_words_of(Reading)
 class ReadableStore(ColumnReads):
     """Forwards reads to the part that answers them; each sees what had been put when it began.
 
@@ -30,6 +27,7 @@ class ReadableStore(ColumnReads):
         reading: answers.
     """
 
+    @in_the_words_of(Reading.get_message)
     def get_message(
         self,
         topic: str,
@@ -46,44 +44,22 @@ class ReadableStore(ColumnReads):
             topic, queue_id, queue_offset, max_messages, max_bytes, tags, max_scanned
         )
 
+    @in_the_words_of(Reading.get_cached)
     def get_cached(
         self, topic: str, queue_id: int, queue_offset: int, max_messages: int, max_bytes: int
     ) -> GetMessageResult | None:
         """See `Reading.get_cached`."""
         return self._reading.get_cached(topic, queue_id, queue_offset, max_messages, max_bytes)
 
-    def is_cached(
-        self, topic: str, queue_id: int, queue_offset: int, **bounds: Unpack[GetBounds]
-    ) -> bool:
-        """See `Reading.is_cached`."""
-        return self._reading.is_cached(topic, queue_id, queue_offset, **bounds)
+    is_cached = forwards("_reading", Reading.is_cached)
+    fetch = forwards("_reading", Reading.fetch)
+    queue_bounds = forwards("_reading", Reading.queue_bounds)
+    queues = forwards("_reading", Reading.queues)
+    min_queue_offset = forwards("_reading", Reading.min_queue_offset)
+    max_queue_offset = forwards("_reading", Reading.max_queue_offset)
+    read_units = forwards("_reading", Reading.read_units)
 
-    def fetch(
-        self, topic: str, queue_id: int, queue_offset: int, **bounds: Unpack[GetBounds]
-    ) -> None:
-        """See `Reading.fetch`."""
-        self._reading.fetch(topic, queue_id, queue_offset, **bounds)
-
-    def queue_bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """See `Reading.queue_bounds`."""
-        return self._reading.queue_bounds(topic, queue_id)
-
-    def queues(self) -> list[tuple[str, int]]:
-        """See `Reading.queues`."""
-        return self._reading.queues()
-
-    def min_queue_offset(self, topic: str, queue_id: int) -> int:
-        """See `Reading.min_queue_offset`."""
-        return self._reading.min_queue_offset(topic, queue_id)
-
-    def max_queue_offset(self, topic: str, queue_id: int) -> int:
-        """See `Reading.max_queue_offset`."""
-        return self._reading.max_queue_offset(topic, queue_id)
-
-    def read_units(self, topic: str, queue_id: int, queue_offset: int, count: int) -> bytes:
-        """See `Reading.read_units`."""
-        return self._reading.read_units(topic, queue_id, queue_offset, count)
-
+    @in_the_words_of(Reading.query_message)
     def query_message(
         self,
         topic: str,
@@ -100,38 +76,10 @@ class ReadableStore(ColumnReads):
             topic, key, max_messages, begin_ms, end_ms, page, explain
         )
 
-    def query_many(
-        self,
-        topic: str,
-        keys: Iterable[str],
-        *,
-        max_messages: int = 64,
-        begin_ms: int = 0,
-        end_ms: int | None = None,
-    ) -> list[QueryMessageResult]:
-        """See `Reading.query_many`."""
-        return self._reading.query_many(
-            topic, keys, max_messages=max_messages, begin_ms=begin_ms, end_ms=end_ms
-        )
-
-    def queue_offset_by_time(
-        self,
-        topic: str,
-        queue_id: int,
-        timestamp_ms: int,
-        *,
-        boundary: BoundaryType | BoundaryName = "lower",
-    ) -> int:
-        """See `Reading.queue_offset_by_time`."""
-        return self._reading.queue_offset_by_time(topic, queue_id, timestamp_ms, boundary=boundary)
-
-    def message_at(self, phy_offset: int) -> MessageExt | None:
-        """See `Reading.message_at`."""
-        return self._reading.message_at(phy_offset)
-
-    def message_by_id(self, message_id: str) -> MessageExt | None:
-        """See `Reading.message_by_id`."""
-        return self._reading.message_by_id(message_id)
+    query_many = forwards("_reading", Reading.query_many)
+    queue_offset_by_time = forwards("_reading", Reading.queue_offset_by_time)
+    message_at = forwards("_reading", Reading.message_at)
+    message_by_id = forwards("_reading", Reading.message_by_id)
 
     @property
     def min_phy_offset(self) -> int:
@@ -143,6 +91,7 @@ class ReadableStore(ColumnReads):
         """Physical offset behind the last byte of the log."""
         return self._reading.max_phy_offset
 
+    @in_the_words_of(Reading.messages)
     def messages(
         self,
         topic: str | None = None,

@@ -96,7 +96,7 @@ class ColumnPuts:
         self._append = append
 
     def put_table(
-        self, table: object, topic: str | None, queue_count: int, *, copy: bool
+        self, table: object, topic: str | None = None, queue_count: int = 1, *, copy: bool = False
     ) -> Appended:
         """Append every row of a table, batch by batch; nothing is waited for.
 
@@ -110,7 +110,7 @@ class ColumnPuts:
             RowIllegalError: a row is no message; nothing of its batch was appended.
             ArgumentError: the table, or a column of it, is none that can be put.
         """
-        encoder = _encoder_of(self._config, table, topic, queue_count, copy=copy)
+        encoder = _encoder_of(self._config, table, topic=topic, queue_count=queue_count, copy=copy)
         appender, appended = RecordAppender(self._tail, encoder.queues), Appended()
         try:
             for piece in _pieces_of(encoder):
@@ -153,26 +153,21 @@ def put_pieces(
     put: Callable[[bytes, Queues], PutColumnsResult],
     config: StoreConfig,
     table: object,
-    topic: str | None,
-    queue_count: int,
-    *,
-    copy: bool,
+    **settings: Any,
 ) -> PutColumnsResult:
     """Let the caller put the records of a table, piece by piece, and report the result of each.
 
     Args:
         put: puts whole records, whose queues are numbered.
         config: of the store.
-        table: as for `MessagePuts.put_columns`, as the others.
-        topic: of rows without one.
-        queue_count: queues that rows without one go to, in turn.
-        copy: take also what asks for a delay, as it is.
+        table: as for `MessageStore.put_columns`.
+        settings: topic, queue_count and copy, likewise.
 
     Raises:
         RowIllegalError: a row is no message; nothing of its batch was put.
         ArgumentError: the table, or a column of it, is none that can be put.
     """
-    encoder, done = _encoder_of(config, table, topic, queue_count, copy=copy), PutColumnsResult()
+    encoder, done = _encoder_of(config, table, **settings), PutColumnsResult()
     try:
         for piece in _pieces_of(encoder):
             done = done.followed_by(put(piece, encoder.queues))
@@ -183,17 +178,9 @@ def put_pieces(
     return done
 
 
-def _encoder_of(
-    config: StoreConfig, table: object, topic: str | None, queue_count: int, *, copy: bool
-) -> ColumnEncoder:
-    return encoder_for(
-        config,
-        table,
-        topic=topic,
-        queue_count=queue_count,
-        copy=copy,
-        light_queues=config.enable_lmq and config.enable_multi_dispatch,
-    )
+def _encoder_of(config: StoreConfig, table: object, **settings: Any) -> ColumnEncoder:
+    light_queues = config.enable_lmq and config.enable_multi_dispatch
+    return encoder_for(config, table, light_queues=light_queues, **settings)
 
 
 def _pieces_of(encoder: ColumnEncoder) -> Iterator[bytes]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Unpack
 
 from rmqcore.services.event_loop import running_loop
 from rmqcore.status import Durability, DurabilityName
 from rmqcore.store.parts.batches import as_message
 
 if TYPE_CHECKING:
-    from rmqcore.message import MessageExt, PutMessageResult
+    from rmqcore.message import ColumnSettings, MessageExt, PutMessageResult
     from rmqcore.native.log._tail import LogTail
     from rmqcore.store.parts.column_puts import ColumnPuts
     from rmqcore.store.parts.confirmation import Confirmation
@@ -79,20 +79,16 @@ class ColumnWriting:
         return done.result(done.receipt and self._confirmation.confirmed(done.receipt, put_wait))
 
     async def put_columns_async(
-        self,
-        table: object,
-        *,
-        topic: str | None = None,
-        queue_count: int = 1,
-        copy: bool = False,
-        durability: Durability | DurabilityName | None = None,
+        self, table: object, **settings: Unpack[ColumnSettings]
     ) -> PutColumnsResult:
         """As `put_columns`, without blocking the event loop.
 
         One that is cancelled is stored all the same.
         """
-        put_wait = self._confirmation.put_wait(durability)
-        call = partial(self._puts().put_table, table, topic, queue_count, copy=copy)
+        put_wait = self._confirmation.put_wait(settings.get("durability"))
+        rows: dict[str, Any] = {**settings}
+        rows.pop("durability", None)
+        call = partial(self._puts().put_table, table, **rows)
         done = await running_loop().run_in_executor(None, call)
         confirmed = self._confirmation.confirmed_async
         return done.result(done.receipt and await confirmed(done.receipt, put_wait))

@@ -9,7 +9,7 @@ from rmqcore.store.parts.column_puts import put_pieces
 
 if TYPE_CHECKING:
     from rmqcore.config import StoreConfig
-    from rmqcore.status import Durability, DurabilityName
+    from rmqcore.message import ColumnSettings
     from rmqcore.store.parts.column_puts import Queues
     from rmqcore.store.parts.put_columns_result import PutColumnsResult
 
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
 def put_table(
     call: Callable[[tuple[Any, ...], dict[str, Any]], Any],
     config: StoreConfig,
-    rows: tuple[object, str | None, int],
-    copy: bool,
-    durability: Durability | DurabilityName | None,
+    table: object,
+    settings: ColumnSettings,
 ) -> PutColumnsResult:
     """Put the rows of a table.
 
     Args:
         call: makes the owner's call with its arguments, and those by name.
         config: of the store.
-        rows: the table, the topic of rows without one, the queues of rows without one.
-        copy: take also what asks for a delay, as it is.
-        durability: what each piece waits for.
+        table: see `MessageStore.put_columns`.
+        settings: likewise; ``durability`` is what each piece waits for.
 
     Raises:
         RowIllegalError: a row is no message; nothing of its batch was stored.
         OwnerLostError: the owner ended before it has answered; the table's first rows are stored,
             how many is not known.
     """
+    rows = dict(settings)
+    durability = rows.pop("durability", None)
 
     def put(records: bytes, queues: Queues) -> PutColumnsResult:
         return cast("PutColumnsResult", call((records, queues), {"durability": durability}))
 
-    return put_pieces(put, config, *rows, copy=copy)
+    return put_pieces(put, config, table, **rows)

@@ -50,7 +50,6 @@ class MeetingPlace:
         self.path = path
         self._lock: Descriptor | None = None
         #: the socket that `listen` has made
-        self._made: os.stat_result | None = None
 
     # ---- the lock
 
@@ -90,7 +89,6 @@ class MeetingPlace:
                 os.chown(unfinished, -1, directory.st_gid)
             unfinished.chmod(directory.st_mode & _READ_AND_WRITE)
             listening.listen(_BACKLOG)
-            self._made = unfinished.stat()
             unfinished.rename(self.path / SOCKET_NAME)
         except BaseException:
             listening.close()
@@ -130,13 +128,6 @@ class MeetingPlace:
             lock = self._lock
             if lock is not None and os.path.samestat(self.path.stat(), os.fstat(lock.fileno())):
                 (self.path / SOCKET_NAME).unlink()
-
-    def remove_socket(self) -> None:
-        """Remove the socket that `listen` has made, unless there is another in its place."""
-        path = self.path / SOCKET_NAME
-        with suppress(FileNotFoundError):
-            if self._made is not None and os.path.samestat(self._made, path.stat()):
-                path.unlink()
 
     @contextmanager
     def _address(self, name: str = SOCKET_NAME) -> Iterator[str]:

@@ -10,10 +10,10 @@ import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
 
 from rmqcore.config import FlushDiskType, StoreConfig
 from rmqcore.errors import RmqCoreError, StoreClosedError
@@ -24,8 +24,7 @@ from rmqcore.services.event_loop import running_loop
 from rmqcore.store.closed_by_with import ClosedByWith
 from rmqcore.store.consume.holders import new_holder
 from rmqcore.store.message_store import DefaultMessageStore
-from rmqcore.store.protocol import MessageStore
-from rmqcore.store.sharing.calls import CALLS, given, result_of
+from rmqcore.store.sharing.calls import result_of
 from rmqcore.store.sharing.channel import ChannelLostError, OwnerChannel
 from rmqcore.store.sharing.coroutines import ask
 from rmqcore.store.sharing.listeners import Listeners
@@ -228,28 +227,6 @@ class SharedStoreHandle(ClosedByWith):
             vars(self).pop(name, None)
 
     # ---- calls
-
-    def _forward(
-        self, method: Callable[Concatenate[MessageStore, P], R], *args: P.args, **settings: P.kwargs
-    ) -> R:
-        """Make a call of the store: a method of `MessageStore` and its arguments."""
-        name = method.__name__
-        if (store := self._store) is not None:
-            return cast("R", getattr(store, name)(*args, **settings))
-        return cast("R", self._call(name, args, given(method, settings)))
-
-    async def _forward_async(
-        self,
-        method: Callable[Concatenate[MessageStore, P], Awaitable[R]],
-        *args: P.args,
-        **settings: P.kwargs,
-    ) -> R:
-        """As `_forward`, for a coroutine function."""
-        name = method.__name__
-        if (store := self._store) is not None:
-            return cast("R", await getattr(store, name)(*args, **settings))
-        call = name if name in CALLS else name.removesuffix("_async")
-        return cast("R", await self._call_async(call, args, given(method, settings)))
 
     def call_by_name(self, method: str, *args: Any) -> Any:
         """Make a call out of `CALLS` that is no method of `MessageStore`.

@@ -3,40 +3,30 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, Unpack, cast
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, cast
 
 from rmqcore.arguments import text
 from rmqcore.config import StoreConfig
 from rmqcore.files.config_tables import TopicConfigTable
 from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
-from rmqcore.message import (
-    BatchSettings,
-    GetMessageResult,
-    Lease,
-    LeaseSettings,
-    Message,
-    MessageExt,
-    PutMessageResult,
-    PutSettings,
-    QueryMessageResult,
-    QueueLag,
-    ReceivedMessage,
-)
+from rmqcore.message import ColumnSettings, MessageExt, PutMessageResult, QueryMessageResult
 from rmqcore.native.format._wire_message import WireMessage
 from rmqcore.services.arrival import ArrivalListener
 from rmqcore.services.event_loop import running_loop
-from rmqcore.status import BoundaryType, Durability
+from rmqcore.status import Durability
 from rmqcore.store.parts.iteration import OnDamage, checked_bounds, topic_messages
 from rmqcore.store.protocol import MessageStore
 from rmqcore.store.readable_store import broker_conf
+from rmqcore.store.sharing.calls import CALLS, given
 from rmqcore.store.sharing.shared_handle import SharedStoreHandle
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
-    from rmqcore.status import BoundaryName, DurabilityName
     from rmqcore.store.parts.put_columns_result import PutColumnsResult
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class SharedStore(MessageStore, Protocol):
@@ -46,6 +36,40 @@ class SharedStore(MessageStore, Protocol):
     def owner(self) -> int:
         """Process id of the owner; this process's own when it is the owner."""
         ...
+
+
+def _one_call(
+    method: Callable[Concatenate[MessageStore, P], R],
+) -> Callable[Concatenate[Any, P], R]:
+    """A method that is the owner's own in its process, and one request to the owner elsewhere."""
+    name, signature = method.__name__, inspect.signature(method)
+    kinds = [each.kind for each in list(signature.parameters.values())[1:]]
+    by_place = kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+    def placed(
+        self: object, args: tuple[Any, ...], settings: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if len(args) == by_place and not settings:
+            return args, settings
+        bound = signature.bind(self, *args, **settings)
+        return bound.args[1:], given(method, bound.kwargs)
+
+    def call(self: SharedMessageStore, *args: Any, **settings: Any) -> Any:
+        if (store := self._store) is not None:
+            return getattr(store, name)(*args, **settings)
+        return self._call(name, *placed(self, args, settings))
+
+    async def call_async(self: SharedMessageStore, *args: Any, **settings: Any) -> Any:
+        if (store := self._store) is not None:
+            return await getattr(store, name)(*args, **settings)
+        asked = name if name in CALLS else name.removesuffix("_async")
+        return await self._call_async(asked, *placed(self, args, settings))
+
+    documented: Any = functools.wraps(method)(
+        call_async if inspect.iscoroutinefunction(method) else call
+    )
+    made: Callable[Concatenate[Any, P], R] = documented
+    return made
 
 
 class SharedMessageStore(SharedStoreHandle):
@@ -58,125 +82,16 @@ class SharedMessageStore(SharedStoreHandle):
 
     # ---- calls that are one request each
 
-    def put(
-        self,
-        topic: str,
-        body: Buffer,
-        *,
-        durability: Durability | DurabilityName | None = None,
-        **settings: Unpack[PutSettings],
-    ) -> PutMessageResult:
-        """See `MessageStore.put`."""
-        return self._forward(MessageStore.put, topic, body, durability=durability, **settings)
-
-    def put_message(
-        self,
-        message: Message | MessageExt,
-        *,
-        durability: Durability | DurabilityName | None = None,
-    ) -> PutMessageResult:
-        """See `MessageStore.put_message`."""
-        return self._forward(MessageStore.put_message, message, durability=durability)
-
-    def put_messages(
-        self,
-        messages: Iterable[Message] | bytes,
-        *,
-        durability: Durability | DurabilityName | None = None,
-        **settings: Unpack[BatchSettings],
-    ) -> PutMessageResult:
-        """See `MessageStore.put_messages`."""
-        return self._forward(MessageStore.put_messages, messages, durability=durability, **settings)
-
-    async def put_async(
-        self,
-        topic: str,
-        body: bytes | bytearray | memoryview,
-        *,
-        durability: Durability | DurabilityName | None = None,
-        **settings: Unpack[PutSettings],
-    ) -> PutMessageResult:
-        """See `MessageStore.put_async`."""
-        return await self._forward_async(
-            MessageStore.put_async, topic, body, durability=durability, **settings
-        )
-
-    async def put_message_async(
-        self,
-        message: Message | MessageExt,
-        *,
-        durability: Durability | DurabilityName | None = None,
-    ) -> PutMessageResult:
-        """See `MessageStore.put_message_async`."""
-        return await self._forward_async(
-            MessageStore.put_message_async, message, durability=durability
-        )
-
-    async def put_messages_async(
-        self,
-        messages: Iterable[Message] | bytes,
-        *,
-        durability: Durability | DurabilityName | None = None,
-        **settings: Unpack[BatchSettings],
-    ) -> PutMessageResult:
-        """See `MessageStore.put_messages_async`."""
-        return await self._forward_async(
-            MessageStore.put_messages_async, messages, durability=durability, **settings
-        )
-
-    async def append_later(self, message: WireMessage) -> PutMessageResult:
-        """See `MessageStore.append_later`."""
-        return await self._forward_async(MessageStore.append_later, message)
-
-    async def confirmed(self, receipt: PutMessageResult) -> PutMessageResult:
-        """See `MessageStore.confirmed`."""
-        return await self._forward_async(MessageStore.confirmed, receipt)
-
-    def get_message(
-        self,
-        topic: str,
-        queue_id: int,
-        queue_offset: int,
-        *,
-        max_messages: int = 32,
-        max_bytes: int = 128 << 20,
-        tags: str | None = None,
-        max_scanned: int | None = None,
-    ) -> GetMessageResult:
-        """See `MessageStore.get_message`."""
-        return self._forward(
-            MessageStore.get_message,
-            topic,
-            queue_id,
-            queue_offset,
-            max_messages=max_messages,
-            max_bytes=max_bytes,
-            tags=tags,
-            max_scanned=max_scanned,
-        )
-
-    def query_message(
-        self,
-        topic: str,
-        key: str,
-        *,
-        max_messages: int = 64,
-        begin_ms: int = 0,
-        end_ms: int | None = None,
-        page: int | None = None,
-        explain: bool = False,
-    ) -> QueryMessageResult:
-        """See `MessageStore.query_message`."""
-        return self._forward(
-            MessageStore.query_message,
-            topic,
-            key,
-            max_messages=max_messages,
-            begin_ms=begin_ms,
-            end_ms=end_ms,
-            page=page,
-            explain=explain,
-        )
+    put = _one_call(MessageStore.put)
+    put_message = _one_call(MessageStore.put_message)
+    put_messages = _one_call(MessageStore.put_messages)
+    put_async = _one_call(MessageStore.put_async)
+    put_message_async = _one_call(MessageStore.put_message_async)
+    put_messages_async = _one_call(MessageStore.put_messages_async)
+    append_later = _one_call(MessageStore.append_later)
+    confirmed = _one_call(MessageStore.confirmed)
+    get_message = _one_call(MessageStore.get_message)
+    query_message = _one_call(MessageStore.query_message)
 
     def query_many(
         self,
@@ -188,152 +103,36 @@ class SharedMessageStore(SharedStoreHandle):
         end_ms: int | None = None,
     ) -> list[QueryMessageResult]:
         """See `MessageStore.query_many`."""
-        return self._forward(
-            MessageStore.query_many,
-            topic,
-            [text("key", key) for key in keys],
-            max_messages=max_messages,
-            begin_ms=begin_ms,
-            end_ms=end_ms,
+        wanted = [text("key", key) for key in keys]
+        return self._query_many(
+            topic, wanted, max_messages=max_messages, begin_ms=begin_ms, end_ms=end_ms
         )
 
-    def queue_offset_by_time(
-        self,
-        topic: str,
-        queue_id: int,
-        timestamp_ms: int,
-        *,
-        boundary: BoundaryType | BoundaryName = "lower",
-    ) -> int:
-        """See `MessageStore.queue_offset_by_time`."""
-        return self._forward(
-            MessageStore.queue_offset_by_time, topic, queue_id, timestamp_ms, boundary=boundary
-        )
+    _query_many = _one_call(MessageStore.query_many)
 
-    def message_at(self, phy_offset: int) -> MessageExt | None:
-        """See `MessageStore.message_at`."""
-        return self._forward(MessageStore.message_at, phy_offset)
-
-    def message_by_id(self, message_id: str) -> MessageExt | None:
-        """See `MessageStore.message_by_id`."""
-        return self._forward(MessageStore.message_by_id, message_id)
-
-    def read_units(self, topic: str, queue_id: int, queue_offset: int, count: int) -> bytes:
-        """See `MessageStore.read_units`."""
-        return self._forward(MessageStore.read_units, topic, queue_id, queue_offset, count)
-
-    def queues(self) -> list[tuple[str, int]]:
-        """See `MessageStore.queues`."""
-        return self._forward(MessageStore.queues)
-
-    def min_queue_offset(self, topic: str, queue_id: int) -> int:
-        """See `MessageStore.min_queue_offset`."""
-        return self._forward(MessageStore.min_queue_offset, topic, queue_id)
-
-    def max_queue_offset(self, topic: str, queue_id: int) -> int:
-        """See `MessageStore.max_queue_offset`."""
-        return self._forward(MessageStore.max_queue_offset, topic, queue_id)
-
-    def kv_get(self, table: str, keys: Sequence[bytes]) -> list[bytes | None]:
-        """See `MessageStore.kv_get`."""
-        return self._forward(MessageStore.kv_get, table, keys)
-
-    def kv_put(self, table: str, key: bytes, value: bytes | None, *, ttl_ms: int = 0) -> None:
-        """See `MessageStore.kv_put`."""
-        self._forward(MessageStore.kv_put, table, key, value, ttl_ms=ttl_ms)
-
-    def kv_swap(
-        self, table: str, key: bytes, old: bytes | None, new: bytes | None, *, ttl_ms: int = 0
-    ) -> bool:
-        """See `MessageStore.kv_swap`."""
-        return self._forward(MessageStore.kv_swap, table, key, old, new, ttl_ms=ttl_ms)
-
-    def kv_list(
-        self, table: str, *, first: bytes = b"", last: bytes | None = None, max_entries: int = 0
-    ) -> list[tuple[bytes, bytes]]:
-        """See `MessageStore.kv_list`."""
-        return self._forward(
-            MessageStore.kv_list, table, first=first, last=last, max_entries=max_entries
-        )
-
-    def kv_take(
-        self, table: str, *, first: bytes = b"", last: bytes | None = None, max_entries: int = 0
-    ) -> list[tuple[bytes, bytes]]:
-        """See `MessageStore.kv_take`."""
-        return self._forward(
-            MessageStore.kv_take, table, first=first, last=last, max_entries=max_entries
-        )
-
-    def kv_count(self, table: str) -> int:
-        """See `MessageStore.kv_count`."""
-        return self._forward(MessageStore.kv_count, table)
-
-    def wait(self, topic: str, queue_id: int, offset: int, timeout_ms: float | None = None) -> bool:
-        """See `MessageStore.wait`."""
-        return self._forward(MessageStore.wait, topic, queue_id, offset, timeout_ms)
-
-    async def wait_async(
-        self, topic: str, queue_id: int, offset: int, timeout_ms: float | None = None
-    ) -> bool:
-        """See `MessageStore.wait_async`."""
-        return await self._forward_async(
-            MessageStore.wait_async, topic, queue_id, offset, timeout_ms
-        )
-
-    def lease(
-        self,
-        group: str,
-        subscriptions: Mapping[str, str],
-        **settings: Unpack[LeaseSettings],
-    ) -> list[ReceivedMessage]:
-        """See `MessageStore.lease`."""
-        return self._forward(MessageStore.lease, group, subscriptions, **settings)
-
-    async def lease_async(
-        self,
-        group: str,
-        subscriptions: Mapping[str, str],
-        **settings: Unpack[LeaseSettings],
-    ) -> list[ReceivedMessage]:
-        """See `MessageStore.lease_async`."""
-        return await self._forward_async(MessageStore.lease_async, group, subscriptions, **settings)
-
-    def acknowledge(self, group: str, leases: Iterable[Lease]) -> int:
-        """See `MessageStore.acknowledge`."""
-        return self._forward(MessageStore.acknowledge, group, leases)
-
-    def change_lease(self, group: str, leases: Iterable[Lease], lease_ms: int) -> int:
-        """See `MessageStore.change_lease`."""
-        return self._forward(MessageStore.change_lease, group, leases, lease_ms)
-
-    def give_back(
-        self,
-        group: str,
-        leases: Iterable[Lease],
-        *,
-        delay_ms: int | None = None,
-        max_reconsume_times: int = 16,
-    ) -> int:
-        """See `MessageStore.give_back`."""
-        return self._forward(
-            MessageStore.give_back,
-            group,
-            leases,
-            delay_ms=delay_ms,
-            max_reconsume_times=max_reconsume_times,
-        )
-
-    def release_leases(self, holder: str) -> int:
-        """See `MessageStore.release_leases`."""
-        return self._forward(MessageStore.release_leases, holder)
-
-    def lag(self, group: str, topics: Iterable[str]) -> list[QueueLag]:
-        """See `MessageStore.lag`."""
-        return self._forward(MessageStore.lag, group, topics)
-
-    def purge(self, group: str, topic: str) -> int:
-        """See `MessageStore.purge`."""
-        return self._forward(MessageStore.purge, group, topic)
+    queue_offset_by_time = _one_call(MessageStore.queue_offset_by_time)
+    message_at = _one_call(MessageStore.message_at)
+    message_by_id = _one_call(MessageStore.message_by_id)
+    read_units = _one_call(MessageStore.read_units)
+    queues = _one_call(MessageStore.queues)
+    min_queue_offset = _one_call(MessageStore.min_queue_offset)
+    max_queue_offset = _one_call(MessageStore.max_queue_offset)
+    kv_get = _one_call(MessageStore.kv_get)
+    kv_put = _one_call(MessageStore.kv_put)
+    kv_swap = _one_call(MessageStore.kv_swap)
+    kv_list = _one_call(MessageStore.kv_list)
+    kv_take = _one_call(MessageStore.kv_take)
+    kv_count = _one_call(MessageStore.kv_count)
+    wait = _one_call(MessageStore.wait)
+    wait_async = _one_call(MessageStore.wait_async)
+    lease = _one_call(MessageStore.lease)
+    lease_async = _one_call(MessageStore.lease_async)
+    acknowledge = _one_call(MessageStore.acknowledge)
+    change_lease = _one_call(MessageStore.change_lease)
+    give_back = _one_call(MessageStore.give_back)
+    release_leases = _one_call(MessageStore.release_leases)
+    lag = _one_call(MessageStore.lag)
+    purge = _one_call(MessageStore.purge)
 
     def change_settings(self, **settings: Any) -> None:
         """See `MessageStore.change_settings`."""
@@ -342,75 +141,32 @@ class SharedMessageStore(SharedStoreHandle):
         else:
             self._call("change_settings", (), settings)
 
-    def delete_topic(self, topic: str) -> bool:
-        """See `MessageStore.delete_topic`."""
-        return self._forward(MessageStore.delete_topic, topic)
-
-    def delay_offsets(self) -> dict[int, int]:
-        """See `MessageStore.delay_offsets`."""
-        return self._forward(MessageStore.delay_offsets)
-
-    def why_not_writable(self) -> str | None:
-        """See `MessageStore.why_not_writable`."""
-        return self._forward(MessageStore.why_not_writable)
-
-    def stats(self) -> dict[str, str]:
-        """See `MessageStore.stats`."""
-        return self._forward(MessageStore.stats)
-
-    def delete_expired_files(self) -> None:
-        """See `MessageStore.delete_expired_files`."""
-        self._forward(MessageStore.delete_expired_files)
-
-    def delete_consumed_files(self, disposable: Iterable[str] = ()) -> int:
-        """See `MessageStore.delete_consumed_files`."""
-        return self._forward(MessageStore.delete_consumed_files, disposable)
-
-    def flush(self) -> int:
-        """See `MessageStore.flush`."""
-        return self._forward(MessageStore.flush)
+    delete_topic = _one_call(MessageStore.delete_topic)
+    delay_offsets = _one_call(MessageStore.delay_offsets)
+    why_not_writable = _one_call(MessageStore.why_not_writable)
+    stats = _one_call(MessageStore.stats)
+    delete_expired_files = _one_call(MessageStore.delete_expired_files)
+    delete_consumed_files = _one_call(MessageStore.delete_consumed_files)
+    flush = _one_call(MessageStore.flush)
 
     # ---- calls that are more than one request, or none
 
-    def put_columns(
-        self,
-        table: object,
-        *,
-        topic: str | None = None,
-        queue_count: int = 1,
-        copy: bool = False,
-        durability: Durability | DurabilityName | None = None,
-    ) -> PutColumnsResult:
+    def put_columns(self, table: object, **settings: Unpack[ColumnSettings]) -> PutColumnsResult:
         """See `MessageStore.put_columns`: the records are made here, the owner appends them."""
         if (store := self._store) is not None:
-            return store.put_columns(
-                table, topic=topic, queue_count=queue_count, copy=copy, durability=durability
-            )
+            return store.put_columns(table, **settings)
         from rmqcore.store.sharing.column_calls import put_table  # noqa: PLC0415 - for tables only
 
-        if durability is None and self._asks_for_disk:
-            durability = Durability.DISK
+        if settings.get("durability") is None and self._asks_for_disk:
+            settings["durability"] = Durability.DISK
         put = functools.partial(self._call, "put_records")
-        return put_table(put, self.config, (table, topic, queue_count), copy, durability)
+        return put_table(put, self.config, table, settings)
 
     async def put_columns_async(
-        self,
-        table: object,
-        *,
-        topic: str | None = None,
-        queue_count: int = 1,
-        copy: bool = False,
-        durability: Durability | DurabilityName | None = None,
+        self, table: object, **settings: Unpack[ColumnSettings]
     ) -> PutColumnsResult:
         """As `put_columns`, without blocking the event loop."""
-        call = functools.partial(
-            self.put_columns,
-            table,
-            topic=topic,
-            queue_count=queue_count,
-            copy=copy,
-            durability=durability,
-        )
+        call = functools.partial(self.put_columns, table, **settings)
         return await running_loop().run_in_executor(None, call)
 
     def append_now(self, message: WireMessage) -> PutMessageResult | None:
