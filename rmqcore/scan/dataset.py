@@ -176,7 +176,63 @@ class StoreFragment(Scanned):
         return f"StoreFragment({self.split.start} to {self.split.end})"
 
 
-class StoreDataset(Scanned, ds.Dataset):  # type: ignore[misc]
+class ScannedDataset(Scanned, ds.Dataset):  # type: ignore[misc]
+    """A dataset that is read anew by each scan; a subclass says how it is pickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise NotImplementedError
+
+    def filter(self, expression: pc.Expression) -> Self:
+        """The same messages, of them those for which an expression holds."""
+        again, given = self.__reduce__()
+        found: Self = again(*given)
+        found._filter = self._both(expression)
+        return found
+
+    @property
+    def partition_expression(self) -> pc.Expression:
+        """What holds for all rows."""
+        return pc.scalar(True)
+
+    def take(self, indices: Any, **settings: Any) -> pa.Table:
+        """Rows by their numbers; arguments as those of `scanner`.
+
+        Args:
+            indices: numbers of rows from 0 on, in the order of `to_table`.
+            settings: see `scanner`.
+        """
+        return self.to_table(**settings).take(indices)
+
+    def sort_by(self, sorting: Any, **settings: Any) -> ds.InMemoryDataset:
+        """The rows in another order, in memory.
+
+        Args:
+            sorting: a column, or (column, "ascending" or "descending") of several.
+            settings: see `to_table`.
+        """
+        return ds.InMemoryDataset(self.to_table(**settings).sort_by(sorting))
+
+    def join(self, right_dataset: Any, *keys: Any, **settings: Any) -> ds.InMemoryDataset:
+        """The rows joined with those of another dataset, in memory; as ``Table.join``.
+
+        Args:
+            right_dataset: what has `to_table`.
+            keys: columns that must be the same, and further arguments of ``Table.join``.
+            settings: further ones by name.
+        """
+        joined = self.to_table().join(right_dataset.to_table(), *keys, **settings)
+        return ds.InMemoryDataset(joined)
+
+    def join_asof(self, *_given: Any, **_settings: Any) -> ds.InMemoryDataset:
+        """Not there: make tables and join them."""
+        raise NotImplementedError("join tables: dataset.to_table().join_asof(...)")
+
+    def replace_schema(self, schema: pa.Schema) -> Self:
+        """Not there: the columns of a store have the types that they have."""
+        raise NotImplementedError("cast tables: dataset.to_table().cast(...)")
+
+
+class StoreDataset(ScannedDataset):
     """The messages of a store as they were when this was made; read anew by each scan.
 
     Args:
@@ -249,54 +305,6 @@ class StoreDataset(Scanned, ds.Dataset):  # type: ignore[misc]
         """
         for split, _ in self._parts(pushed_down(self._both(filter))):
             yield StoreFragment(self, split)
-
-    def filter(self, expression: pc.Expression) -> Self:
-        """The dataset of only those messages for which an expression holds."""
-        found: Self = _again(*self.__reduce__()[1])
-        found._filter = self._both(expression)
-        return found
-
-    @property
-    def partition_expression(self) -> pc.Expression:
-        """What holds for all rows."""
-        return pc.scalar(True)
-
-    def take(self, indices: Any, **settings: Any) -> pa.Table:
-        """Rows by their numbers; arguments as those of `scanner`.
-
-        Args:
-            indices: numbers of rows from 0 on, in the order of `to_table`.
-            settings: see `scanner`.
-        """
-        return self.to_table(**settings).take(indices)
-
-    def sort_by(self, sorting: Any, **settings: Any) -> ds.InMemoryDataset:
-        """The rows in another order, in memory.
-
-        Args:
-            sorting: a column, or (column, "ascending" or "descending") of several.
-            settings: see `to_table`.
-        """
-        return ds.InMemoryDataset(self.to_table(**settings).sort_by(sorting))
-
-    def join(self, right_dataset: Any, *keys: Any, **settings: Any) -> ds.InMemoryDataset:
-        """The rows joined with those of another dataset, in memory; as ``Table.join``.
-
-        Args:
-            right_dataset: what has `to_table`.
-            keys: columns that must be the same, and further arguments of ``Table.join``.
-            settings: further ones by name.
-        """
-        joined = self.to_table().join(right_dataset.to_table(), *keys, **settings)
-        return ds.InMemoryDataset(joined)
-
-    def join_asof(self, *_given: Any, **_settings: Any) -> ds.InMemoryDataset:
-        """Not there: make tables and join them."""
-        raise NotImplementedError("join tables: dataset.to_table().join_asof(...)")
-
-    def replace_schema(self, schema: pa.Schema) -> Self:
-        """Not there: the columns of a store have the types that they have."""
-        raise NotImplementedError("cast tables: dataset.to_table().cast(...)")
 
     def __repr__(self) -> str:
         size = self._end - self._log.start

@@ -42,6 +42,9 @@ def test_a_topic_is_a_dataset(url):
     assert again.count_rows() == dataset.to_table().num_rows == 30
     assert [part.count_rows() for part in dataset.get_fragments()] == [15, 15]
     assert dataset.filter(pc.field("queue_offset") < 2).to_table().num_rows == 4
+    assert dataset.take([16, 0]).column("queue_offset").to_pylist() == [1, 0]
+    newest = dataset.sort_by([("queue_offset", "descending")]).head(2).to_pydict()
+    assert newest["queue_offset"] == [14, 14]
 
 
 def test_a_topic_is_printed(url):

@@ -6,16 +6,14 @@ What takes a ``pyarrow.dataset.Dataset`` takes this, as a `rmqcore.scan.dataset.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Self, cast
+from typing import Any, cast
 
-import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 from rmqcore.scan.cluster.access import Access
 from rmqcore.scan.cluster.ranges import QueueRange, cut_ranges
 from rmqcore.scan.cluster.read import read_range
-from rmqcore.scan.dataset import Scanned
+from rmqcore.scan.dataset import ScannedDataset
 from rmqcore.scan.predicates import pushed_down
 from rmqcore.scan.read import DEFAULT_COLUMNS
 from rmqcore.scan.selection import Selection, reusable
@@ -24,7 +22,7 @@ from rmqcore.scan.selection import Selection, reusable
 _PIECE_COUNT = 1_000_000
 
 
-class ClusterDataset(Scanned, ds.Dataset):  # type: ignore[misc]
+class ClusterDataset(ScannedDataset):
     """Messages of ranges of queues; pulled anew by each scan.
 
     Args:
@@ -96,22 +94,6 @@ class ClusterDataset(Scanned, ds.Dataset):  # type: ignore[misc]
         for piece, _ in self._parts(pushed_down(self._both(filter))):
             given = (self._columns, self._plain_bodies, self._selection, self._filter)
             yield _again(self._access, (piece,), *given)
-
-    def filter(self, expression: pc.Expression) -> Self:
-        """The same messages, of them those for which an expression holds."""
-        found: Self = _again(*self.__reduce__()[1])
-        found._filter = self._both(expression)
-        return found
-
-    @property
-    def partition_expression(self) -> pc.Expression:
-        """What holds for all rows."""
-        return pc.scalar(True)
-
-    @property
-    def physical_schema(self) -> pa.Schema:
-        """Names and types of the columns."""
-        return self.schema
 
     def __repr__(self) -> str:
         count = sum(one.count for one in self._ranges)
