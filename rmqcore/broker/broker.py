@@ -31,7 +31,6 @@ from rmqcore.broker.replication.registration import Registration
 from rmqcore.broker.replication.replication import Replication
 from rmqcore.broker.send.reply import ReplyMessages
 from rmqcore.broker.send.send import SendMessages
-from rmqcore.broker.state.background import Work, restarted
 from rmqcore.broker.state.client_requests import ClientRequests
 from rmqcore.broker.state.clients import expired
 from rmqcore.broker.state.masters_only import refusals_of
@@ -57,6 +56,7 @@ from rmqcore.remoting import (
     Tls,
     admin_of,
 )
+from rmqcore.remoting.background import Work, restarted
 from rmqcore.remoting.codes import MASTER_ID
 from rmqcore.remoting.local import LocalServer
 from rmqcore.remoting.server import NewHttp2

@@ -118,11 +118,6 @@ class CoveringRecords:
             at = self._parts.pop().start
         self._parts.append(_Part(at, self._stop - at, "blank"))
 
-    @property
-    def placeholders(self) -> int:
-        """How many of the lost messages have a record in their place."""
-        return sum(part.kind == "lost" for part in self._parts)
-
     def pieces(self) -> Iterator[tuple[int, bytes]]:
         """(physical offset, bytes) of everything that is to be written, in order."""
         for part in self._parts:

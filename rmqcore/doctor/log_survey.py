@@ -157,15 +157,17 @@ def survey_file(
     return _FileWalk(split, gap_min, verify_crc_property, multi_dispatch).run()
 
 
-def survey_past_blank(
+def survey_again(
     file: FileSurvey,
     file_size: int,
     *,
     gap_min: int,
     verify_crc_property: bool,
     multi_dispatch: bool,
+    stop: int | None = None,
+    past_blank: bool = False,
 ) -> FileSurvey:
-    """Look at a log file again, taking an end-of-file record in front of whole ones for damage.
+    """Look at a log file again, with another end.
 
     Args:
         file: what the first look has found.
@@ -173,44 +175,18 @@ def survey_past_blank(
         gap_min: bytes; a smaller gap takes the record behind it with it.
         verify_crc_property: demand the ``__CRC32#`` property of every record.
         multi_dispatch: records are fanned out to light queues (LMQ).
+        stop: physical offset inside the file where a record ends, up to which it is looked at; None
+            for all of it.
+        past_blank: an end-of-file record in front of whole ones is damage.
 
     Raises:
         OSError: the file cannot be read.
     """
-    walk = _FileWalk(_split_of(file, file_size), gap_min, verify_crc_property, multi_dispatch)
-    walk.past_blank = True
+    log, size = str(file.path.parent), None if stop is None else stop - file.start
+    split = Split(log, log, file.start, file.start + file_size, file.start, file_size)
+    walk = _FileWalk(split, gap_min, verify_crc_property, multi_dispatch, size)
+    walk.past_blank = past_blank
     return walk.run()
-
-
-def _split_of(file: FileSurvey, file_size: int) -> Split:
-    log = str(file.path.parent)
-    return Split(log, log, file.start, file.start + file_size, file.start, file_size)
-
-
-def survey_until(
-    file: FileSurvey,
-    stop: int,
-    file_size: int,
-    *,
-    gap_min: int,
-    verify_crc_property: bool,
-    multi_dispatch: bool,
-) -> FileSurvey:
-    """Look at a log file again, up to a physical offset where a record ends.
-
-    Args:
-        file: what the first look has found.
-        stop: physical offset inside the file.
-        file_size: bytes that a file of this log has.
-        gap_min: bytes; a smaller gap takes the record behind it with it.
-        verify_crc_property: demand the ``__CRC32#`` property of every record.
-        multi_dispatch: records are fanned out to light queues (LMQ).
-
-    Raises:
-        OSError: the file cannot be read.
-    """
-    split, size = _split_of(file, file_size), stop - file.start
-    return _FileWalk(split, gap_min, verify_crc_property, multi_dispatch, size).run()
 
 
 class _FileWalk:

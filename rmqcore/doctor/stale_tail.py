@@ -26,8 +26,7 @@ from rmqcore.doctor.log_survey import (
     FileSurvey,
     Gap,
     last_with_records,
-    survey_past_blank,
-    survey_until,
+    survey_again,
 )
 from rmqcore.native.format._numbers import SMALLEST_RECORD_SIZE
 from rmqcore.rebuild.cold_store import light_queues
@@ -53,14 +52,7 @@ def drop_stale_tail(log: LogPlan, surveys: list[FileSurvey]) -> None:
         return
     end = _stale_from(log, gap, last)
     if end is not None:
-        before = survey_until(
-            last,
-            end,
-            log.config.mapped_file_size_commit_log,
-            gap_min=SMALLEST_RECORD_SIZE,
-            verify_crc_property=log.config.force_verify_prop_crc,
-            multi_dispatch=light_queues(log),
-        )
+        before = _look_again(log, last, stop=end)
         used = last.end + last.used_behind - end
         surveys[number] = replace(before, used_behind=used, reason=_REASON)
 
@@ -100,12 +92,20 @@ def look_behind_blanks(log: LogPlan, surveys: list[FileSurvey]) -> None:
         for number, file in enumerate(surveys):
             record = log.record_at(file.behind_blank) if file.behind_blank >= 0 else None
             if record is not None and is_led_to(files, decode_record(record)):
-                surveys[number] = survey_past_blank(
-                    file,
-                    log.config.mapped_file_size_commit_log,
-                    gap_min=SMALLEST_RECORD_SIZE,
-                    verify_crc_property=log.config.force_verify_prop_crc,
-                    multi_dispatch=light_queues(log),
-                )
+                surveys[number] = _look_again(log, file, past_blank=True)
     finally:
         files.close()
+
+
+def _look_again(
+    log: LogPlan, file: FileSurvey, *, stop: int | None = None, past_blank: bool = False
+) -> FileSurvey:
+    return survey_again(
+        file,
+        log.config.mapped_file_size_commit_log,
+        gap_min=SMALLEST_RECORD_SIZE,
+        verify_crc_property=log.config.force_verify_prop_crc,
+        multi_dispatch=light_queues(log),
+        stop=stop,
+        past_blank=past_blank,
+    )

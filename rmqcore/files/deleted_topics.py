@@ -84,11 +84,6 @@ class DeletedTopics:
                 return names
         return None
 
-    @property
-    def is_certain_of_none(self) -> bool:
-        """True when no topic was deleted, as far as this store tells."""
-        return not self._deleted_at and self._listed is None
-
     def begins(self, topic: str) -> dict[int, int]:
         """By queue of a topic that begins with its number 0, where that record lies.
 

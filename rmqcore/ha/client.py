@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
 
 from rmqcore.errors import CorruptRecordError, RmqCoreError
-from rmqcore.ha.connection import FlowMonitor, Replicated
+from rmqcore.ha.connection import FlowMonitor, Log, Replicated
 from rmqcore.ha.errors import DivergedError
 from rmqcore.ha.frames import QUIET_S, REPORT, FrameReader
 from rmqcore.ha.service import client_info
@@ -36,23 +36,8 @@ _RECEIVED_MAX: Final = 2 << 20
 _IDLE_MAX: Final = 3
 
 
-class SlaveLog(Protocol):
-    """The log of a slave."""
-
-    @property
-    def min_phy_offset(self) -> int:
-        """Physical offset of the first byte."""
-        ...
-
-    @property
-    def max_phy_offset(self) -> int:
-        """Physical offset behind the last whole record."""
-        ...
-
-    @property
-    def appended_offset(self) -> int:
-        """Physical offset behind the last byte."""
-        ...
+class SlaveLog(Log, Protocol):
+    """The log of a slave; its end is behind the last whole record."""
 
     @property
     def log_file_size(self) -> int:
@@ -74,10 +59,6 @@ class SlaveLog(Protocol):
 
     def drop_partial(self) -> int:
         """Take back a part of a record at the end; the offset behind the last whole one."""
-        ...
-
-    def bytes_at(self, phy_offset: int, size: int) -> memoryview | None:
-        """Bytes of the log as they are; see `FollowedLog.bytes_at`."""
         ...
 
     def note_compared(self) -> None:

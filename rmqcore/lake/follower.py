@@ -6,7 +6,6 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, Self
 
 from rmqcore.errors import RecordsGoneError, RmqCoreError
@@ -95,12 +94,7 @@ class TableFollower:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Nothing is held between rounds."""
 
     def run_once(self) -> Round:

@@ -53,7 +53,6 @@ Message: V2Class = v2_class("Message")
 MessageQueue: V2Class = v2_class("MessageQueue")
 Settings: V2Class = v2_class("Settings")
 Status: V2Class = v2_class("Status")
-SystemProperties: V2Class = v2_class("SystemProperties")
 TelemetryCommand: V2Class = v2_class("TelemetryCommand")
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Mapping
 
 from google.protobuf.message import DecodeError
 
@@ -32,12 +31,12 @@ from rmqcore.proxy.routes import RouteCalls
 from rmqcore.proxy.shared_bound import SharedBound
 from rmqcore.proxy.transaction_id import TransactionId
 from rmqcore.remoting import Account, RemotingCommand, RequestRefusedError
+from rmqcore.remoting.background import restarted
 from rmqcore.remoting.first_bytes import OtherProtocol
 from rmqcore.remoting.permissions import may_end_transaction
 
 logger = logging.getLogger(__name__)
 
-_PAUSE_S: Final = 1.0
 #: Makes the answer to a request; None where it was sent.
 Handler = Callable[[Call, Caller, V2Message], V2Message | Awaitable[V2Message | None] | None]
 
@@ -198,7 +197,7 @@ class Service:
         """Begin what goes on in the background."""
         loop = asyncio.get_running_loop()
         work = (self.clients.run, self.renewals.run)
-        self._tasks = [loop.create_task(_kept_up(each)) for each in work]
+        self._tasks = [loop.create_task(restarted(each)) for each in work]
 
     def release(self) -> None:
         """Answer those who wait for messages: the server is about to stop."""
@@ -220,13 +219,3 @@ class Service:
 
 async def _refuse_lite(call: Call, caller: Caller, request: V2Message) -> V2Message:
     raise RefusedError(Code.UNSUPPORTED, "lite topics are not served")
-
-
-async def _kept_up(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Begin what has no end again when something has ended it."""
-    while True:
-        try:
-            await work()
-        except Exception:
-            logger.exception("%s has ended, and begins again", work)
-            await asyncio.sleep(_PAUSE_S)

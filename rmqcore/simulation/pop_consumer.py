@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from types import TracebackType
 from typing import Final, Self
 
 from rmqcore.client.instance import ClientInstance
@@ -46,12 +45,7 @@ class PopConsumer:
         await self._instance.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._instance.close()
 
     async def messages(self) -> AsyncIterator[tuple[str, str, Popped]]:

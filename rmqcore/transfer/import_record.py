@@ -8,7 +8,6 @@ import os
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from rmqcore.errors import RmqCoreError
@@ -71,12 +70,7 @@ class ImportRecord:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._lock.close()
 
     def finish(self, digests: Iterable[str]) -> None:

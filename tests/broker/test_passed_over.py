@@ -11,7 +11,6 @@ from broker.test_timer import come, taken_in
 from broker.test_transactions import GIVEN_UP, producer_of, question, send_half
 from patience import until_async
 
-from rmqcore.broker.state.background import restarted
 from rmqcore.broker.state.passed_over import REVIVE, TIMER, TRANSACTION, PassedOver
 from rmqcore.broker.state.topics import HALF_TOPIC, OP_HALF_TOPIC
 from rmqcore.broker.timer import timer
@@ -19,6 +18,7 @@ from rmqcore.errors import CorruptStoreError
 from rmqcore.files.timer_check import TIMER_TOPIC
 from rmqcore.message import Message
 from rmqcore.remoting import ResponseCode
+from rmqcore.remoting.background import restarted
 
 pytestmark = pytest.mark.engine
 
@@ -203,7 +203,7 @@ def test_what_memory_does_not_suffice_for_is_tried_again():
 
 
 def test_work_in_the_background_begins_again_when_something_has_ended_it(monkeypatch):
-    monkeypatch.setattr("rmqcore.broker.state.background._PAUSE_S", 0)
+    monkeypatch.setattr("rmqcore.remoting.background._PAUSE_S", 0)
     begun = []
 
     async def work():

@@ -20,7 +20,6 @@ from rmqcore.broker import Broker
 from rmqcore.broker.admin.metrics import Metrics
 from rmqcore.broker.replication import slave_synchronize
 from rmqcore.broker.replication.slave_synchronize import SlaveSynchronize
-from rmqcore.broker.state import background
 from rmqcore.cli.app import app
 from rmqcore.client import Consumer, Producer
 from rmqcore.errors import ConfigError
@@ -37,6 +36,7 @@ from rmqcore.remoting import (
     ResponseCode,
     Tls,
     TlsMode,
+    background,
     load_tls,
 )
 

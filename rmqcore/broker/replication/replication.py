@@ -11,7 +11,6 @@ from collections.abc import Callable
 from rmqcore.broker.parts import BrokerParts
 from rmqcore.broker.replication.registration import Registration
 from rmqcore.broker.replication.slave_synchronize import SlaveSynchronize
-from rmqcore.broker.state.background import restarted
 from rmqcore.broker.state.bodies import java_body
 from rmqcore.files.consume_queue import UNIT
 from rmqcore.ha import HAClient, HAConfig, HAService
@@ -26,6 +25,7 @@ from rmqcore.remoting import (
     needs,
     success,
 )
+from rmqcore.remoting.background import restarted
 from rmqcore.remoting.serves import serves
 
 
