@@ -203,6 +203,7 @@ class Bench:
     def __init__(self, spark, work: Path, store: Path) -> None:
         self.spark, self.work, self.store = spark, work, store
         self.parquet = work / "parquet"
+        self.made: set[Path] = set()
         self.splits = scan.plan(store)
         self.bytes = sum(split.size for split in self.splits)
         jobs.read(spark, store).write.parquet(str(self.parquet))
@@ -277,7 +278,13 @@ class Bench:
     def fresh(self, name: str) -> Path:
         path = self.work / name
         shutil.rmtree(path, ignore_errors=True)
+        self.made.add(path)
         return path
+
+    def clear(self) -> None:
+        """Remove what paths have made: a disk takes its time over a GiB that nobody measures."""
+        for path in self.made:
+            shutil.rmtree(path, ignore_errors=True)
 
     def catch_up(self) -> None:
         query = (
@@ -331,11 +338,14 @@ class Bench:
         }
 
 
-def measure(paths: dict[str, Callable[[], object]], rounds: int) -> dict[str, Times]:
-    """Times of each path; the rounds before them that warm up do not count."""
+def measure(
+    paths: dict[str, Callable[[], object]], rounds: int, clear: Callable[[], object]
+) -> dict[str, Times]:
+    """Times of each path; the rounds before them that warm up do not count, nor does `clear`."""
     times = {name: Times() for name in paths}
     for number in range(-_WARM_UP_ROUNDS, rounds):
         for name, call in paths.items():
+            clear()
             before, began = processor_seconds(), time.perf_counter()
             call()
             wall, processor = time.perf_counter() - began, processor_seconds() - before
@@ -434,7 +444,8 @@ def main() -> int:
         spark.sparkContext.setLogLevel("ERROR")
         bench = Bench(spark, Path(folder), Path(folder) / "store")
         paths, wanted = bench.paths(), arguments.only.split(",") if arguments.only else ()
-        times = measure({name: paths[name] for name in wanted or paths}, arguments.rounds)
+        chosen = {name: paths[name] for name in wanted or paths}
+        times = measure(chosen, arguments.rounds, bench.clear)
         spark.stop()
     text = tables(times, rows, bench.bytes, arguments.rounds)
     print(text)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rmqcore.native.base._world import (
+    begin_sync,
     hold_time,
     monotonic_s,
     pass_time,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = [
     "REAL",
     "World",
+    "begin_sync",
     "hold_time",
     "monotonic_s",
     "no_failpoint",

@@ -356,8 +356,11 @@ class ConsumeQueueStore:
         if self._sync_failure is not None:
             raise self._sync_failure
         names: dict[Path, None] = {}
+        chosen = list(queues)
         try:
-            for queue in queues:
+            for queue in chosen:
+                queue.begin_flush()
+            for queue in chosen:
                 names.update(dict.fromkeys(queue.pop_unsynced()))
                 queue.flush()
             for directory in names:

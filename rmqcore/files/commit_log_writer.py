@@ -179,7 +179,10 @@ class CommitLogWriter:
                 memoryview(free)[:wrote] = memoryview(file.region)[:wrote]
                 file.write_buffer = free
         buffer = file.region if file.write_buffer is None else file.write_buffer
-        self.tail.attach(buffer, file.file_from_offset, file.wrote_position)
+        # a store whose puts wait for the disk keeps single pages, lest a flush write large ones
+        mapped = self._large_folios and buffer is file.region
+        through = file.handle if mapped else None
+        self.tail.attach(buffer, file.file_from_offset, file.wrote_position, through)
 
     def roll(self, full_at: int) -> None:
         """End the file that had no room and go on in the next.

@@ -14,6 +14,7 @@ from rmqcore.errors import CorruptConsumeQueueError, StoreClosedError
 from rmqcore.files.mapped_file_queue import MappedFileQueue
 from rmqcore.native.base._lock import ReentrantLock
 from rmqcore.native.read._fast_reads import UnitQueue, good_units, message_units
+from rmqcore.world import begin_sync
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -266,6 +267,15 @@ class UnitFile(UnitQueue):
         if file not in self._dirty:
             with self._dirty_lock.within():
                 self._dirty.add(file)
+
+    def begin_flush(self) -> None:
+        """Let the disk begin with what `flush` waits for."""
+        with self._dirty_lock.within():
+            dirty = list(self._dirty)
+        for file in dirty:
+            # its topic may be deleted just now
+            with suppress(StoreClosedError, FileNotFoundError):
+                begin_sync(file.handle.fd, 0, 0)
 
     def flush(self) -> bool:
         """Write through to the disk; True when there was anything.

@@ -21,7 +21,7 @@ from rmqcore.files.service_topics import is_service_topic
 from rmqcore.files.store_dir import make_directory
 from rmqcore.native.columns._encode_columns import ColumnEncoder
 from rmqcore.store.parts.column_puts import PIECE_SIZE, Queues, encoder_for
-from rmqcore.world import sync_directory, sync_fd
+from rmqcore.world import begin_sync, sync_directory, sync_fd
 
 _QUEUE: Final = struct.Struct(">iH")
 _PIECE: Final = struct.Struct(">qqI")
@@ -31,6 +31,8 @@ _MAGIC: Final = b"RMQS"
 _VERSION: Final = 1
 _NAMES_LIGHT_QUEUES: Final = 1
 _SIZE_WORD: Final = 4
+#: The disk begins with so many bytes while the next ones are made.
+_AT_ONCE: Final = 8 << 20
 
 
 class Piece(NamedTuple):
@@ -65,7 +67,8 @@ class StagedWriter:
         self.row_count = 0
         self._config = config
         self._piece_size = piece_size
-        self._file = path.open("wb")
+        self._file = path.open("wb", buffering=0)
+        self._begun = self._size = 0
         self._queues: Queues = []
         self._pieces: list[Piece] = []
         self._names_light_queues = False
@@ -105,10 +108,20 @@ class StagedWriter:
 
     def _write_pieces(self, encoder: ColumnEncoder) -> None:
         while (records := encoder.next_piece(self._piece_size)) is not None:
-            self._file.write(records)
+            self._write(records)
             count = encoder.piece_row_count
             self._pieces.append(Piece(len(records), count, crc32(records)))
             self.row_count += count
+
+    def _write(self, data: bytes) -> None:
+        """Write all of it, and let the disk begin with what is there every so often."""
+        left = memoryview(data)
+        while left:
+            left = left[self._file.write(left) :]
+        self._size += len(data)
+        if self._size - self._begun >= _AT_ONCE:
+            begin_sync(self._file.fileno(), self._begun, self._size - self._begun)
+            self._begun = self._size
 
     def finish(self) -> int:
         """Write the tables and make the file survive a power cut; its bytes."""
@@ -123,8 +136,7 @@ class StagedWriter:
             _VERSION,
         )
         covered = tables + _TRAILER.pack(*numbers, 0, _MAGIC)[:-_CRC_SIZE]
-        self._file.write(tables + _TRAILER.pack(*numbers, crc32(covered), _MAGIC))
-        self._file.flush()
+        self._write(tables + _TRAILER.pack(*numbers, crc32(covered), _MAGIC))
         sync_fd(self._file.fileno())
         sync_directory(self.path.parent)
         return self._file.tell()

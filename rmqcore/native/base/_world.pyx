@@ -27,7 +27,15 @@ cdef extern from *:
         return data_only ? fcntl(fd, F_FULLFSYNC) : fsync(fd);
     #endif
     }
+    static void rmq_begin_sync(int fd, long long at, long long size) {
+    #ifdef __linux__
+        sync_file_range(fd, at, size, SYNC_FILE_RANGE_WRITE);
+    #else
+        (void)fd; (void)at; (void)size;
+    #endif
+    }
     """
+    void rmq_begin_sync(int fd, int64_t at, int64_t size) noexcept nogil
     int rmq_sync_range(void* at, size_t size) noexcept nogil
     int rmq_sync_descriptor(int fd, int data_only) noexcept nogil
 
@@ -164,6 +172,20 @@ def sync_fd(int fd) -> None:
     with nogil:
         failed = sync_descriptor(fd, False)
     raise_failed(failed)
+
+
+def begin_sync(int fd, int64_t at, int64_t size) -> None:
+    """Let the disk begin with a stretch of a file, so that a later sync has less to wait for.
+
+    It promises nothing, and is passed over where the system cannot.
+
+    Args:
+        fd: of the file.
+        at: its first byte.
+        size: bytes; 0 for all behind it.
+    """
+    with nogil:
+        rmq_begin_sync(fd, at, size)
 
 
 def sync_data(int fd) -> None:

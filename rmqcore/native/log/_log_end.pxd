@@ -30,6 +30,9 @@ cdef class LogEnd:
     cdef readonly int64_t file_from_offset
     cdef int64_t file_size
     cdef int64_t wrote
+    # the file that `base` maps, where large pieces are written to it by a system call; else -1
+    cdef int through
+    cdef object held_descriptor
     # in a slave the first bytes of a record whose rest has not come, and how many; in a master 0
     cdef uint8_t* part
     cdef int64_t part_room

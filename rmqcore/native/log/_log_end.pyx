@@ -50,6 +50,7 @@ cdef class LogEnd:
 
     def __cinit__(self):
         self.end = PublishedOffset()
+        self.through = -1
         self.woken = PyThread_allocate_lock()
         if self.woken == NULL or pthread_mutex_init(&self.lock, NULL) != 0:
             raise MemoryError
@@ -74,13 +75,18 @@ cdef class LogEnd:
         self.last_timestamp = now
         return now
 
-    def attach(self, buffer, int64_t file_from_offset, int64_t wrote_position) -> None:
+    def attach(
+        self, buffer, int64_t file_from_offset, int64_t wrote_position, descriptor=None
+    ) -> None:
         """Append to ``buffer`` from now on, behind its first ``wrote_position`` bytes.
 
         Args:
             buffer: writable bytes of one whole log file; held until the next attach or detach.
             file_from_offset: physical offset of its first byte.
+            descriptor: `Descriptor` of the file that the buffer maps; large pieces are written by
+                it, which spares pages that are not in memory yet being filled with zeros first.
         """
+        cdef int through = -1 if descriptor is None else descriptor.fd
         cdef Py_buffer view
         PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)
         if wrote_position < 0 or wrote_position > view.len:
@@ -93,6 +99,7 @@ cdef class LogEnd:
         self.file_from_offset = file_from_offset
         self.wrote = wrote_position
         self.partial = 0
+        self.through, self.held_descriptor = through, descriptor
         self.end.publish(file_from_offset + wrote_position)
         self.release()
         if <void*>view.obj != NULL:
@@ -106,6 +113,7 @@ cdef class LogEnd:
         view = self.view
         memset(&self.view, 0, sizeof(Py_buffer))
         self.base = NULL
+        self.through, self.held_descriptor = -1, None
         self.writable = self.follows = False
         self.release()
         if <void*>view.obj != NULL:

@@ -6,8 +6,8 @@ checked before the lock is taken.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t
-from libc.stdlib cimport free, realloc
-from libc.string cimport memcmp, memcpy
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcmp, memcpy, memset
 cimport cython
 
 from rmqcore.native.base._world cimport read_monotonic_s
@@ -35,6 +35,12 @@ cdef object PUT_OK = PutMessageStatus.PUT_OK
 
 # Pieces from this size are copied without the GIL.
 cdef int64_t LARGE_SIZE = 65536
+# Pieces from this size are written by a system call, where the log is one file's mapping: a store
+# through the mapping would fill up to 2 MiB with zeros first, for those behind it, too.
+cdef int64_t THROUGH_SIZE = 4096
+
+cdef extern from "<unistd.h>" nogil:
+    Py_ssize_t pwrite(int fd, const void* bytes, size_t size, int64_t at) noexcept
 
 # Why records are refused; positive, as `read_head` answers with negatives.
 cdef enum Refusal:
@@ -140,11 +146,11 @@ cdef class RecordAppender:
             return ANSWER_END_OF_FILE
         self.assign_offsets()
         timestamp, start = tail.timestamp(), tail.wrote
-        if stop - at < LARGE_SIZE:
-            self.copy(data + at, stop - at, timestamp)
+        if stop - at < (LARGE_SIZE if tail.through < 0 else THROUGH_SIZE):
+            self.copy(tail.base + start, data + at, stop - at, timestamp)
         else:
             with nogil:
-                self.copy(data + at, stop - at, timestamp)
+                self.copy_large(data + at, stop - at, timestamp)
         publish_i32(tail.base + start, load_i32(data + at))
         tail.advance(stop - at, count)
         self.give_offsets()
@@ -285,9 +291,32 @@ cdef class RecordAppender:
             )
         return 0
 
-    cdef void copy(self, bytes_t data, int64_t size, int64_t timestamp) noexcept nogil:
-        """Write the records into the log; the size word of the first one stays zero."""
+    cdef void copy_large(self, bytes_t data, int64_t size, int64_t timestamp) noexcept nogil:
+        """Write records into the log by a system call where it is one file's mapping.
+
+        Pages that are not in memory yet are then made of the records, not of zeros at first.
+        """
         cdef uint8_t* to = self.tail.base + self.tail.wrote
+        cdef uint8_t* made = <uint8_t*>malloc(size) if self.tail.through >= 0 else NULL
+        cdef int64_t done = 0
+        cdef Py_ssize_t step = 1
+        if made == NULL:
+            self.copy(to, data, size, timestamp)
+            return
+        memset(made, 0, 4)
+        self.copy(made, data, size, timestamp)
+        while step > 0 and done < size:
+            step = pwrite(self.tail.through, made + done, size - done, self.tail.wrote + done)
+            done += max(step, 0)
+        # what the system has not taken goes the other way; the size word of the first stays zero
+        if done < size:
+            memcpy(to + done, made + done, size - done)
+        free(made)
+
+    cdef void copy(
+        self, uint8_t* to, bytes_t data, int64_t size, int64_t timestamp
+    ) noexcept nogil:
+        """Make the records that stand in the log; the size word of the first one stays zero."""
         cdef int64_t phy_offset = self.tail.file_from_offset + self.tail.wrote, at = 0
         cdef int32_t total, host_size
         cdef Queue* queue

@@ -1,0 +1,63 @@
+"""The disk begins with much that a sync waits for before that sync."""
+
+import pyarrow as pa
+import pytest
+
+from rmqcore import open_store
+from rmqcore.config import load_config
+from rmqcore.files import unit_file
+from rmqcore.store import staged_records
+from rmqcore.store.staged_records import StagedWriter
+from rmqcore.world import watch_syncs
+
+pytestmark = pytest.mark.engine
+
+
+def test_a_staged_file_goes_to_the_disk_while_it_is_written(tmp_path, monkeypatch):
+    begun = []
+    monkeypatch.setattr(staged_records, "_AT_ONCE", 10_000)
+    monkeypatch.setattr(
+        staged_records, "begin_sync", lambda _fd, at, size: begun.append((at, at + size))
+    )
+    with StagedWriter(tmp_path / "a.rows", load_config(None), piece_size=3000) as writer:
+        writer.put_table(pa.table({"body": [b"x" * 500] * 100}), topic="T")
+        size = writer.finish()
+    assert [low for low, _ in begun] == [0, *(high for _, high in begun[:-1])]
+    assert all(high - low >= 10_000 for low, high in begun)
+    assert size - 10_000 < begun[-1][1] <= size
+
+
+class Syncs:
+    """Hears of the syncs of this process."""
+
+    def __init__(self, calls):
+        self.calls = calls
+
+    def before(self, call, fd, _at, _size, _path):
+        if call == "fdatasync":
+            self.calls.append(("sync", fd))
+        return 0
+
+    def after(self, *_):
+        pass
+
+
+def test_a_flush_begins_with_all_queues_before_it_waits_for_one(store_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr(unit_file, "begin_sync", lambda fd, _at, _size: calls.append(("begin", fd)))
+    with open_store(store_path, message_index_enable=False) as store:
+        for queue_id in range(3):
+            store.put("T", b"x", queue_id=queue_id)
+        store.consume_queues.flush()
+        calls.clear()
+        for queue_id in range(3):
+            store.put("T", b"y", queue_id=queue_id)
+        store.parts.level.catch_up_all()
+        watch_syncs(Syncs(calls))
+        try:
+            store.consume_queues.flush()
+        finally:
+            watch_syncs(None)
+    begun = [fd for call, fd in calls[:3] if call == "begin"]
+    assert len(begun) == 3
+    assert sorted(fd for call, fd in calls if call == "sync") == sorted(begun)
