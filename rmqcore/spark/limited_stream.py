@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -16,12 +19,11 @@ from pyspark.sql.streaming.datasource import (
 
 from rmqcore.scan import AnySelected, read
 from rmqcore.scan.any_log import select
+from rmqcore.spark.queue_lag import WALKED_A_QUEUE, Counts, QueueLag
 from rmqcore.spark.rows_wanted import rows_wanted
 from rmqcore.spark.stream import Offsets, RmqStreamReader
 from rmqcore.world import monotonic_s
 
-#: To ask a consume queue where its rows are takes as long as to walk over so many bytes of the log.
-_WALKED_A_QUEUE = 16 << 10
 #: Of no more queues than these all are asked, and the log is read once.
 _ASKED_MAX = 64
 
@@ -35,6 +37,8 @@ class LimitedStreamReader(RmqStreamReader, SupportsTriggerAvailableNow):
     _began: Offsets | None = None
     #: the offsets of the batch that was planned last
     _batch: tuple[Offsets, Offsets] = ({}, {})
+    #: of each log, what lies behind the batch
+    _lags: dict[str, QueueLag] | None = None
     #: when a trigger was last let through; the first one always is
     _triggered_s = -math.inf
 
@@ -120,14 +124,39 @@ class LimitedStreamReader(RmqStreamReader, SupportsTriggerAvailableNow):
         for name, end in ends.items():
             plan = self._plans[name]
             read += self._of(name, first[name], end).bytes
-            behind = self._of(name, end, plan.end) if end < plan.end else None
-            for (topic, queue_id), count in behind.queue_counts().items() if behind else ():
+            behind = self._behind(name, end, plan.end) if end < plan.end else {}
+            for (topic, queue_id), count in behind.items():
                 of_topic = queues.setdefault(topic, {})
                 of_topic[str(queue_id)] = of_topic.get(str(queue_id), 0) + count
                 lag += count
         log = sum(ends[name] - first[name] for name in ends)
         found = self.offset_of(self._latest, {})
         return found | {"bytes": {"log": log, "read": read}, "lag": queues, "messages_behind": lag}
+
+    def _behind(self, name: str, low: int, high: int) -> Counts:
+        """How many messages of each queue lie between two physical offsets of a log."""
+        self._lags = {} if self._lags is None else self._lags
+        if name not in self._lags:
+            self._lags[name] = QueueLag(
+                partial(self._counted, name),
+                lambda low, high: Counter(self._of(name, low, high).queue_counts()),
+                partial(self._cut_behind, name),
+            )
+        plan = self._plans[name]
+        return self._lags[name].between(low, high, plan.known_end, plan.queue_count)
+
+    def _cut_behind(self, name: str, start: int, size: int, high: int) -> int:
+        return self._plans[name].cut_behind(start, size, high)
+
+    def _counted(self, name: str, low: int, high: int) -> Counts:
+        """The same by a look at every record; what is damaged is passed over."""
+        found: Counts = Counter()
+        columns = ("topic", "queue_id")
+        for batch in self._rows(name, low, high, columns, 1 << 16, fail=False):
+            groups = pa.table(batch).group_by(list(columns)).aggregate([([], "count_all")])
+            topics, queue_ids, counts = (groups[at].to_pylist() for at in (*columns, "count_all"))
+            found.update(dict(zip(zip(topics, queue_ids, strict=True), counts, strict=True)))
+        return found
 
     def _of(self, name: str, low: int, high: int) -> AnySelected:
         """What is read of a log between two physical offsets."""
@@ -141,7 +170,7 @@ class LimitedStreamReader(RmqStreamReader, SupportsTriggerAvailableNow):
             return self._walked(name, start, end, row_max)
         near = start
         if plan.queue_count > _ASKED_MAX and start < end:
-            near = plan.cut_behind(start, plan.queue_count * _WALKED_A_QUEUE, end)
+            near = plan.cut_behind(start, plan.queue_count * WALKED_A_QUEUE, end)
         reached, rows = self._walked(name, start, near, row_max)
         if rows == row_max:
             return reached, rows
@@ -159,31 +188,42 @@ class LimitedStreamReader(RmqStreamReader, SupportsTriggerAvailableNow):
 
     def _walked(self, name: str, start: int, end: int, row_max: int) -> tuple[int, int]:
         """As `_end_of_rows`, by a look at every record."""
-        if start >= end:
-            return end, 0
-        plan, rows = self._plans[name], 0
-        began = (self._began or {}).get(name, 0)
-        wanted = rows_wanted(self.options, plan, self.choice, None, began)
-        # as consume queues count: these make a batch smaller, and its end not later
-        wanted.pop("tags", None)
-        wanted.pop("begin_ms", None)
-        wanted.pop("queue_times", None)
-        batches = (
-            batch
-            for split in select(plan, wanted, start, end).splits()
-            for batch in read(
-                split,
-                ("phy_offset", "store_size"),
-                batch_rows=min(row_max, self.options.batch_rows),
-                on_damage=None if self.options.fail_on_data_loss else lambda _: None,
-                **wanted,
-            )
-        )
-        for columns_read in batches:
-            batch = pa.record_batch(columns_read)
+        rows, batch_rows = 0, min(row_max, self.options.batch_rows)
+        fail = self.options.fail_on_data_loss
+        for batch in self._rows(
+            name, start, end, ("phy_offset", "store_size"), batch_rows, fail=fail
+        ):
             if rows + batch.num_rows >= row_max:
                 last = row_max - rows - 1
                 offset = batch.column("phy_offset")[last].as_py()
                 return offset + batch.column("store_size")[last].as_py(), row_max
             rows += batch.num_rows
         return end, rows
+
+    def _rows(
+        self,
+        name: str,
+        start: int,
+        end: int,
+        columns: tuple[str, ...],
+        batch_rows: int,
+        *,
+        fail: bool,
+    ) -> Iterator[pa.RecordBatch]:
+        """A log's chosen rows between two physical offsets, as consume queues count them.
+
+        Tags and times make a batch smaller, and its end not later.
+        """
+        if start >= end:
+            return
+        plan = self._plans[name]
+        wanted = rows_wanted(
+            self.options, plan, self.choice, None, (self._began or {}).get(name, 0)
+        )
+        wanted.pop("tags", None)
+        wanted.pop("begin_ms", None)
+        wanted.pop("queue_times", None)
+        on_damage = None if fail else lambda _: None
+        for split in select(plan, wanted, start, end).splits():
+            for found in read(split, columns, batch_rows=batch_rows, on_damage=on_damage, **wanted):
+                yield pa.record_batch(found)

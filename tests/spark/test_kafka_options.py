@@ -195,7 +195,11 @@ def test_partitions_hold_no_more_records_than_asked_for(store):
 # ---- progress
 
 
-def test_the_progress_says_what_is_behind_and_what_is_read(store):
+@pytest.mark.parametrize("by_log", [False, True])
+def test_the_progress_says_what_is_behind_and_what_is_read(store, monkeypatch, by_log):
+    if by_log:
+        # as if there were thousands of queues
+        monkeypatch.setattr("rmqcore.spark.queue_lag._DISPATCHED_AT_ONCE", 0)
     stream = Stream(store, startingOffsets="earliest", maxOffsetsPerTrigger="12", topics="A")
     rows = stream.trigger()
     told = json.loads(json.dumps(stream.reader.reportLatestOffset()))
