@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,7 +20,7 @@ from rmqcore.scan.manifest import (
     Page,
     files_of,
     load_manifest,
-    read_object,
+    read_table,
     require_manifest,
 )
 from rmqcore.scan.object_file import LOG_NAME, ObjectFile
@@ -235,20 +235,24 @@ class ArchiveLog:
         """The topics that had been deleted when the last file was archived."""
         if self._deleted is None:
             with TemporaryDirectory(prefix="rmqcore-tables-") as place:
-                write_tables(self._tables(), Path(place))
+                write_tables(self._tables([DELETED_TOPICS_NAME]), Path(place))
                 self._deleted = DeletedTopics(StoreDir(place)).load()
         return self._deleted
 
-    def _tables(self) -> Iterator[tuple[str, bytes]]:
+    def _tables(self, names: Sequence[str] = TABLES) -> Iterator[tuple[str, bytes]]:
         for name, sha256 in self.manifest.tables.items():
-            if name in TABLES:
+            if name in names:
                 try:
-                    yield name, read_object(self._objects, f"tables/{sha256}")
+                    yield name, read_table(self._objects, sha256)
                 except ObjectMissingError as error:
                     raise RecordsGoneError(error.url, 0) from None
 
     def tables(self) -> list[tuple[str, bytes]]:
-        """(name below ``config/``, bytes) of the store's tables that are kept."""
+        """(name below ``config/``, bytes) of the store's tables that are kept.
+
+        Raises:
+            ArchiveError: one is not the one that was archived.
+        """
         return list(self._tables())
 
     def shown_topics(self, named: Iterable[str], *, services: bool) -> ShownTopics:

@@ -167,7 +167,7 @@ class Manifest:
             if found["format"] != FORMAT or found["version"] > VERSION:
                 version = f"{found['format']} {found['version']}"
                 raise ArchiveError(url, f"a manifest of {version}; this reads {FORMAT} {VERSION}")
-            return cls(
+            read = cls(
                 found["generation"],
                 found["writer"],
                 found["file_size"],
@@ -175,8 +175,38 @@ class Manifest:
                 tuple(ArchivedFile.from_dict(file) for file in found["files"]),
                 found["tables"],
             )
-        except (ValueError, KeyError, TypeError) as error:
+            _check_kinds(read)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ArchiveError(url, f"no manifest: {type(error).__name__}: {error}") from None
+        return read
+
+
+def _check_kinds(read: Manifest) -> None:
+    """Look that everything is of its kind; the pages are known by their SHA-256.
+
+    Raises:
+        TypeError, ValueError: something is not.
+    """
+    whole: list[Any] = [read.generation, read.file_size]
+    signed: list[Any] = []
+    text: list[Any] = [read.writer, *read.tables.keys(), *read.tables.values()]
+    for page in read.pages:
+        whole += [page.start, page.end]
+        signed += [page.first_ms, page.last_ms]
+        text += [page.name, page.sha256, *(page.topics or ())]
+    for file in read.files:
+        whole += [file.start, file.size, file.rows, *file.cuts]
+        signed += [file.first_ms, file.last_ms]
+        text += [file.sha256, file.tag, *(file.topics or {})]
+        for queues in (file.topics or {}).values():
+            for queue_id, rows, size, first, last in queues:
+                signed += [queue_id, rows, size, first, last]
+    if not all(type(one) is int and -(1 << 63) <= one < 1 << 63 for one in (*whole, *signed)):
+        raise TypeError("a number is none, or beyond all that there are")
+    if min(whole) < 0 or (read.end and not read.file_size):
+        raise ValueError("a size or a place is none")
+    if not all(type(one) is str for one in text):
+        raise TypeError("a name is no text")
 
 
 def _page(found: dict[str, Any]) -> Page:
@@ -243,6 +273,25 @@ def read_object(objects: Objects, name: str) -> bytes:
         return reader.read_at(0, reader.size)
     finally:
         reader.close()
+
+
+def read_table(objects: Objects, sha256: str) -> bytes:
+    """A table of a store, as it was archived.
+
+    Args:
+        objects: of the archive.
+        sha256: as the manifest names it.
+
+    Raises:
+        ArchiveError: it is another than the one that was archived.
+        ObjectStoreError: it cannot be read.
+    """
+    name = f"tables/{sha256}"
+    data = read_object(objects, name)
+    if hashlib.sha256(data).hexdigest() != sha256:
+        url = f"{objects.url}/{name}"
+        raise ArchiveError(url, "the table is not the one that the manifest names")
+    return data
 
 
 def files_of(objects: Objects, manifest: Manifest, pages: Iterable[Page]) -> Iterator[ArchivedFile]:

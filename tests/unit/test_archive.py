@@ -379,6 +379,30 @@ def test_an_object_that_changed_underneath_is_told(archived, tmp_path):
     assert [place.reason for place in damaged] == ["the file is gone"]
 
 
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("generation",), "1"),
+        (("file_size",), -1),
+        (("pages",), [{"name": 1}]),
+        (("files", 0, "start"), None),
+        (("files", 0, "cuts"), [[]]),
+        (("files", 0, "topics"), {"T0": [[0, 1]]}),
+        (("tables",), []),
+    ],
+)
+def test_a_manifest_that_nobody_here_has_written_is_told(archived, place, value):
+    (newest,) = [max((archived[1] / "manifest").iterdir())]
+    told = json.loads(newest.read_bytes())
+    part = told
+    for name in place[:-1]:
+        part = part[name]
+    part[place[-1]] = value
+    for text in (json.dumps(told), "[" * 100_000, "null"):
+        with pytest.raises(ArchiveError, match="no manifest"):
+            Manifest.from_json("s3://bucket", text.encode())
+
+
 def test_a_damaged_record_keeps_its_file_out(tmp_path):
     put(tmp_path / "store", 1500)
     path = tmp_path / "store" / "commitlog" / f"{FILE_SIZE:020d}"
@@ -458,6 +482,19 @@ class TestOneLog:
         Archiver(store, archive).run_once()
         assert rows(archive, topics=["Gone"]).num_rows == 0
         assert rows(store, archive=archive, topics=["Gone"]).num_rows == 0
+        # a table that is another tells nothing
+        for table in (tmp_path / "archive" / "tables").iterdir():
+            table.write_bytes(table.read_bytes()[:-1])
+        (found,) = verify_archive(archive).findings
+        assert "the table is not the one that the manifest names" in found
+        put(store, 1000, "T0")
+        for broken in (
+            lambda: rows(archive, topics=["Gone"]),
+            lambda: restore(archive, tmp_path / "restored"),
+            lambda: Archiver(store, archive).run_once(),
+        ):
+            with pytest.raises(ArchiveError, match="the table is not"):
+                broken()
 
 
 class TestRetention:

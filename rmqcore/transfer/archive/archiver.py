@@ -39,7 +39,7 @@ from rmqcore.scan.manifest import (
     create_same,
     files_of,
     load_manifest,
-    read_object,
+    read_table,
     settle_manifest,
     with_file,
 )
@@ -294,9 +294,7 @@ class Archiver:
         """The deleted topics of now, and those that the store has forgotten with their records."""
         now = _deletions_in(data)
         known = manifest.tables.get(DELETED_TOPICS_NAME)
-        before = (
-            {} if known is None else _deletions_in(read_object(self._objects, f"tables/{known}"))
-        )
+        before = {} if known is None else _deletions_in(read_table(self._objects, known))
         both = {**before, **now}
         return sealed(format_java_json({"deletedTopics": both})).encode() if both else b""
 

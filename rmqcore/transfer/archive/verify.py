@@ -78,6 +78,10 @@ def verify_archive(
     except (ArchiveError, ObjectStoreError) as error:
         report.findings.append(str(error))
         return report
+    try:
+        log.tables()
+    except (ArchiveError, ObjectStoreError, RecordsGoneError) as error:
+        report.findings.append(str(error))
     for one, after in pairwise(files):
         if after.start != one.end:
             report.findings.append(f"no file is named between {one.end} and {after.start}")
