@@ -8,7 +8,12 @@ from rmqcore import Message
 from rmqcore._codec import encode_record
 from rmqcore.client import MessageQueue
 from rmqcore.errors import CorruptRecordError
-from rmqcore.remoting import RemotingClosedError, RemotingCommand, RequestRefusedError
+from rmqcore.remoting import (
+    RemotingClosedError,
+    RemotingCommand,
+    RemotingConnectError,
+    RequestRefusedError,
+)
 from rmqcore.scan.cluster import (
     Access,
     Cluster,
@@ -85,9 +90,9 @@ class Link:
         return found
 
 
-def pulled(monkeypatch, broker, first=0, stop=1000):
+def pulled(monkeypatch, broker, first=0, stop=1000, sleep=lambda _seconds: None):
     monkeypatch.setattr(pulls, "Link", broker.link)
-    monkeypatch.setattr(pulls, "sleep", lambda _seconds: None)
+    monkeypatch.setattr(pulls, "sleep", sleep)
     one = QueueRange(MessageQueue("T", "b", 0), ("master", "slave"), first, stop)
     found = list(pulls.RangePull(ACCESS, one).run())
     for before, behind in itertools.pairwise(found):
@@ -116,6 +121,25 @@ def test_pulls_ask_for_what_the_broker_gives(monkeypatch):
 @pytest.mark.parametrize("odd", [None, (2, None), (20, None), (19, 64), (215, None)])
 def test_what_passes_by_itself_is_asked_again(monkeypatch, odd):
     assert pulled(monkeypatch, Broker(odd={64: odd, 96: odd})) == list(range(1000))
+
+
+def test_a_broker_that_starts_again_is_waited_for(monkeypatch):
+    broker, waited = Broker(), []
+
+    def link(address, access):
+        if broker.asked and sum(waited) < 45:
+            raise RemotingConnectError(address, "nobody listens")
+        return Link(broker, address)
+
+    def answer(fields):
+        if len(broker.asked) == 3 and not waited:
+            raise RemotingClosedError("master")
+        return Broker.answer(broker, fields)
+
+    monkeypatch.setattr(broker, "link", link)
+    monkeypatch.setattr(broker, "answer", answer)
+    assert pulled(monkeypatch, broker, sleep=waited.append) == list(range(1000))
+    assert max(waited) == 5
 
 
 def test_what_does_not_pass_is_an_error_in_the_end(monkeypatch):

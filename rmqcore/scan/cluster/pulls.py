@@ -38,9 +38,11 @@ _COUNT_MAX: Final = 1024
 _ANSWER_SIZE: Final = 60 << 10
 #: answers with all that was asked for, before more is tried where once less had come
 _PATIENCE_MAX: Final = 4096
-#: how often something that may pass by itself is tried again, and how long to wait before
+#: how often something that may pass by itself is tried again, and how long to wait before: at first
+#: and at most; together a minute nearly, in which a broker of Apache's has started again
 _TRIES: Final = 15
 _PAUSE_S: Final = 0.2
+_PAUSE_MAX_S: Final = 5.0
 _PASSING: Final = frozenset(
     {
         ResponseCode.SYSTEM_BUSY,
@@ -131,7 +133,7 @@ class RangePull:
         refused = isinstance(error, RequestRefusedError) and error.code not in _PASSING
         if self._tries >= _TRIES or refused or isinstance(error, FrameError):
             raise error
-        sleep(_PAUSE_S)
+        sleep(min(_PAUSE_S * 2 ** (self._tries - 1), _PAUSE_MAX_S))
 
     def _run(self, link: Link) -> Iterator[Pulled]:
         while self._at < self._range.stop or self._asked:
