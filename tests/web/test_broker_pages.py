@@ -99,7 +99,7 @@ def test_the_first_page_tells_of_rates_and_the_store_of_its_replication(with_bro
         for said in ("Store serving", "Puts accepted", "Dead letters CG 1"):
             assert said in shown
         # of what was not counted yet no rate is told
-        assert "In – messages a second counted from now on" in shown
+        assert "In \N{EN DASH} messages a second counted from now on" in shown
         shown = await words(reader, "/store")
         assert "Role master" in shown
         assert "no slave is connected" in shown
