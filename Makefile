@@ -14,6 +14,8 @@ STUBS  := $(subst /,.,$(basename $(sort $(shell find rmqcore -name '_*.pyi'))))
 HERE   := $(CURDIR)
 # without bytecode each of the gate's thousand processes would compile all that it imports
 export PYTHONDONTWRITEBYTECODE :=
+# each process would start threads for numpy's linear algebra, which nothing here uses
+export OPENBLAS_NUM_THREADS := 1
 # tests wait for the disk and for other processes half of their time
 SIDE_BY_SIDE := -n 3
 
@@ -50,8 +52,8 @@ run: build $(VENV)/spark ## rmqcore demo: append a text corpus, read it back, ve
 # ---- the gate: red means a defect, whatever else the machine does ---------------------------------
 
 test: ## the gate: lint, types, stubs, the lanes logic, engine and process, an installed wheel
-	@scripts/steps "build=$(MAKE) -s build $(VENV)/spark" "lint=$(MAKE) -s lint" "+types=$(MAKE) -s types" \
-		"+stubs=$(MAKE) -s stubs" "+benchmarks=$(MAKE) -s bench-smoke" "tests=$(MAKE) -s tests" \
+	@scripts/steps "build=$(MAKE) -s build $(VENV)/spark" "tests=$(MAKE) -s tests" "+lint=$(MAKE) -s lint" \
+		"+types=$(MAKE) -s types" "+stubs=$(MAKE) -s stubs" "+benchmarks=$(MAKE) -s bench-smoke" \
 		"installed=$(MAKE) -s installed"
 
 tests: build $(VENV)/spark ## of the gate, the tests alone; one: .venv/bin/pytest PATH::NAME
