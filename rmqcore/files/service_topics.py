@@ -20,6 +20,8 @@ ROCKSDB_HALF_TOPICS: Final = (
 CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 #: The broker's own topics begin with this: the timer's queue, the logs of what POP has handed out.
 SYSTEM_PREFIX: Final = "rmq_sys_"
+#: The topics of tables of keys and values begin with this.
+TABLE_PREFIX: Final = "%KV%"
 _NAMES: Final = frozenset(
     (SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, *ROCKSDB_HALF_TOPICS, CHECK_MAX_TIME_TOPIC)
 )

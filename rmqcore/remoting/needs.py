@@ -24,8 +24,9 @@ PUB, SUB = Permission.PUB, Permission.SUB
 
 _RETRY_PREFIX = "%RETRY%"
 _GROUP_PREFIXES = (_RETRY_PREFIX, "%DLQ%")
-#: topics in which the broker keeps what was sent to others; a default does not open them
-_SYSTEM_PREFIXES = ("rmq_sys_", "schedule_topic_", "trans_check_max_time_", "offset_moved_")
+#: topics in which the broker keeps what was sent to others, and other programs their tables; a
+#: default does not open them
+_SYSTEM_PREFIXES = ("rmq_sys_", "schedule_topic_", "trans_check_max_time_", "offset_moved_", "%kv%")
 #: properties of a message whose transaction is open, and of one that goes to light queues, too
 _HALF, _LIGHT = "TRAN_MSG", "INNER_MULTI_DISPATCH"
 #: characters at the end of a retry topic's name in which a topic's is looked for: more than one has

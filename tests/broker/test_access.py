@@ -197,6 +197,7 @@ def test_a_default_does_not_open_the_topics_in_which_the_broker_keeps_those_of_o
         await peers["everything"].send("Private", b"x", properties={"DELAY": "18"})
         hidden = await peers["everything"].pull("SCHEDULE_TOPIC_XXXX", queue_id=17)
         assert hidden.code == 16
+        assert (await peers["everything"].pull("%KV%table")).code == 16
         assert (await peers["operator"].pull("SCHEDULE_TOPIC_XXXX", queue_id=17)).code == 0
         at = {"offset": 0}
         assert (await peers["consumer"].ask(RequestCode.VIEW_MESSAGE_BY_ID, at)).code == 16
@@ -237,6 +238,7 @@ OWN_TOPICS = (
     "SCHEDULE_TOPIC_XXXX",
     "OFFSET_MOVED_EVENT",
     "SELF_TEST_TOPIC",
+    "%KV%table",
 )
 SENDS = (
     RequestCode.SEND_MESSAGE_V2,

@@ -119,7 +119,7 @@ class AdminTopics:
 
     def _check(self, topic: TopicConfig) -> None:
         name = topic.topic_name
-        if self._topics.is_system(name):
+        if self._topics.is_system(name) or self._topics.is_own(name):
             remark = f"The topic[{name}] is conflict with system topic."
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
         for count in (topic.read_queue_nums, topic.write_queue_nums):

@@ -25,6 +25,7 @@ from rmqcore.files.service_topics import (
     HALF_TOPIC,
     OP_HALF_TOPIC,
     SYSTEM_PREFIX,
+    TABLE_PREFIX,
 )
 from rmqcore.files.timer_check import TIMER_TOPIC
 from rmqcore.message import DEAD_LETTER_PREFIX, RETRY_PREFIX
@@ -101,10 +102,10 @@ class Topics:
         return topic in self.system_topics or topic.startswith(SYSTEM_PREFIX)
 
     def is_own(self, topic: str) -> bool:
-        """Tell whether the broker believes what a topic holds, so that nobody else may write it."""
+        """Tell whether broker or store believe what a topic holds, so that nobody else may write it."""
         if topic == self._config().msg_trace_topic_name:
             return False
-        return topic in _NOT_FOR_CLIENTS or topic.startswith(SYSTEM_PREFIX)
+        return topic in _NOT_FOR_CLIENTS or topic.startswith((SYSTEM_PREFIX, TABLE_PREFIX))
 
     def put(self, topic: TopicConfig) -> None:
         """Create or replace a topic.

@@ -22,6 +22,7 @@ from rmqcore.errors import (
 )
 from rmqcore.files.config_tables import TopicConfig, TopicConfigTable, check_topic_name
 from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
+from rmqcore.files.service_topics import TABLE_PREFIX
 from rmqcore.message import Message
 from rmqcore.store.consume.interrupt_safe_lock import InterruptSafeLock
 from rmqcore.store.parts.key_value_records import CALL, DELETE, parts_of, record_of, record_of_call
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("rmqcore")
 
 #: The topic of a table has this in front of the table's name.
-TOPIC_PREFIX: Final = "%KV%"
+TOPIC_PREFIX: Final = TABLE_PREFIX
 #: The offset of this group says where in a table's topic its records begin.
 GROUP: Final = "CID_RMQ_SYS_KV"
 KEY_MAX: Final = 1 << 16
