@@ -11,10 +11,13 @@ queue's word and its own, or units that lead into the middle of the file's recor
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 from rmqcore._codec import decode_record
 from rmqcore.doctor.log_survey import FileSurvey
 from rmqcore.doctor.wrong_queue_records import places_named_by
+from rmqcore.errors import CorruptConfigFileError
+from rmqcore.files.deleted_topics import DeletedTopics
 from rmqcore.native.format._message_ext import MessageExt
 from rmqcore.scan.plan import LogPlan
 from rmqcore.scan.unit_files import UnitFiles
@@ -37,10 +40,19 @@ def foreign_files(log: LogPlan, surveys: list[FileSurvey]) -> list[FileSurvey]:
         surveys: of its files.
     """
     files = UnitFiles(log.directory, log.config.mapped_file_size_consume_queue)
+    deleted = deleted_topics(log)
     try:
-        return [file for file in surveys if file.records and _is_foreign(log, files, file)]
+        return [file for file in surveys if file.records and _is_foreign(log, files, file, deleted)]
     finally:
         files.close()
+
+
+def deleted_topics(log: LogPlan) -> DeletedTopics:
+    """The topics of a store that were deleted; none where that cannot be read any more."""
+    deleted = DeletedTopics(log.directory)
+    with suppress(CorruptConfigFileError):
+        deleted.load()
+    return deleted
 
 
 def is_led_to(files: UnitFiles, message: MessageExt) -> bool:
@@ -57,18 +69,26 @@ def is_led_to(files: UnitFiles, message: MessageExt) -> bool:
     )
 
 
-def was_given_again(log: LogPlan, files: UnitFiles, message: MessageExt, before: int) -> bool:
+def was_given_again(
+    log: LogPlan, files: UnitFiles, message: MessageExt, before: int, deleted: DeletedTopics
+) -> bool:
     """True when the queue leads to a whole record in front that names the very same place.
+
+    A topic that was made again has each of its places twice: queues of before prove nothing.
 
     Args:
         log: in which the records lie.
         files: the store's consume queues.
         message: a whole record of the log.
         before: physical offset that the other record lies below.
+        deleted: the store's topics that were deleted.
     """
     key = message.topic, message.queue_id
     phy_offset, size = files.unit_head(key, message.queue_offset)
-    record = log.record_at(phy_offset) if size > 0 and log.start <= phy_offset < before else None
+    least = log.start
+    if (since := deleted.since(message.topic)) <= message.phy_offset:
+        least = max(least, since)
+    record = log.record_at(phy_offset) if size > 0 and least <= phy_offset < before else None
     if record is None or len(record) != size:
         return False
     other = decode_record(record)
@@ -92,24 +112,26 @@ def records_of(log: LogPlan, file: FileSurvey, start: int = -1) -> Iterator[Mess
             at += len(record)
 
 
-def _is_foreign(log: LogPlan, files: UnitFiles, file: FileSurvey) -> bool:
+def _is_foreign(log: LogPlan, files: UnitFiles, file: FileSurvey, deleted: DeletedTopics) -> bool:
     begins = (log.record_at(run.phy_offset) for found in file.runs.values() for run in found)
     firsts = [decode_record(record) for record in begins if record is not None]
     if any(is_led_to(files, message) for message in firsts):
         return False
-    if not any(_collides(log, files, file, message) for message in firsts):
+    if not any(_collides(log, files, file, message, deleted) for message in firsts):
         return False
     count = 0
     for message in records_of(log, file):
         if is_led_to(files, message):
             return False
-        count += _collides(log, files, file, message)
+        count += _collides(log, files, file, message, deleted)
     return count >= _COLLISIONS_MIN
 
 
-def _collides(log: LogPlan, files: UnitFiles, file: FileSurvey, message: MessageExt) -> bool:
+def _collides(
+    log: LogPlan, files: UnitFiles, file: FileSurvey, message: MessageExt, deleted: DeletedTopics
+) -> bool:
     """True when another record has a record's place, or its unit leads to where no record is."""
-    return was_given_again(log, files, message, file.start) or _leads_astray(
+    return was_given_again(log, files, message, file.start, deleted) or _leads_astray(
         log, files, file, message
     )
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rmqcore._codec import decode_record
-from rmqcore.doctor.foreign import is_led_to, records_of, was_given_again
+from rmqcore.doctor.foreign import deleted_topics, is_led_to, records_of, was_given_again
 from rmqcore.doctor.log_survey import (
     FileSurvey,
     Gap,
@@ -69,11 +69,12 @@ def _stale_from(log: LogPlan, gap: Gap, last: FileSurvey) -> int | None:
     """
     end: int | None = None
     files = UnitFiles(log.directory, log.config.mapped_file_size_consume_queue)
+    deleted = deleted_topics(log)
     try:
         for message in records_of(log, last, gap.start):
             if is_led_to(files, message):
                 return None
-            if end is None and was_given_again(log, files, message, gap.start):
+            if end is None and was_given_again(log, files, message, gap.start, deleted):
                 end = message.phy_offset
     finally:
         files.close()

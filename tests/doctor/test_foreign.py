@@ -194,3 +194,20 @@ def test_a_name_behind_all_offsets_is_named_by_all_and_nothing_is_changed(ours, 
         with pytest.raises(CorruptStoreError, match=f"{start}: .*move it away"):
             work(path)
         assert digest_tree(path) == before
+
+
+def test_files_of_a_topic_that_was_made_again_are_none(ours):
+    path, _ = ours
+    queues = path / "consumequeue"
+    shutil.copytree(queues, path.parent / "older")
+    with rmqcore.open_store(path) as store:
+        store.delete_topic("T")
+        for number in range(150):
+            store.put("T", b"made again %d " % number * 20, queue_id=number % 2)
+    known = known_messages(path)
+    # from a copy of before: they lead to the old topic's messages, which have the new one's numbers
+    shutil.rmtree(queues)
+    (path.parent / "older").rename(queues)
+    assert not [found for found in doctor.verify(path).findings if "another store" in found.what]
+    assert doctor.repair(path).left == []
+    assert_found(path, known)
