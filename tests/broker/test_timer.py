@@ -517,3 +517,15 @@ def test_progress_is_kept_while_there_is_no_end_of_what_is_due(with_broker, tmp_
         await until_async(check.load, "the file of progress is there")
 
     with_broker(scenario)
+
+
+@pytest.mark.parametrize("level", ["1", "+1", " 1 ", "\u0661"])
+def test_beside_a_delay_level_no_time_counts_however_it_is_written(with_broker, level):
+    async def scenario(broker, peer):
+        asked = {"DELAY": level, "TIMER_DELAY_MS": "1000"}
+        assert (await peer.send("T", b"x", properties=asked)).code == ResponseCode.SUCCESS
+        assert broker.store.max_queue_offset("rmq_sys_wheel_timer", 0) == 0
+        (message,) = broker.store.messages("SCHEDULE_TOPIC_XXXX", 0)
+        assert message.properties["REAL_TOPIC"] == "T"
+
+    with_broker(scenario)

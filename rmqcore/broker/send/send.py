@@ -580,8 +580,11 @@ def _asks_for_level(message: Message) -> bool:
 
 
 def _level_of(properties: Mapping[str, str]) -> bool:
-    level = properties.get("DELAY", "0")
-    return level.isascii() and level.isdigit() and level.strip("0") != ""
+    try:
+        # as the store reads it: `+1` is a level, too
+        return int(properties.get("DELAY", "0")) > 0
+    except ValueError:
+        return False
 
 
 def _refusal(error: MessageIllegalError | StoreError) -> RequestRefusedError:

@@ -102,7 +102,7 @@ class Topics:
         return topic in self.system_topics or topic.startswith(SYSTEM_PREFIX)
 
     def is_own(self, topic: str) -> bool:
-        """Tell whether broker or store believe what a topic holds, so that nobody else may write it."""
+        """Tell whether broker or store believe what a topic holds: nobody else may write it."""
         if topic == self._config().msg_trace_topic_name:
             return False
         return topic in _NOT_FOR_CLIENTS or topic.startswith((SYSTEM_PREFIX, TABLE_PREFIX))
