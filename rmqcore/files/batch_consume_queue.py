@@ -139,6 +139,21 @@ class BatchConsumeQueue(UnitFile):
         units = self.read_units(offset, 1) if self.min_offset <= offset < self.max_offset else b""
         return UNIT_HEAD.unpack_from(units) if units else None
 
+    def has_batch(self, offset: int, count: str, phy_offset: int) -> bool:
+        """Tell whether the queue has a batch where its record says.
+
+        Args:
+            offset: queue offset of its first message.
+            count: how many messages it holds, as its record says; compared where it is a number.
+            phy_offset: of its record.
+        """
+        number = self._unit_of(offset)
+        first, held = self._base(number)
+        unit = self.unit(number) or bytes(BATCH_UNIT_SIZE)
+        known = count.isascii() and count.isdigit() and len(count) < 10
+        there = UNIT_HEAD.unpack_from(unit)[0], first, held
+        return there == (phy_offset, offset, int(count) if known else held)
+
 
 #: a consume queue of either kind
 StoredQueue = ConsumeQueue | BatchConsumeQueue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import struct
 import sys
+from contextlib import suppress
 
 import pytest
 from patience import rounds
@@ -12,7 +13,7 @@ from patience import rounds
 from rmqcore import GetMessageStatus, Message, MessageIllegalError, open_store
 from rmqcore._codec import decode_batch, encode_batch
 from rmqcore.doctor import Severity, repair, verify
-from rmqcore.errors import CorruptConsumeQueueError
+from rmqcore.errors import CorruptConsumeQueueError, CorruptStoreError
 from rmqcore.files.batch_consume_queue import BatchConsumeQueue
 from rmqcore.files.config_tables import TopicConfig
 from rmqcore.files.store_dir import StoreDir
@@ -164,6 +165,18 @@ def test_a_rotten_unit_is_written_anew(path, field):
         assert any("B/0" in finding for finding in findings)
         assert [file.read_bytes() for file in files] == wanted
     assert verify(path, config=SIZES | small).clean
+
+
+@pytest.mark.parametrize("byte", [28, 35, 36, 37])
+def test_a_reader_beside_a_rotten_unit_gives_no_other_batch(path, byte):
+    with open_store(path, **SIZES) as store:
+        firsts = [put_batch(store, n % 3 + 1, n).queue_offset for n in range(6)]
+    flip(next((path / "batchconsumequeue" / "B" / "0").iterdir()), 46 * 3 + byte)
+    with open_store(path, mode="r", config=SIZES) as store:
+        for first in firsts:
+            with suppress(CorruptStoreError):
+                for found in store.get_message("B", 0, first, max_messages=1).messages:
+                    assert found.queue_offset == first
 
 
 @pytest.mark.parametrize("number", [0, 9])

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from rmqcore._codec import decode_message_id, tags_code
 from rmqcore.errors import CorruptConsumeQueueError, CorruptRecordError
+from rmqcore.files.batch_consume_queue import BatchConsumeQueue
 from rmqcore.files.consume_queue import FILLER, UNIT
 from rmqcore.files.unit_file import UNIT_HEAD
 from rmqcore.native.format._numbers import UNIT_SIZE
@@ -22,6 +23,8 @@ from rmqcore.native.read._key_query import QueryMessageResult, is_hit
 from rmqcore.status import BoundaryType, GetMessageStatus
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rmqcore.derived.consume_queue_store import ConsumeQueueStore
     from rmqcore.derived.index_service import IndexQuery, IndexService
     from rmqcore.files.batch_consume_queue import StoredQueue
@@ -193,6 +196,8 @@ class GeneralReads:
         codes = None if tags is None else packed_tags(tags)
         self._collect(queue, result, max_messages, max_bytes, codes, max_scanned)
         found = len(result)
+        if found and isinstance(queue, BatchConsumeQueue):
+            _check_batches(queue, result.messages)
         if found:
             self._found_count += 1
             self._transferred_count += found
@@ -524,3 +529,17 @@ def _why_no_hit(message: MessageExt | None, topic: str, key: str) -> str:
     if not message.has_key(topic, key):
         return f"it has keys {message.keys} (hash collision)"
     return f"it was stored at {message.store_timestamp_ms}, outside the time asked for"
+
+
+def _check_batches(queue: BatchConsumeQueue, batches: Sequence[MessageExt]) -> None:
+    """Raise for a stored batch that its queue does not have at the place which it names."""
+    for batch in batches:
+        offset, count = batch.queue_offset, batch.properties.get("INNER_NUM", "")
+        if not queue.has_batch(offset, count, batch.phy_offset):
+            raise CorruptConsumeQueueError(
+                queue.queue.directory,
+                -1,
+                f"the batch at {batch.phy_offset} has {count} messages from queue offset {offset} "
+                "on, where the queue has others; open the store for writing, which derives it "
+                "again from the log",
+            )
