@@ -137,9 +137,9 @@ def make_directory(path: Path, *, synced: bool = True, levels: int | None = None
         if synced:
             with room_at(directory):
                 sync_directory(directory.parent)
-    if first and synced:
+    if synced:
         # the last one that was there may have been made by a caller who was killed
-        sync_found_name(first.parent)
+        sync_found_name(first.parent if first else path)
 
 
 def make_directories(*paths: Path) -> None:
@@ -273,6 +273,7 @@ class StoreDir:
             CorruptStoreError: a file lies where a directory belongs, or the other way round.
         """
         self._refuse_wrong_kinds()
+        # of those that are there `sync_found_names` and `mark_running` sync the names
         make_directories(self.path, self.commit_log, self.consume_queue, self.index, self.config)
 
     def sync_found_names(self) -> None:

@@ -13,6 +13,7 @@ from rmqcore.files.objects import open_objects
 from rmqcore.files.objects.errors import ObjectExistsError
 from rmqcore.metaq import MessageStore, MetaConfig, SystemConfig
 from rmqcore.namesrv.kv_config import KVConfig
+from rmqcore.transfer import export_store
 from rmqcore.transfer.archive import Archiver
 
 pytestmark = pytest.mark.engine
@@ -64,6 +65,15 @@ def test_names_in_a_store_that_was_killed(tmp_path, monkeypatch):
     store.close()
     root = path / "consumequeue"
     assert {root / "T" / "0", root / "T", root, path / "index"} <= set(flushed)
+
+
+def test_the_directory_of_an_export_that_was_killed(tmp_path):
+    with open_store(tmp_path / "s") as store:
+        store.put("T", b"x")
+    (tmp_path / "a" / "e").mkdir(parents=True)
+    with synced() as found:
+        export_store(tmp_path / "s", tmp_path / "a" / "e", file_format="jsonl")
+    assert tmp_path / "a" in found
 
 
 def test_a_parent_that_may_not_be_read_is_no_failure(tmp_path, monkeypatch):

@@ -52,8 +52,9 @@ class DirectoryObjects:
             OSError: the system refused.
         """
         path = self.path / name
-        make_directory(path.parent)
-        self._sync_names_of(path.parent)
+        if path.parent not in self._named or not path.parent.is_dir():
+            make_directory(path.parent)
+            self._sync_names_of(path.parent)
         fresh = path.with_name(f".{path.name}.tmp")
         fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         with os.fdopen(fd, "r+b") as stream:
