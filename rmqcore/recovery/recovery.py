@@ -167,7 +167,17 @@ class Recovery:
             self._batches,
             self._config,
             self.report,
+            self._torn_since_ms(),
         )
+
+    def _torn_since_ms(self) -> int | None:
+        """Since when records may lack sectors that no CRC covers; None: none does.
+
+        Under SYNC_FLUSH all that was answered for is on the disk, whatever its properties hold.
+        """
+        if self._all_there or FlushPolicy.of(self._config).waits_for_disk:
+            return None
+        return self._checkpoint.physic_msg_timestamp_ms
 
     # ---- derived files
 

@@ -42,6 +42,7 @@ class Walk:
             filed.
         config: which CRCs are demanded.
         report: counts the records.
+        torn_since_ms: a power cut may have torn records stored then, or later; None: none.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Walk:
         batches: tuple[DispatchBatch, DispatchBatch],
         config: StoreConfig,
         report: RecoveryReport,
+        torn_since_ms: int | None,
     ) -> None:
         self._log = log
         self._judge = judge
@@ -64,6 +66,7 @@ class Walk:
         self._batch = batches[0]
         self._config = config
         self._report = report
+        self._torn = {} if torn_since_ms is None else {"torn_since_ms": torn_since_ms}
         self._keys = HelperThread()
         self.index_check: IndexCheck | None = None
         #: store time of the last record that was walked
@@ -126,6 +129,7 @@ class Walk:
                 base_offset=base_offset,
                 verify_crc=verify,
                 verify_crc_property=by_property,
+                **self._torn,
             )
 
         return scan

@@ -102,6 +102,33 @@ def other_machine(path):
     (path / MARK).write_text(json.dumps(mark | {"machine": "another"}))
 
 
+def lose_last_sector(path, number):
+    """Zeros in place of a record's end from a sector's begin on; where the record begins."""
+    file, message = place_of(path, number)
+    end = message.phy_offset + message.store_size
+    sector = (end - 1) // 512 * 512
+    change(file, sector % 4096, bytes(end - sector))
+    return message.phy_offset
+
+
+@pytest.mark.parametrize("left", [other_machine, lambda path: None])
+def test_a_record_whose_properties_a_power_cut_has_torn_is_no_message(store_path, left):
+    """No CRC covers them; a kill takes no page with it."""
+
+    def with_long_properties(store):
+        for number in range(3):
+            store.put("L", b"b", properties={"TRACE": "t" * 600}, keys=f"k{number}")
+
+    killed(store_path, "ASYNC_FLUSH", with_long_properties)
+    lose_checkpoint(store_path) if (store_path / "checkpoint").exists() else None
+    offset = lose_last_sector(store_path, COUNT + 1)
+    left(store_path)
+    with rmqcore.open_store(store_path, flush_disk_type="ASYNC_FLUSH", **SETTINGS) as store:
+        cut = left is other_machine
+        assert len(list(store.messages("L"))) == (1 if cut else 3)
+        assert (store.max_phy_offset == offset) is cut
+
+
 def test_after_a_power_cut_what_was_not_flushed_is_a_torn_tail(store_path):
     killed(store_path, "ASYNC_FLUSH")
     offset = flip(store_path, COUNT - 5, 89)

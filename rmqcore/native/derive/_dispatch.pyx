@@ -7,7 +7,7 @@ Python.
 """
 
 from cpython.bytearray cimport PyByteArray_AS_STRING
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp
 cimport cython
@@ -34,6 +34,23 @@ cdef int64_t INNER_BATCH_MAX = 32767
 # A stretch is large enough when it has this many units for each queue: its caller spends 20 us
 # on a queue, whatever the number of its units.
 cdef int32_t UNITS_A_QUEUE = 64
+# What a disk writes as a whole, or not at all.
+cdef int32_t SECTOR = 512
+
+
+cdef inline bint lacks_sector(bytes_t record, const RecordHead* head) noexcept nogil:
+    """True when a sector's part of a record's properties is zeros: no CRC covers these."""
+    cdef int32_t end = head.properties_at + head.properties_size, at, zero
+    at = head.properties_at + (SECTOR - 1)
+    at -= <int32_t>((head.phy_offset + at) % SECTOR)
+    while at < end:
+        zero = at
+        while zero < min(at + SECTOR, end) and record[zero] == 0:
+            zero += 1
+        if zero == min(at + SECTOR, end):
+            return True
+        at += SECTOR
+    return False
 
 
 @cython.final
@@ -234,7 +251,7 @@ cdef class DispatchBatch:
 
     def scan(
         self, buffer, int64_t at, int64_t stop, *, int64_t base_offset, bint verify_crc=False,
-        bint verify_crc_property=False,
+        bint verify_crc_property=False, int64_t torn_since_ms=INT64_MAX,
     ) -> tuple:
         """Walk the records that lie wholly between ``at`` and ``stop``.
 
@@ -244,6 +261,8 @@ cdef class DispatchBatch:
             base_offset: physical offset of the buffer's first byte.
             verify_crc: compare each body with its CRC.
             verify_crc_property: demand and check the ``__CRC32#`` property instead.
+            torn_since_ms: records that were stored then, or later, are damaged when their
+                properties lack a sector.
 
         Returns:
             (position where it stopped, why: `Status` of _layout.pxd). OK: reached ``stop``; BLANK:
@@ -264,6 +283,8 @@ cdef class DispatchBatch:
                 status = next_record(
                     base + at, stop - at, base_offset + at, NO_FILE, checks, &head
                 )
+                if status == OK and head.store_timestamp >= torn_since_ms:
+                    status = BAD_CRC if lacks_sector(base + at, &head) else OK
                 if status == OK:
                     status = self.add_record(base + at, &head)
                 if status != OK:
