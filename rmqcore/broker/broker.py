@@ -479,16 +479,14 @@ class Broker:
         """
         loop = asyncio.get_running_loop()
         interval_s = self.config.flush_consumer_offset_interval / 1000
-        store, offsets_s = parts.store, loop.time() + interval_s
+        offsets_s = loop.time() + interval_s
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(offsets_s):
                     await self._saving.wait()
             if loop.time() >= offsets_s:
                 parts.checkpoints.commit()
-                await self._persist(partial(asyncio.to_thread, parts.pop_order.persist))
-                await self._persist(partial(asyncio.to_thread, store.consumer_offsets.persist))
-                await self._persist(partial(asyncio.to_thread, parts.offsets.resets.persist_ends))
+                await asyncio.to_thread(_persist_progress, parts)
                 offsets_s = loop.time() + interval_s
             self._saving.clear()
             await self._persist(parts.topics.file.save)
@@ -560,6 +558,16 @@ def _for_store(properties: Mapping[str, object]) -> dict[str, object]:
     """What of a ``broker.conf`` is the store's."""
     mine = ("store_host", "deliver_delayed", "retention", "profile")
     return {name: value for name, value in properties.items() if name not in mine}
+
+
+def _persist_progress(parts: BrokerParts) -> None:
+    """Write how far groups have come, as far as the disk takes it."""
+    resets, offsets = parts.offsets.resets, parts.store.consumer_offsets
+    for write in (parts.pop_order.persist, offsets.persist, resets.persist_ends):
+        try:
+            write()
+        except OSError:
+            logger.exception("how far groups have come cannot be written, and is tried again")
 
 
 def _close(store: DefaultMessageStore, parts: BrokerParts | None) -> None:

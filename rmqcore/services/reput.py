@@ -30,7 +30,8 @@ _BUSY_INTERVAL_S = 0.001
 _BUSY_INTERVAL_MAX_S = 0.002
 #: A pause is this many times as long as the round before it.
 _PAUSE = 10
-_IDLE_INTERVAL_S = 0.05
+#: A put wakes it before.
+_IDLE_INTERVAL_S = 1.0
 _FULL_INTERVAL_S = 1.0
 _LONGEST_S = 1e6
 

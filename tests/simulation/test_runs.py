@@ -132,3 +132,12 @@ def test_when_a_slave_is_promoted_nothing_is_lost_and_consumers_go_on(way, caplo
     assert report.counts["promoted"] == 2
     assert report.counts["send stored"] > 0
     assert report.counts["delivered"] >= report.counts["send ok"]
+
+
+def test_a_cluster_that_has_nothing_to_do_does_little():
+    """A minute of a broker, its slave, a name server and a client, none of which is asked."""
+    idle = dataclasses.replace(
+        plan_of(sends=0), groups=(Group("broker0", 1, settings={}),), consumers=()
+    )
+    events = [run(dataclasses.replace(idle, for_s=for_s)).events for for_s in (5.0, 65.0)]
+    assert events[1] - events[0] < 60 * 60

@@ -76,14 +76,15 @@ def test_a_put_into_an_idle_store_arrives_at_once(tmp_path, figure, how):
         for _ in range(5):
             late_ms = []
             for _ in range(15):
-                time.sleep(0.06)
+                until(lambda: store.parts.log_services.reput.behind == 0, "all is dispatched")
+                time.sleep(0.01)
                 arrived.clear()
                 began = time.monotonic()
                 store.put("T", b"x")
                 assert arrived.wait(TIMEOUT_S)
                 late_ms.append(1000 * (time.monotonic() - began))
             medians.append(statistics.median(late_ms))
-    # without a wake-up it is half of the 50 ms between two looks
+    # without a wake-up it is half of the second between two looks
     figure("median of 15, best of 5", min(medians), "ms", at_most=10)
 
 
@@ -157,5 +158,5 @@ def test_a_round_that_took_long_is_followed_by_a_longer_pause(
         monkeypatch.setattr(dispatcher, "_monotonic_s", lambda: now[-1])
         store.put("T", b"x")
         assert dispatcher.run(now[-1]) == pytest.approx(pause_s)
-        assert dispatcher.run(now[-1]) == 0.05
+        assert dispatcher.run(now[-1]) == 1.0
         monkeypatch.undo()

@@ -57,6 +57,8 @@ class TableFile:
         Raises:
             OSError: it cannot be written.
         """
+        if not self._unsaved and not self._table.changed:
+            return
         taken, refused = dict(self._unsaved), True
         try:
             await asyncio.to_thread(self._table.persist)
