@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from inspect import Parameter
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, cast
 
 from rmqcore.arguments import text
@@ -43,14 +44,18 @@ def _one_call(
 ) -> Callable[Concatenate[Any, P], R]:
     """A method that is the owner's own in its process, and one request to the owner elsewhere."""
     name, signature = method.__name__, inspect.signature(method)
-    kinds = [each.kind for each in list(signature.parameters.values())[1:]]
-    by_place = kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    kinds = {each.name: each.kind for each in list(signature.parameters.values())[1:]}
+    by_place = {name for name, kind in kinds.items() if kind is Parameter.POSITIONAL_OR_KEYWORD}
+    by_name = kinds.keys() - by_place
+    takes_others = Parameter.VAR_KEYWORD in kinds.values()
 
     def placed(
         self: object, args: tuple[Any, ...], settings: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        if len(args) == by_place and not settings:
-            return args, settings
+        # arguments in the usual way: to bind them takes as long as to pack them
+        plain = by_place.isdisjoint(settings) if takes_others else by_name.issuperset(settings)
+        if plain and len(args) == len(by_place):
+            return args, given(method, settings)
         bound = signature.bind(self, *args, **settings)
         return bound.args[1:], given(method, bound.kwargs)
 
