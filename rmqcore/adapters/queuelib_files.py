@@ -21,7 +21,7 @@ from rmqcore.transfer.import_record import ImportRecord
 _SIZE: Final = struct.Struct(">L")
 _INFO: Final = "info.json"
 _SQLITE: Final = b"SQLite format 3\0"
-#: Scrapy's, beside the queues of a JOBDIR
+#: Files that Scrapy has beside the queues in a JOBDIR, and that are no queues.
 _NO_QUEUES: Final = ("active.json",)
 
 

@@ -272,7 +272,7 @@ def requests_directory(queue: Path) -> Path | None:
     return next((above for above in queue.parents if above.name == REQUESTS), None)
 
 
-class HeldBytes(DiskQueue):
+class HeldDiskQueue(DiskQueue):
     """What is popped is held; `taken` is the last one, with what releases it."""
 
     taken: tuple[bytes, Callable[[], None]] | None = None
@@ -299,7 +299,7 @@ def _request_queue(
     base: type[DiskQueue], serialize: Callable[[Any], bytes], deserialize: Callable[[bytes], Any]
 ) -> type[Any]:
     """A queue of requests, from one of bytes and the functions between the two."""
-    held = type("HeldBytes", (HeldBytes, base), {})
+    held = type("HeldDiskQueue", (HeldDiskQueue, base), {})
     wrapped: type[Any] = _scrapy_serialization_queue(
         _serializable_queue(held, serialize, deserialize)
     )

@@ -61,7 +61,7 @@ from rmqcore.remoting.codes import MASTER_ID
 from rmqcore.remoting.local import LocalServer
 from rmqcore.remoting.server import NewHttp2
 from rmqcore.remoting.serves import processors_of
-from rmqcore.remoting.sockets import hold_port
+from rmqcore.remoting.sockets import reserve_port
 from rmqcore.services.runner import Runner
 from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.store.sharing.append_server import AppendServer
@@ -169,16 +169,16 @@ class Broker:
         self._state = "recovering"
         try:
             with contextlib.ExitStack() as held:
-                self._hold_own_port(held)
+                self._reserve_own_port(held)
                 self.store = await asyncio.to_thread(self._open_store)
-                self._hold_ha_port(held)
+                self._reserve_ha_port(held)
                 await self._serve(self.store)
             self._state = "serving"
         except BaseException:
             await self.stop()
             raise
 
-    def _hold_own_port(self, held: contextlib.ExitStack) -> None:
+    def _reserve_own_port(self, held: contextlib.ExitStack) -> None:
         """Take the port that clients connect to, which nobody gets while the store is opened.
 
         Raises:
@@ -186,12 +186,12 @@ class Broker:
         """
         wanted = 0 if self._any_port else self.config.listen_port
         try:
-            port = _hold_port(self._host, wanted, held)
+            port = _reserve_port(self._host, wanted, held)
         except PortTakenError as error:
             raise PortTakenError(error.address, _OWN_PORT) from None
         self.config = replace(self.config, listen_port=port)
 
-    def _hold_ha_port(self, held: contextlib.ExitStack) -> None:
+    def _reserve_ha_port(self, held: contextlib.ExitStack) -> None:
         """Take the port for slaves: the one that is set, else the one behind the broker's own.
 
         Where that one is taken, by a broker on the next port, any free one does, as the name
@@ -208,11 +208,11 @@ class Broker:
         if self._derives_ha_port:
             wanted = 0 if self._any_port else behind
         try:
-            port = _hold_port(host, wanted, held)
+            port = _reserve_port(host, wanted, held)
         except PortTakenError as error:
             if not self._derives_ha_port or self._waits_for_slaves():
                 raise PortTakenError(error.address, _HA_PORT) from None
-            port = _hold_port(host, 0, held)
+            port = _reserve_port(host, 0, held)
             logger.warning("%s is taken; slaves are taken on port %d", error.address, port)
         if self._derives_ha_port:
             self.config = replace(self.config, ha_listen_port=0 if port == behind else port)
@@ -295,10 +295,10 @@ class Broker:
         for table in (store.topics, store.consumer_offsets):
             await self._persist(partial(asyncio.to_thread, table.persist))
         self._tasks = [loop.create_task(restarted(work)) for work in self._work(parts)]
-        await self._take_appends(store, parts)
+        await self._accept_appends(store, parts)
         await self._registration.start()
 
-    async def _take_appends(self, store: DefaultMessageStore, parts: BrokerParts) -> None:
+    async def _accept_appends(self, store: DefaultMessageStore, parts: BrokerParts) -> None:
         """Take records that programs on this machine stage in the store's directory.
 
         Not where somebody else runs the store's services: such a broker has no machine.
@@ -581,6 +581,6 @@ def _close(store: DefaultMessageStore, parts: BrokerParts | None) -> None:
         store.close()
 
 
-def _hold_port(host: str, wanted: int, held: contextlib.ExitStack) -> int:
+def _reserve_port(host: str, wanted: int, held: contextlib.ExitStack) -> int:
     """A port, 0 for any that is free, which nobody else is given while it is held."""
-    return int(held.enter_context(hold_port(host, wanted)).getsockname()[1])
+    return int(held.enter_context(reserve_port(host, wanted)).getsockname()[1])

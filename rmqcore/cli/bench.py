@@ -32,7 +32,7 @@ _READ_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class BenchStep:
     """What one step did.
 
     Attributes:
@@ -93,7 +93,7 @@ def bench(
     raise typer.Exit(ExitCode.DONE)
 
 
-def _print(steps: list[Step], where: dict[str, str], size: int) -> None:
+def _print(steps: list[BenchStep], where: dict[str, str], size: int) -> None:
     columns = ["step", "messages/s", "MB/s", "median us", "p99 us"]
     print_table(
         columns,
@@ -118,7 +118,9 @@ def _print(steps: list[Step], where: dict[str, str], size: int) -> None:
         )
 
 
-def _steps(scratch: Path, body: bytes, seconds: float) -> Iterator[tuple[str, Callable[[], Step]]]:
+def _steps(
+    scratch: Path, body: bytes, seconds: float
+) -> Iterator[tuple[str, Callable[[], BenchStep]]]:
     """Name and work of each step, in order; the store is open for the later ones."""
     size = len(body)
     name = "disk: write and sync"
@@ -154,10 +156,10 @@ class _Clock:
         self._bytes += size
         return now < self._ends and self._bytes < _BYTES_MAX
 
-    def step(self, name: str, did: str, messages: int, size: int) -> Step:
+    def step(self, name: str, did: str, messages: int, size: int) -> BenchStep:
         """The step as a whole."""
         times = sorted(self._times) or [0.0]
-        return Step(
+        return BenchStep(
             name,
             did,
             operations=len(self._times),
@@ -169,7 +171,7 @@ class _Clock:
         )
 
 
-def _writes(name: str, path: Path, body: bytes, seconds: float, *, sync: bool) -> Step:
+def _writes(name: str, path: Path, body: bytes, seconds: float, *, sync: bool) -> BenchStep:
     """Append to a file, as whoever writes a log of his own would."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     count, clock = 0, _Clock(seconds)
@@ -188,7 +190,7 @@ def _writes(name: str, path: Path, body: bytes, seconds: float, *, sync: bool) -
     return clock.step(name, did, count, len(body))
 
 
-def _puts(store: MessageStore, body: bytes, seconds: float, durability: Durability) -> Step:
+def _puts(store: MessageStore, body: bytes, seconds: float, durability: Durability) -> BenchStep:
     waits = durability is Durability.DISK
     count, clock = 0, _Clock(seconds)
     goes_on = True
@@ -203,7 +205,7 @@ def _puts(store: MessageStore, body: bytes, seconds: float, durability: Durabili
     )
 
 
-async def _puts_at_once(name: str, store: MessageStore, body: bytes, seconds: float) -> Step:
+async def _puts_at_once(name: str, store: MessageStore, body: bytes, seconds: float) -> BenchStep:
     count, clock = 0, _Clock(seconds)
     goes_on = True
 
@@ -220,7 +222,7 @@ async def _puts_at_once(name: str, store: MessageStore, body: bytes, seconds: fl
     return clock.step(name, did, count, len(body))
 
 
-def _gets(store: MessageStore, size: int, seconds: float) -> Step:
+def _gets(store: MessageStore, size: int, seconds: float) -> BenchStep:
     count, calls, clock = 0, 0, _Clock(seconds)
     at, goes_on = 0, True
     while goes_on:
@@ -236,7 +238,7 @@ def _gets(store: MessageStore, size: int, seconds: float) -> Step:
     return clock.step("get", did, count, size)
 
 
-def _queries(store: MessageStore, size: int, seconds: float) -> Step:
+def _queries(store: MessageStore, size: int, seconds: float) -> BenchStep:
     count, number, clock = 0, 0, _Clock(seconds)
     goes_on = True
     while goes_on:
@@ -247,7 +249,7 @@ def _queries(store: MessageStore, size: int, seconds: float) -> Step:
     return clock.step("query by key", f"{count:,} messages by one of 1,000 keys", count, size)
 
 
-def _reads(files: list[Path], size: int, seconds: float) -> Step:
+def _reads(files: list[Path], size: int, seconds: float) -> BenchStep:
     """Read the log's files as a copy would; they are in the page cache, as for the gets."""
     read, clock = 0, _Clock(seconds)
     goes_on = True

@@ -24,7 +24,7 @@ from rmqcore.cli.complete import stores
 from rmqcore.cli.exit_codes import ExitCode, FsckCode
 from rmqcore.cli.near import near
 from rmqcore.cli.notes import forget, note
-from rmqcore.cli.parameters import take_as_typed
+from rmqcore.cli.parameters import accept_as_typed
 from rmqcore.errors import (
     ConfigWarning,
     CorruptRecordError,
@@ -150,7 +150,7 @@ class _Group(TyperGroup):
 
     def get_params(self, ctx: Any) -> Any:
         """Its options, that of the help, too."""
-        return take_as_typed(super().get_params(ctx))
+        return accept_as_typed(super().get_params(ctx))
 
 
 class Application(_Group):
@@ -244,7 +244,7 @@ class StoreCommand(TyperCommand):
 
     def get_params(self, ctx: Any) -> Any:
         """Its arguments and options, that of the help, too."""
-        return take_as_typed(super().get_params(ctx))
+        return accept_as_typed(super().get_params(ctx))
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; never lets an expected error through as a traceback."""

@@ -15,7 +15,7 @@ _KINDS: Final = (str, bool, int, float, Path)
 _LISTS: Final = (list[str], list[Path])
 
 
-def take_as_typed(parameters: list[Any]) -> list[Any]:
+def accept_as_typed(parameters: list[Any]) -> list[Any]:
     """Let parameters of the plain kinds take what needs no check as it is.
 
     A typer that builds no models, or builds them otherwise, goes on as it does.

@@ -47,8 +47,8 @@ _SHOWN = (
     "queue_id",
     "queue_offset",
 )
-#: Whether the end is reached is looked at this often.
-_LOOK_S = 0.1
+#: How often a consumer that ends at the end of its queues asks whether it is there.
+_POLL_S = 0.1
 
 
 class Mode(StrEnum):
@@ -184,14 +184,14 @@ def _received(consumer: Consumer, idle: float | None, *, at_end: bool) -> Iterat
     ends = consumer.queue_ends() if at_end else {}
     waited = 0.0
     while True:
-        message = consumer.receive(_LOOK_S if at_end else idle)
+        message = consumer.receive(_POLL_S if at_end else idle)
         if message is not None:
             waited = 0.0
             yield message
         elif not at_end or (idle is not None and waited >= idle):
             return
         else:
-            waited += _LOOK_S
+            waited += _POLL_S
         # a group that has just been joined may have no queue yet
         ends = ends or (consumer.queue_ends() if at_end else {})
         if ends and consumer.has_reached(ends):

@@ -36,14 +36,14 @@ DEFAULT_NAME_SERVER = "127.0.0.1:9876"
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class Credentials:
     """How to be let in."""
 
     acl: AclSigner | None
     tls: ssl.SSLContext | None
 
 
-def access(access_key: str | None, secret_key: str | None, tls: bool) -> Access:
+def access(access_key: str | None, secret_key: str | None, tls: bool) -> Credentials:
     """The signer and the trust that the options ask for.
 
     Args:
@@ -59,4 +59,4 @@ def access(access_key: str | None, secret_key: str | None, tls: bool) -> Access:
     signer = None
     if access_key is not None and secret_key is not None:
         signer = AclSigner(access_key, secret_key, strict=True)
-    return Access(signer, ssl.create_default_context() if tls else None)
+    return Credentials(signer, ssl.create_default_context() if tls else None)

@@ -453,7 +453,7 @@ class ClientInstance:
                 self.troubles.end(what)
 
 
-class Deadline:
+class RequestDeadline:
     """How much of a time-out is left."""
 
     def __init__(self, timeout_ms: float) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self, TypeAlias
 from rmqcore._codec import decode_message_id
 from rmqcore.arguments import whole_number
 from rmqcore.client.errors import BadAnswerError, NoRouteError
-from rmqcore.client.instance import DEFAULT_TIMEOUT_MS, ClientInstance, Deadline, refusal
+from rmqcore.client.instance import DEFAULT_TIMEOUT_MS, ClientInstance, RequestDeadline, refusal
 from rmqcore.client.names import PRODUCERS_MAX, check_name, check_time
 from rmqcore.client.outgoing import Outgoing, batch_of, outgoing, reply_to
 from rmqcore.client.received import decode_messages
@@ -362,7 +362,7 @@ class Producer:
             MessageIllegalError, NoRouteError, RequestRefusedError, RemotingError: see `send`.
         """
         within_ms = self._instance.timeout_ms if timeout_ms is None else timeout_ms
-        deadline = Deadline(check_time("timeout_ms", within_ms))
+        deadline = RequestDeadline(check_time("timeout_ms", within_ms))
         message = self._outgoing(topic, body, tags, keys, properties, 0, None)
         with self._replies.expect(message, self.client_id, deadline.timeout_ms) as reply:
             await self._queues(topic)
@@ -442,9 +442,9 @@ class Producer:
         return candidates[next(self._turn) % len(candidates)]
 
     async def _send(
-        self, message: Outgoing, queue_id: int | None, deadline: Deadline | None = None
+        self, message: Outgoing, queue_id: int | None, deadline: RequestDeadline | None = None
     ) -> SendResult:
-        deadline = deadline or Deadline(self._instance.timeout_ms)
+        deadline = deadline or RequestDeadline(self._instance.timeout_ms)
         if self._spans is None:
             return await self._try(message, queue_id, deadline)
         with self._spans.sending(message, self.client_id) as span:
@@ -452,7 +452,9 @@ class Producer:
             self._spans.sent(span, result)
             return result
 
-    async def _try(self, message: Outgoing, queue_id: int | None, deadline: Deadline) -> SendResult:
+    async def _try(
+        self, message: Outgoing, queue_id: int | None, deadline: RequestDeadline
+    ) -> SendResult:
         """Send until a broker has it, or no try is left. Source: sendDefaultImpl."""
         avoided: set[str] = set()
         tries = 1 if queue_id is not None else 1 + self._retries
@@ -485,7 +487,7 @@ class Producer:
             logger.warning("the route of %s: %s", topic, error)
 
     async def _send_to(
-        self, queue: MessageQueue, message: Outgoing, deadline: Deadline
+        self, queue: MessageQueue, message: Outgoing, deadline: RequestDeadline
     ) -> SendResult:
         address = self._instance.address_of(queue.broker_name)
         answer = await self._instance.invoke(

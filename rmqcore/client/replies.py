@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Iterator
 
 from rmqcore._codec import decode_properties, decode_record, encode_record
-from rmqcore.client.instance import Deadline
+from rmqcore.client.instance import RequestDeadline
 from rmqcore.client.outgoing import Outgoing
 from rmqcore.errors import RmqCoreError
 from rmqcore.message import Message, ReceivedMessage
@@ -29,7 +29,7 @@ class ExpectedReply:
     def __init__(self) -> None:
         self.future: asyncio.Future[ReceivedMessage] = asyncio.get_running_loop().create_future()
 
-    async def wait(self, topic: str, deadline: Deadline) -> ReceivedMessage:
+    async def wait(self, topic: str, deadline: RequestDeadline) -> ReceivedMessage:
         """Wait until it is there.
 
         Args:

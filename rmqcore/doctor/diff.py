@@ -169,7 +169,7 @@ class _Log(NamedTuple):
     end: int
 
 
-class _Stretch:
+class _LogRange:
     """The bytes and the records of a log between two physical offsets."""
 
     def __init__(self, log: _Log, start: int, end: int) -> None:
@@ -235,7 +235,7 @@ class _Stretch:
 
 def _count_alike(split: Split, *, a: _Log, b: _Log) -> int:
     """How many bytes of a split are the same in both logs, up to the first that is not."""
-    mine, theirs = _Stretch(a, split.start, split.end), _Stretch(b, split.start, split.end)
+    mine, theirs = _LogRange(a, split.start, split.end), _LogRange(b, split.start, split.end)
     at = split.start
     while at < split.end:
         at = max(at, min(mine.data_from(at), theirs.data_from(at), split.end))
@@ -267,7 +267,7 @@ class _Diff:
         report.compared = self._compare_bytes(low, high, jobs, progress)
         if report.compared < high - low:
             report.first = min(
-                _Stretch(log, log.start, log.end).record_around(low + report.compared)
+                _LogRange(log, log.start, log.end).record_around(low + report.compared)
                 for log in (self._a, self._b)
             )
             self._compare_records(report.first)
@@ -306,7 +306,7 @@ class _Diff:
 
     def _compare_records(self, start: int) -> None:
         """Name the records from an offset on that are not the same on both sides."""
-        mine, theirs = (_Stretch(log, start, log.end).records() for log in (self._a, self._b))
+        mine, theirs = (_LogRange(log, start, log.end).records() for log in (self._a, self._b))
         one, other = next(mine, None), next(theirs, None)
         while one is not None or other is not None:
             if len(self._report.differences) >= self._max:

@@ -22,9 +22,9 @@ _SEND_MAX: Final = 1024 * 1024
 #: One system call sends at most this many frames: the system takes 1024 buffers.
 _FRAMES_MAX: Final = 64
 #: A master looks this often for what nobody has woken it for, as RocketMQ's does.
-_LOOK_S: Final = 0.1
-#: Less often where the slave has been sent everything.
-_IDLE_LOOK_S: Final = 1.0
+_POLL_S: Final = 0.1
+#: It looks less often where the slave has been sent everything.
+_IDLE_POLL_S: Final = 1.0
 _WINDOW_S: Final = 1.0
 
 
@@ -195,9 +195,9 @@ class HAConnection:
 
     async def _keep_house(self) -> str:
         most_s = self._config.ha_housekeeping_interval / 1000
-        idle_s = max(_LOOK_S, min(_IDLE_LOOK_S, self._config.ha_send_heartbeat_interval / 1000))
+        idle_s = max(_POLL_S, min(_IDLE_POLL_S, self._config.ha_send_heartbeat_interval / 1000))
         while (silent_s := monotonic_s() - self._last_read) <= most_s:
-            look_s = _LOOK_S if self.next_offset < self._log.max_phy_offset else idle_s
+            look_s = _POLL_S if self.next_offset < self._log.max_phy_offset else idle_s
             await asyncio.sleep(min(look_s, most_s - silent_s + 0.001))
             self.wake()
         return f"the slave has not said a word for {silent_s:.0f} s"

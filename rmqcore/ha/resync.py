@@ -41,11 +41,11 @@ _IDLE_MAX: Final = 2
 #: known: the first of a record's size, which is below 16 MiB.
 _FIRST: Final = 1
 _READ_SIZE: Final = 1 << 20
-#: A frame of RocketMQ's with this many bytes is followed by another one, where its settings do not
-#: say less; our frames are larger.
+#: A master has more to send behind a frame of this many bytes, the most by RocketMQ's own settings;
+#: frames of this broker's are larger.
 _BATCH: Final = 32 * 1024
-#: A master that sends only smaller frames for this long may have sent all that it had, and sends
-#: what is put meanwhile.
+#: After smaller frames only for this long, the master may have sent all that there was, and send
+#: what is put meanwhile: it is asked whether its log goes on.
 _GROWS_S: Final = 3.0
 
 

@@ -23,7 +23,8 @@ logger = logging.getLogger(__name__)
 
 #: Of connections without a report this many are kept, the newest; a slave reports at once.
 _SILENT_MAX: Final = 128
-#: Of this many hosts, the last ones, it is known why a connection was closed; another is told of.
+#: Why a connection was closed is remembered of this many hosts, the last ones: the same reason
+#: again is no warning any more.
 _TOLD_MAX: Final = 1024
 #: When the system refuses to accept, for want of descriptors or memory, this pause follows.
 _ACCEPT_PAUSE_S: Final = 0.2

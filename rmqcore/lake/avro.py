@@ -82,17 +82,17 @@ def _has_empty_items(told: Any) -> bool:
     if not isinstance(told, dict):
         return False
     items = told.get("items")
-    if items is not None and not _takes_bytes(items):
+    if items is not None and not _has_bytes(items):
         return True
     return any(_has_empty_items(value) for value in told.values() if isinstance(value, dict | list))
 
 
-def _takes_bytes(told: Any) -> bool:
+def _has_bytes(told: Any) -> bool:
     if isinstance(told, dict):
         if told.get("type") == "record":
             fields = told.get("fields")
-            return isinstance(fields, list) and any(_takes_bytes(each) for each in fields)
+            return isinstance(fields, list) and any(_has_bytes(each) for each in fields)
         if told.get("type") == "fixed":
             return bool(told.get("size"))
-        return _takes_bytes(told.get("type"))
+        return _has_bytes(told.get("type"))
     return bool(told != "null")

@@ -58,7 +58,7 @@ from rmqcore.scan.tables import ICEBERG_CATALOG, iceberg_properties
 from rmqcore.world import wall_clock_ms
 
 NAMESPACE: Final = "rmq"
-#: With these ends making a catalog that is not there, or that is told wrong.
+#: Opening a catalog fails with one of these when none is there, or its settings are wrong.
 _NO_CATALOG: Final = (
     ImportError,
     NoSuchPropertyException,
@@ -70,7 +70,7 @@ _NO_CATALOG: Final = (
 )
 #: Small files that are made one are in memory; those that would make more than this wait.
 MERGED_SIZE: Final = 256 << 20
-#: What each commit writes down stays small: the descriptions of before that are kept.
+#: How many earlier descriptions of a table are kept: each commit writes the list of them.
 _PROPERTIES: Final = {
     TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED: "true",
     TableProperties.METADATA_PREVIOUS_VERSIONS_MAX: "20",

@@ -28,7 +28,7 @@ SMALL_AGE_S: Final = 3600.0
 IN_FLIGHT_S: Final = 3600.0
 
 
-#: As these types some tables show columns.
+#: Types with longer offsets, with which some tables show columns of the shorter ones.
 _LARGE: Final = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
 
 

@@ -13,7 +13,7 @@ from rmqcore.metaq.cron import QuartzCron
 from rmqcore.world import monotonic_s, wall_clock_ms
 
 _LOG = logging.getLogger(__name__)
-_LOOK_S = 600.0
+_POLL_S = 600.0
 
 
 def _local_time() -> datetime:
@@ -134,5 +134,5 @@ class Schedule:
     def _seconds_left(self) -> float | None:
         """Time to the next job; the wall clock may be set, so never long without a look at it."""
         left = [due - monotonic_s() for due in self._flushes.values()]
-        left += [min((due - self._now()).total_seconds(), _LOOK_S) for due in self._jobs.values()]
+        left += [min((due - self._now()).total_seconds(), _POLL_S) for due in self._jobs.values()]
         return max(0.0, min(left)) if left else None

@@ -85,7 +85,7 @@ class TopicView:
         """The names of the brokers that it can be read from."""
         return sorted(each.broker_name for each in self.brokers if each.readable)
 
-    def takes(self, kind: MessageType) -> bool:
+    def accepts_type(self, kind: MessageType) -> bool:
         """Tell whether it takes messages of a type."""
         return kind in self.accepts
 

@@ -14,8 +14,8 @@ from rmqcore.proxy.cluster import (
     new_topic_fields,
 )
 from rmqcore.proxy.codes import expect_success
-from rmqcore.proxy.kept import Kept
 from rmqcore.proxy.messages import MessageType
+from rmqcore.proxy.name_cache import NameCache
 from rmqcore.remoting import RemotingCommand, RequestCode
 
 
@@ -28,8 +28,8 @@ class KeptViews:
     """
 
     def __init__(self, topic_s: float, group_s: float) -> None:
-        self._topics: Kept[TopicView] = Kept(topic_s)
-        self._groups: Kept[GroupView] = Kept(group_s)
+        self._topics: NameCache[TopicView] = NameCache(topic_s)
+        self._groups: NameCache[GroupView] = NameCache(group_s)
         self._asked: Callable[[str, RemotingCommand], None] | None = None
 
     def on_question(self, asked: Callable[[str, RemotingCommand], None]) -> None:

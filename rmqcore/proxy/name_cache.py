@@ -1,4 +1,4 @@
-"""`Kept`: answers of brokers that are not asked for again at once."""
+"""`NameCache`: answers of brokers that are not asked for again at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _KEPT_MAX: Final = 10_000
 _Value = TypeVar("_Value")
 
 
-class Kept(Generic[_Value]):
+class NameCache(Generic[_Value]):
     """Values by name, each for some seconds; names are a client's, so at most 10,000 of them.
 
     Args:

@@ -137,7 +137,7 @@ class ProducerCalls:
         self, caller: Caller, message: Incoming, view: TopicView
     ) -> tuple[RemotingCommand | Awaitable[RemotingCommand], str]:
         """Hand a message to the broker of its queue."""
-        if not view.takes(message.kind):
+        if not view.accepts_type(message.kind):
             reason = (
                 f"the topic {view.name} takes {view.message_type} messages, and this is a "
                 f"{message.kind.name} message"

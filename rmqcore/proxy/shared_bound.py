@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-#: Down to this part of the bound is given up, so that it is not looked for at every byte.
+#: Beyond the bound connections give up what they keep until this part of it is left, so that the
+#: next bytes do not begin that again.
 _LEFT: Final = 7 / 8
 
 

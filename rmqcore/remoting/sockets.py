@@ -79,7 +79,7 @@ def listen(host: str, port: int, backlog: int | None = None) -> socket.socket:
     return listening
 
 
-def hold_port(host: str, port: int = 0) -> socket.socket:
+def reserve_port(host: str, port: int = 0) -> socket.socket:
     """A socket bound to a free port: nobody else is given it, and one that listens may share it.
 
     Args:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-class Log(Protocol):
+class TopicSource(Protocol):
     """What knows the topics of a log."""
 
     def shown_topics(self, named: Iterable[str], *, services: bool) -> ShownTopics:
@@ -88,7 +88,7 @@ class ShownTopics:
         return first, {queue_id: max(first, begin) for queue_id, begin in begins.items()}
 
 
-def shown(log: Log, selection: Selection) -> Selection:
+def shown(log: TopicSource, selection: Selection) -> Selection:
     """A selection that leaves out what is not shown, where it has no rule of its own.
 
     Args:

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 SCAN_SIZE = 8 << 20
 _BUSY_INTERVAL_S = 0.001
 _BUSY_INTERVAL_MAX_S = 0.002
-#: A pause is this many times as long as the round before it.
-_PAUSE = 10
+#: After a round the thread pauses this many times as long as the round has taken, within the two
+#: bounds above: so it dispatches several puts at a time.
+_PAUSE_FACTOR = 10
 #: A put wakes it before.
 _IDLE_INTERVAL_S = 1.0
 _FULL_INTERVAL_S = 1.0
@@ -91,7 +92,7 @@ class ReputMessageService(Service):
         self._on_progress = on_progress
         self._on_refused = on_refused
         self._monotonic_s = monotonic_s
-        #: is never rung
+        #: nobody rings it: waiting for it is a pause that `stop` can end
         self._pause = Bell()
         self._refused = False
         #: whether the last round found no room, which no put changes
@@ -225,5 +226,5 @@ class ReputMessageService(Service):
             return _FULL_INTERVAL_S
         if self.offset == before:
             return _IDLE_INTERVAL_S
-        pause_s = _PAUSE * (self._monotonic_s() - now)
+        pause_s = _PAUSE_FACTOR * (self._monotonic_s() - now)
         return min(max(_BUSY_INTERVAL_S, pause_s), _BUSY_INTERVAL_MAX_S)

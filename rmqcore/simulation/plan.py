@@ -22,7 +22,7 @@ FILE_SIZES: Final = {
     "messageDelayLevel": "1s 5s 10s 30s 1m",
 }
 #: Time limits of brokers, so short that a run sees them pass.
-PATIENCE: Final = {
+TIMEOUTS: Final = {
     "haSendHeartbeatInterval": 1000,
     "haHousekeepingInterval": 6000,
     "slaveTimeout": 1000,
@@ -33,13 +33,14 @@ PATIENCE: Final = {
 _SIZES: Final = (20, 200, 2000, 6000)
 #: The share of plans without any fault.
 _WITHOUT_FAULTS: Final = 0.1
-#: Three numbers of bursts: how much closer their operations follow each other than on the average,
-#: how often one ends, and how much longer the pause behind it is.
+#: In a burst operations follow each other in this part of the average time.
 _BURST: Final = 0.1
 #: The share of plans whose puts go through the transient pool.
 _POOLS: Final = 0.15
 #: The share of promotions among plans that may have one.
 _PROMOTIONS: Final = 0.5
+#: After an operation a burst ends with this probability; the pause behind it is so many times the
+#: average.
 _RESTS: Final = 0.1
 _REST: Final = 10.0
 #: The delay of each level of ``messageDelayLevel`` in seconds, that of level 1 first.
@@ -397,7 +398,7 @@ def settings_of(group: Group, number: int) -> dict[str, Any]:
     Returns:
         by RocketMQ's names.
     """
-    settings = {**FILE_SIZES, **PATIENCE, "brokerName": group.name, **group.settings}
+    settings = {**FILE_SIZES, **TIMEOUTS, "brokerName": group.name, **group.settings}
     if number:
         settings |= {"brokerRole": "SLAVE", "brokerId": number}
     return settings

@@ -58,7 +58,7 @@ _PROBE_SIZE: Final = 100
 _PROBES_FROM: Final = 1_000_000_000
 #: This many looks find out whether a server has come to a sync.
 _LOOKS: Final = 20
-#: What a disk refuses that is full, and one that takes nothing.
+#: Calls that fail on a full disk, and on one that cannot write any more, with their errors.
 _FULL: Final = dict.fromkeys(("fallocate", "ftruncate", "mkdir", "open", "write"), errno.ENOSPC)
 _FAILING: Final = dict.fromkeys(("msync", "fsync", "fdatasync"), errno.EIO)
 _IN_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a directory of its own is made there

@@ -24,7 +24,7 @@ _BATCH: Final = 50
 _HASH_SEEDS: Final = ("0", "1")
 _BROKEN_MOST: Final = 3
 
-#: A night in which one of these never happened has proved less than it says, and fails.
+#: A run in which one of these has never happened fails: it has not tried what it reports as tried.
 MUST_COME_ABOUT: Final = (
     "send ok",
     "batch ok",

@@ -28,7 +28,7 @@ _FIRST_PORT: Final = 32768
 #: A connection with this many bytes that its other side has not read takes no more.
 CAPACITY: Final = 64 * 1024
 #: A connection is given up when what it sent is not acknowledged for one of these times.
-_PATIENCE_NS: Final = (15 * NANOSECONDS, 60 * NANOSECONDS, 900 * NANOSECONDS)
+_SEND_TIMEOUTS_NS: Final = (15 * NANOSECONDS, 60 * NANOSECONDS, 900 * NANOSECONDS)
 #: The probability that what is sent at once arrives in two parts.
 _SPLIT: Final = 0.1
 
@@ -144,7 +144,7 @@ class Stream:
         self._held += 1
         if not self._giving_up:
             self._giving_up = True
-            when_ns = self._loop.now_ns + self._link.rng.choice(_PATIENCE_NS)
+            when_ns = self._loop.now_ns + self._link.rng.choice(_SEND_TIMEOUTS_NS)
             self._loop.call_at_ns(when_ns, self._give_up, context=self._loop.harness.context)
 
     def _give_up(self) -> None:

@@ -25,13 +25,13 @@ def main() -> None:
     gc.freeze()
     for seed in range(task["first"], task["first"] + task["count"]):
         plan = draw(seed, task["minutes"], power_cuts=is_watched())
-        _tell(seed, plan, run(plan), task.get("keep"))
+        _report(seed, plan, run(plan), task.get("keep"))
     if task.get("plan"):
         plan = Plan.from_json(Path(task["plan"]).read_text("utf-8"))
-        _tell(plan.seed, plan, run(plan), None)
+        _report(plan.seed, plan, run(plan), None)
 
 
-def _tell(seed: int | str, plan: Plan, report: Report, keep: str | None) -> None:
+def _report(seed: int | str, plan: Plan, report: Report, keep: str | None) -> None:
     kept = ""
     if report.broken and keep is not None:
         path = Path(keep) / f"plan-{seed}.json"

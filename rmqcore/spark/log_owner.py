@@ -41,7 +41,7 @@ def check_free(store_path: str, *, repeatable: bool) -> None:
     under_way = is_under_way(root)
     directory = StoreDir(store_path)
     if directory.is_locked() and not under_way and owner_config(store_path) is None:
-        # one that has just ended is no hindrance
+        # raises while the owner is alive; the lock of one that has just ended is free
         directory.lock()
         directory.unlock()
     for ledger in () if repeatable or under_way else appending(root):

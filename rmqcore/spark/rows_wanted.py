@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rmqcore.scan import HIDDEN, Selection
-from rmqcore.scan.shown_topics import Log
+from rmqcore.scan.shown_topics import TopicSource
 from rmqcore.spark.options import EARLIEST, LATEST, ReadOptions
 from rmqcore.spark.topic_choice import TopicChoice
 
@@ -12,7 +12,7 @@ _OFFSET_MAX = _TIME_MAX = 2**63 - 1
 
 def rows_wanted(
     options: ReadOptions,
-    log: Log,
+    log: TopicSource,
     choice: TopicChoice,
     besides: TopicChoice | None = None,
     latest_phy_offset: int = 0,

@@ -183,7 +183,7 @@ class Gate:
         if path.startswith("/static/"):
             return None
         if "token" in request.query_params and request.method == "GET":
-            return self._take_token(request)
+            return self._accept_token(request)
         key = request.cookies.get(cookie_name(request), "")
         request.state.session = self._entry.find(key)
         if request.state.session is not None or path == "/login":
@@ -193,7 +193,7 @@ class Gate:
         words = "Open the address that was printed when the server was started: it has the token."
         return self._refuse(request, 403, words)
 
-    def _take_token(self, request: Request) -> Response:
+    def _accept_token(self, request: Request) -> Response:
         if not self._entry.has_token(request.query_params["token"]):
             words = "The token is not, or no longer, that of this server."
             return self._refuse(request, 403, words)

@@ -9,7 +9,7 @@ from rmqcore.broker.parts import BrokerParts
 from rmqcore.broker.state.clients import Client, ConsumerGroup
 from rmqcore.message import DEAD_LETTER_PREFIX, QueueLag
 from rmqcore.store.message_store import DefaultMessageStore
-from rmqcore.web.lags import AllLags, QueueProgress, longest_ms, progress, waits_ms
+from rmqcore.web.lags import AllLags, QueuePosition, longest_ms, progress, waits_ms
 from rmqcore.web.paging import Paged, paged
 from rmqcore.web.source import Source
 
@@ -85,7 +85,7 @@ def group(source: Source, name: str, page: int) -> dict[str, Any] | None:
     if config is None and not topics and online is None:
         return None
     rows = [row for topic in topics for row in progress(source, topic, name)]
-    found: Paged[QueueProgress] = paged(rows, page, _QUEUES_SHOWN)
+    found: Paged[QueuePosition] = paged(rows, page, _QUEUES_SHOWN)
     dead = DEAD_LETTER_PREFIX + name
     return {
         "name": name,

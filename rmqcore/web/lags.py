@@ -16,7 +16,7 @@ _KNOWN_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class QueueProgress:
+class QueuePosition:
     """How far a group is in one queue.
 
     Attributes:
@@ -49,7 +49,7 @@ class GroupLag:
     behind: int
 
 
-def progress(source: Source, topic: str, group: str) -> list[QueueProgress]:
+def progress(source: Source, topic: str, group: str) -> list[QueuePosition]:
     """How far a group is in a topic, queue by queue.
 
     Args:
@@ -63,11 +63,11 @@ def progress(source: Source, topic: str, group: str) -> list[QueueProgress]:
         low, high = store.min_queue_offset(topic, queue_id), store.max_queue_offset(topic, queue_id)
         offset = offsets.get(queue_id)
         behind = 0 if offset is None else max(0, high - max(offset, low))
-        rows.append(QueueProgress(topic, queue_id, low, high, offset, behind))
+        rows.append(QueuePosition(topic, queue_id, low, high, offset, behind))
     return rows
 
 
-def waits_ms(source: Source, row: QueueProgress) -> int | None:
+def waits_ms(source: Source, row: QueuePosition) -> int | None:
     """For how long the oldest message has been there that a group has before it in a queue.
 
     Args:
@@ -87,7 +87,7 @@ def waits_ms(source: Source, row: QueueProgress) -> int | None:
     return max(0, source.now_ms() - found[0].store_timestamp_ms) if found else None
 
 
-def longest_ms(source: Source, rows: Iterable[QueueProgress]) -> int | None:
+def longest_ms(source: Source, rows: Iterable[QueuePosition]) -> int | None:
     """The longest of `waits_ms` of some queues; None when there is nothing before the group.
 
     Args:

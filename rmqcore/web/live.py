@@ -20,10 +20,11 @@ from rmqcore.web.source import Source
 logger = logging.getLogger(__name__)
 
 _SHOWN: Final = 20
-#: seconds between two looks, and looks that find nothing before a sign of life is sent
-_LOOK_S: Final = 0.5
-_QUIET_LOOKS: Final = 30
-#: One look takes this many messages, the newest where there are more.
+#: The topic is asked for new messages this often. After this many times without one the reader is
+#: sent a comment, which shows that the connection is alive.
+_POLL_S: Final = 0.5
+_QUIET_POLLS: Final = 30
+#: Of more new messages than this only the newest are shown.
 _MOST: Final = 50
 _READERS_MAX: Final = 16
 
@@ -72,10 +73,10 @@ class Live:
                     after = message.phy_offset
                     yield event_of(message)
                 quiet = 0 if found else quiet + 1
-                if quiet >= _QUIET_LOOKS:
+                if quiet >= _QUIET_POLLS:
                     quiet = 0
                     yield ": nothing yet\n\n"
-                await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(_POLL_S)
         except (RmqCoreError, OSError) as error:
             # the reader asks again, and is told then
             logger.info("the tail of %s has ended: %s", topic, error)

@@ -55,7 +55,7 @@ def log_page(
     """
     store = source.store
     numbers = source.queues().get(topic, []) if queue_id is None else [queue_id]
-    stretches = [_Stretch(store, topic, number, begin_ms, end_ms) for number in numbers]
+    stretches = [_UnitRange(store, topic, number, begin_ms, end_ms) for number in numbers]
     places: list[int] = []
     if after is not None:
         found = [place for each in stretches for place in each.above(after, count + 1)]
@@ -72,7 +72,7 @@ def log_page(
     return LogPage(messages, older, newer)
 
 
-class _Stretch:
+class _UnitRange:
     """The units of one queue between two times."""
 
     def __init__(

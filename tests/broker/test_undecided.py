@@ -33,7 +33,7 @@ class Queues:
 
 def read_notes(undecided, queues):
     for half, given_up in queues.notes[undecided.note_offset :]:
-        undecided.take_note([half], given_up=given_up)
+        undecided.add_note([half], given_up=given_up)
     undecided.note_offset = len(queues.notes)
 
 
@@ -45,7 +45,7 @@ def one_round(undecided, queues):
     read_notes(undecided, queues)
     queues.go_on()
     for half in range(undecided.half_offset, queues.rng.randint(end, queues.halves)):
-        undecided.take_half(half)
+        undecided.add_half(half)
     undecided.later_notes = later_notes
 
 
@@ -70,19 +70,19 @@ def test_what_is_undecided_is_what_both_queues_tell_over_rounds_and_restarts(rng
 
 def test_a_half_message_that_is_read_twice_is_taken_in_once():
     undecided = Undecided(0, 0)
-    undecided.take_note([0], given_up=False)
+    undecided.add_note([0], given_up=False)
     for _ in range(2):
-        undecided.take_half(0)
+        undecided.add_half(0)
     assert undecided.offsets() == []
     assert undecided.is_ended(0)
 
 
 def test_little_is_kept_however_many_are_decided_behind_one_that_is_not():
     undecided = Undecided(0, 0)
-    undecided.take_half(0)
+    undecided.add_half(0)
     for half in range(1, 1000):
-        undecided.take_note([half], given_up=False)
-        undecided.take_half(half)
+        undecided.add_note([half], given_up=False)
+        undecided.add_half(half)
     assert undecided.offsets() == [0]
     assert not undecided._early
     assert not undecided._given_up

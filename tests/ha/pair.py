@@ -139,8 +139,8 @@ class Clock:
             monkeypatch.setattr(module, "monotonic_s", self.monotonic)
         monkeypatch.setattr(connection, "FlowMonitor", lambda: FlowMonitor(self.monotonic))
         # how often a master looks at it
-        monkeypatch.setattr(connection, "_LOOK_S", 0.001)
-        monkeypatch.setattr(connection, "_IDLE_LOOK_S", 0.001)
+        monkeypatch.setattr(connection, "_POLL_S", 0.001)
+        monkeypatch.setattr(connection, "_IDLE_POLL_S", 0.001)
         wake = connection.HAConnection.wake
 
         def counted(one):

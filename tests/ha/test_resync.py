@@ -43,7 +43,7 @@ QUICK = {"ha_send_heartbeat_interval": 20}
 @pytest.fixture(autouse=True)
 def no_master_is_slow(monkeypatch):
     monkeypatch.setattr(resync, "QUIET_S", 0.05)
-    monkeypatch.setattr(connection, "_LOOK_S", 0.01)
+    monkeypatch.setattr(connection, "_POLL_S", 0.01)
 
 
 def parted(path, common, ours, theirs):

@@ -51,7 +51,7 @@ def handle(path, role, **settings):
 @pytest.fixture
 def looks(monkeypatch):
     """`looks(count)`: let the owner, this process, look so often for the end of others."""
-    monkeypatch.setattr(owner_module, "_LOOK_S", 0.001)
+    monkeypatch.setattr(owner_module, "_ENDED_POLL_S", 0.001)
     release_ended, looked = Consuming.release_ended, []
 
     def counted(store, known, has_ended):
@@ -228,7 +228,7 @@ def test_interrupts_anywhere_in_a_call_end_no_other(store_path, rng, monkeypatch
 
 def test_a_client_that_loses_its_connection_keeps_what_it_holds(store_path, monkeypatch):
     # its owner has time for many looks for the end of who has no connection
-    monkeypatch.setattr(owner_module, "_LOOK_S", 0.001)
+    monkeypatch.setattr(owner_module, "_ENDED_POLL_S", 0.001)
     with handle(store_path, "client") as store, consumer(store) as mine:
         store.put("T", b"0")
         assert bodies(mine.receive()) == [b"0"]

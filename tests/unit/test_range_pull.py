@@ -91,7 +91,7 @@ class Link:
 
 
 def pulled(monkeypatch, broker, first=0, stop=1000, sleep=lambda _seconds: None):
-    monkeypatch.setattr(pulls, "Link", broker.link)
+    monkeypatch.setattr(pulls, "BrokerLink", broker.link)
     monkeypatch.setattr(pulls, "sleep", sleep)
     one = QueueRange(MessageQueue("T", "b", 0), ("master", "slave"), first, stop)
     found = list(pulls.RangePull(ACCESS, one).run())
@@ -183,7 +183,7 @@ def record(number):
 
 
 def rows_of(monkeypatch, broker, first=0, stop=1000, **settings):
-    monkeypatch.setattr(pulls, "Link", broker.link)
+    monkeypatch.setattr(pulls, "BrokerLink", broker.link)
     monkeypatch.setattr(Cluster, "begins", lambda _, queues: dict.fromkeys(queues, broker.begin))
     monkeypatch.setattr(Cluster, "ends", lambda _, queues: dict.fromkeys(queues, broker.end))
     one = QueueRange(MessageQueue("T", "b", 0), ("master",), first, stop)

@@ -27,7 +27,7 @@ from rmqcore.broker.pop.request import PopRequest, passed_ms
 from rmqcore.broker.pop.retried import as_of_topic, comes_again_for
 from rmqcore.broker.pop.waiting import WaitingPop, WaitingPops
 from rmqcore.broker.pull.cold_reads import ColdReads
-from rmqcore.broker.pull.fetch import Found, QueueRange, fetch
+from rmqcore.broker.pull.fetch import Found, PullRange, fetch
 from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.broker.state.masters_only import masters_only
 from rmqcore.broker.state.pop_scan import QueueScan
@@ -74,7 +74,7 @@ class _Popped:
     #: whether a filter has not looked at all of a queue
     unseen: bool = False
     #: what was passed over, since the disk would have to be read for it; None reads it
-    cold: list[QueueRange] | None = None
+    cold: list[PullRange] | None = None
 
 
 class PopMessages:
@@ -129,7 +129,7 @@ class PopMessages:
             self._check(wanted)
         except RequestRefusedError as error:
             return _empty(error.code, error.remark)
-        cold: list[QueueRange] = []
+        cold: list[PullRange] = []
         answer = self._popped(wanted, cold)
         if answer is None and cold:
             return self._pop_cold(connection, request, wanted, cold[0])
@@ -144,7 +144,7 @@ class PopMessages:
         connection: Connection,
         request: RemotingCommand,
         wanted: PopRequest,
-        asked: QueueRange,
+        asked: PullRange,
     ) -> RemotingCommand | None:
         for _ in range(_FETCHES_MAX):
             await self._cold.fetch(connection, asked)
@@ -154,7 +154,7 @@ class PopMessages:
                 self._check(wanted)
             except RequestRefusedError as error:
                 return _empty(error.code, error.remark)
-            cold: list[QueueRange] = []
+            cold: list[PullRange] = []
             answer = self._popped(wanted, cold)
             if answer is not None or not cold:
                 break
@@ -245,7 +245,7 @@ class PopMessages:
         wanted.subscription.check_allowed(config)
 
     def _popped(
-        self, wanted: PopRequest, cold: list[QueueRange] | None = None
+        self, wanted: PopRequest, cold: list[PullRange] | None = None
     ) -> RemotingCommand | None:
         """What is there now, handed out; None when nothing is.
 
@@ -321,7 +321,7 @@ class PopMessages:
         following = reached = start
         if found.left > 0 and start < most:
             subscription = Subscription(topic) if flag == RETRY else wanted.subscription
-            asked = QueueRange(topic, queue_id, start, found.left, subscription)
+            asked = PullRange(topic, queue_id, start, found.left, subscription)
             try:
                 result = self._get(asked, max(1, found.left_bytes), found.cold is None)
                 messages = [] if result is None else result.messages
@@ -367,7 +367,7 @@ class PopMessages:
         found.rest += max(0, most - reached)
         found.unseen |= start < reached < most
 
-    def _get(self, asked: QueueRange, max_bytes: int, may_wait: bool) -> Found | None:
+    def _get(self, asked: PullRange, max_bytes: int, may_wait: bool) -> Found | None:
         """What there is of a range; None where the disk has to be read, and must not be."""
         topic, queue_id, offset, count, subscription = asked
         if subscription.by_tags and subscription.tags is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from rmqcore.broker.pull.fetch import QueueRange
+from rmqcore.broker.pull.fetch import PullRange
 from rmqcore.broker.pull.matching import BYTES_SCANNED_MAX, READ_AT_ONCE, SCANNED_MAX
 from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.broker.state.subscription import Subscription
@@ -30,7 +30,7 @@ class ColdReads:
         self._config = state.config
         self._turns = asyncio.Semaphore(_AT_ONCE)
 
-    def get_cached(self, wanted: QueueRange) -> GetMessageResult | None:
+    def get_cached(self, wanted: PullRange) -> GetMessageResult | None:
         """Messages by their tags; None where the disk has to be read.
 
         Raises:
@@ -47,13 +47,13 @@ class ColdReads:
         bounds = self._bounds(count, subscription, READ_AT_ONCE)
         return self._store.get_message(topic, queue_id, offset, **bounds)
 
-    def is_cached(self, wanted: QueueRange) -> bool:
+    def is_cached(self, wanted: PullRange) -> bool:
         """Tell whether messages can be read now without waiting for the disk."""
         topic, queue_id, offset, count, subscription = wanted
         bounds = self._bounds(count, subscription, READ_AT_ONCE)
         return self._store.is_cached(topic, queue_id, offset, **bounds)
 
-    async def fetch(self, connection: Connection, wanted: QueueRange) -> None:
+    async def fetch(self, connection: Connection, wanted: PullRange) -> None:
         """Wait until they can; a condition's messages are fetched ahead.
 
         Args:

@@ -15,7 +15,7 @@ from rmqcore.store.protocol import MessageStore
 Found: TypeAlias = GetMessageResult | Matched
 
 
-class QueueRange(NamedTuple):
+class PullRange(NamedTuple):
     """Messages of a queue that a consumer wants next.
 
     Attributes:
@@ -59,7 +59,7 @@ class FetchResult(NamedTuple):
         )
 
 
-def fetch(store: MessageStore, wanted: QueueRange, max_bytes: int) -> Found:
+def fetch(store: MessageStore, wanted: PullRange, max_bytes: int) -> Found:
     """What there is of a range.
 
     Args:

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from rmqcore.broker.pull._direct_pulls import DirectPulls
 from rmqcore.broker.pull.cold_reads import ColdReads
-from rmqcore.broker.pull.fetch import FetchResult, QueueRange, fetch
+from rmqcore.broker.pull.fetch import FetchResult, PullRange, fetch
 from rmqcore.broker.pull.waiting import WaitingPull, WaitingPulls
 from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.broker.state.budgets import BudgetExceededError
@@ -84,10 +84,10 @@ class PullRequest(NamedTuple):
         """Group, topic and queue."""
         return self.group, self.topic, self.queue_id
 
-    def range_of(self, subscription: Subscription) -> QueueRange:
+    def range_of(self, subscription: Subscription) -> PullRange:
         """What is read for it."""
         offset, count = max(0, self.queue_offset), self.message_count
-        return QueueRange(self.topic, self.queue_id, offset, count, subscription)
+        return PullRange(self.topic, self.queue_id, offset, count, subscription)
 
     @property
     def commits(self) -> bool:
@@ -178,7 +178,7 @@ class PullMessages:
         connection: Connection,
         request: RemotingCommand,
         wanted: PullRequest,
-        cold: QueueRange,
+        cold: PullRange,
     ) -> RemotingCommand | None:
         await self._cold.fetch(connection, cold)
         if connection.closed:
@@ -193,7 +193,7 @@ class PullMessages:
         connection: Connection,
         request: RemotingCommand,
         wanted: PullRequest,
-        asked: QueueRange,
+        asked: PullRange,
     ) -> RemotingCommand | None:
         result = self._look(wanted, asked)
         if wanted.commits and result.status is not GetMessageStatus.OFFSET_RESET:
@@ -342,7 +342,7 @@ class PullMessages:
 
     # ---- looking
 
-    def _look(self, wanted: PullRequest, asked: QueueRange) -> FetchResult:
+    def _look(self, wanted: PullRequest, asked: PullRange) -> FetchResult:
         """What is there now."""
         # kept until a pull is from there: an answer may be lost
         moved_to = self._offsets.moved_to(wanted.place, wanted.queue_offset)

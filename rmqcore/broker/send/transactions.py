@@ -68,7 +68,7 @@ class Transactions:
     def load(self) -> None:
         """Read which half messages are decided, so that none of them is ended twice."""
         self._undecided = Undecided(self._offset(HALF_TOPIC), self._offset(OP_HALF_TOPIC))
-        while self._take_notes(self._read(OP_HALF_TOPIC, self._undecided.note_offset)):
+        while self._add_notes(self._read(OP_HALF_TOPIC, self._undecided.note_offset)):
             pass
 
     @staticmethod
@@ -237,7 +237,7 @@ class Transactions:
     async def _read_on(self, end: int) -> None:
         """Take in what was noted, and then the half messages up to an offset."""
         undecided = self._undecided
-        while self._take_notes(
+        while self._add_notes(
             await asyncio.to_thread(self._read, OP_HALF_TOPIC, undecided.note_offset)
         ):
             pass
@@ -246,17 +246,17 @@ class Transactions:
                 self._read, HALF_TOPIC, undecided.half_offset
             )
             for half in halves:
-                undecided.take_half(half.queue_offset)
+                undecided.add_half(half.queue_offset)
             if following <= undecided.half_offset and not halves:
                 break
             undecided.half_offset = max(undecided.half_offset, following)
 
-    def _take_notes(self, read: tuple[list[MessageExt], int]) -> bool:
+    def _add_notes(self, read: tuple[list[MessageExt], int]) -> bool:
         """Take in some notes, and where they go on; whether there may be more."""
         notes, following = read
         for note in notes:
             given_up, named = _GIVEN_UP in note.properties, _named(note)
-            self._undecided.take_note(named, given_up=given_up)
+            self._undecided.add_note(named, given_up=given_up)
             if not given_up:
                 self._ended.difference_update(named)
         more = following > self._undecided.note_offset
@@ -356,7 +356,7 @@ class Transactions:
 
     async def _note_given_up(self, half_offset: int) -> None:
         await self._note(half_offset, given_up=True)
-        self._undecided.take_note([half_offset], given_up=True)
+        self._undecided.add_note([half_offset], given_up=True)
 
     # ---- request 323: an operator has them asked again
 

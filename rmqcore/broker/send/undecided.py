@@ -24,11 +24,12 @@ class Undecided:
     def __init__(self, half_offset: int, note_offset: int) -> None:
         self.half_offset = half_offset
         self.note_offset = self.later_notes = note_offset
-        #: by queue offset, ascending: before which offset no note is of it
+        #: half messages without a decision, by queue offset, ascending: the offset below which no
+        #: note is about that one
         self._open: dict[int, int] = {}
-        #: noted, and still to be read
+        #: half messages that a note is about and that are not read yet
         self._early: set[int] = set()
-        #: noted, but only that nobody is asked any more
+        #: half messages whose producers are not asked any more, and of which none has decided
         self._given_up: set[int] = set()
 
     def __contains__(self, offset: int) -> bool:
@@ -41,7 +42,7 @@ class Undecided:
         """Those that are read and undecided, ascending."""
         return list(self._open)
 
-    def take_note(self, named: Iterable[int], *, given_up: bool) -> None:
+    def add_note(self, named: Iterable[int], *, given_up: bool) -> None:
         """Take in a note.
 
         Args:
@@ -57,7 +58,7 @@ class Undecided:
             if self._open.pop(offset, None) is None and self._is_later(offset):
                 self._early.add(offset)
 
-    def take_half(self, offset: int) -> None:
+    def add_half(self, offset: int) -> None:
         """Take in that there is a half message, once; the next one is behind it."""
         if not self._is_later(offset):
             return

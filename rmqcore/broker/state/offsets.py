@@ -200,7 +200,7 @@ class Offsets:
         config, end = self._topics.expect(topic), self._store.max_queue_offset(topic, queue_id)
         if queue_id >= max(config.read_queue_nums, config.write_queue_nums) and end == 0:
             return failure(ResponseCode.INVALID_PARAMETER, f"topic {topic} has no queue {queue_id}")
-        if not self.resets.takes((group, topic, queue_id), offset):
+        if not self.resets.accepts((group, topic, queue_id), offset):
             return success(remark="Offset has been previously reset")
         if offset > end:
             return success(remark=f"beyond the end of the queue, {end}, and passed over")

@@ -167,7 +167,7 @@ class Resets(dict[ReadQueue, int]):
         self.forget(key)
         return None
 
-    def takes(self, key: ReadQueue, offset: int) -> bool:
+    def accepts(self, key: ReadQueue, offset: int) -> bool:
         """Tell whether a group may commit an offset.
 
         Args:

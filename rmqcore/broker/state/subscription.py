@@ -14,8 +14,8 @@ from rmqcore.store.consume.sql92 import Condition, ExpressionError, compile_cond
 
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"
-#: A subscription takes about this many bytes beside its texts.
-_KEPT: Final = 256
+#: Bytes of memory that a subscription needs beside its texts, for the bound on those of a group.
+_SUBSCRIPTION_SIZE: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,9 @@ class Subscription:
     @property
     def size(self) -> int:
         """Characters of its texts, with what keeps them."""
-        return len(self.topic) + len(self.expression) + len(self.expression_type) + _KEPT
+        return (
+            len(self.topic) + len(self.expression) + len(self.expression_type) + _SUBSCRIPTION_SIZE
+        )
 
     @property
     def by_tags(self) -> bool:

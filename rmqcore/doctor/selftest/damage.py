@@ -29,9 +29,9 @@ _SMALL = {
 }
 #: One child does this many cases, so that a crash is not taken for a result of the next case.
 _CASES_A_CHILD = 50
-#: What is found out when it is damaged. No checksum covers the other fields of a record that has
-#: none of its own (``enabled_append_prop_crc``); the queue offset is compared with the queue, which
-#: for a queue's last record bounds it only.
+#: Fields of a message in which damage is always noticed. No checksum covers the others of a record
+#: that has none of its own (``enabled_append_prop_crc``); the queue offset is compared with the
+#: queue, which for a queue's last record bounds it only.
 _NAMING = ("topic", "queue_id", "phy_offset", "store_size", "body")
 _CRC_PROPERTY = "__CRC32#"
 Mode = Literal["a", "r"]

@@ -43,7 +43,7 @@ FAILURES = {
 }
 _MODES = ("sync", "async", "pool")
 _PUTS = 60
-#: small enough to roll; the other files are small anyhow
+#: Log files so small that some are rolled; the other files are small anyhow.
 _LOG_FILE: dict[str, Any] = {"mapped_file_size_commit_log": 2 * PAGE}
 PROMISE = (
     "a typed error or none; read-only after a failed flush of the log; what was acknowledged is "

@@ -19,7 +19,7 @@ from rmqcore.world import sleep
 Answer = TypeVar("Answer")
 TRIES_MAX = 5
 _FIRST_WAIT_S = 0.1
-#: how pyarrow, boto3 and HTTP call it
+#: Codes with which pyarrow, boto3 and HTTP say that access is denied: not tried again.
 _DENIED = frozenset(
     (
         "401",
@@ -57,7 +57,7 @@ _NO_CREDENTIALS = (
     "RefreshError",
     "TokenRetrievalError",
 )
-#: Of AWS, Azure and Google.
+#: Where the text of pyarrow's errors has the code of AWS, Azure or Google.
 _ARROW_CODE = re.compile(
     r"AWS Error (\w+)(?: \(HTTP status (\d+)\))?|Azure Error: \[(\w*)\] (\d+)"
     r"|(PERMISSION_DENIED|UNAUTHENTICATED)"

@@ -1,4 +1,4 @@
-"""`Link`: one blocking connection, over which many requests go out before their answers come."""
+"""`BrokerLink`: a blocking connection, over which many requests go before their answers come."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PIECE_SIZE: Final = 1 << 20
 _OUTSTANDING_MAX: Final = 256
 
 
-class Link:
+class BrokerLink:
     """A connection to one broker or name server; for one thread.
 
     Args:

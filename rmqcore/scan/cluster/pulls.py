@@ -24,7 +24,7 @@ from rmqcore.remoting import (
     ResponseCode,
 )
 from rmqcore.scan.cluster.access import Access
-from rmqcore.scan.cluster.link import Link
+from rmqcore.scan.cluster.link import BrokerLink
 from rmqcore.scan.cluster.ranges import QueueRange
 from rmqcore.scan.cluster.topology import TOOLS_GROUP, pull_fields, queue_fields, sent_back
 from rmqcore.world import sleep
@@ -36,8 +36,9 @@ _COUNT_FIRST: Final = 32
 _COUNT_MAX: Final = 1024
 #: An answer should have this many bytes of records; the next pull asks for more or fewer messages.
 _ANSWER_SIZE: Final = 60 << 10
-#: answers with all that was asked for, before more is tried where once less had come
-_PATIENCE_MAX: Final = 4096
+#: Where an answer once had less than was asked for, more is tried again after this many whole
+#: answers at the latest.
+_WHOLE_ANSWERS_MAX: Final = 4096
 #: how often something that may pass by itself is tried again, and how long to wait before: at first
 #: and at most; together a minute nearly, in which a broker of Apache's has started again
 _TRIES: Final = 15
@@ -116,7 +117,7 @@ class RangePull:
         """
         while self._at < self._range.stop or self._asked:
             try:
-                with Link(self._address(), self._access) as link:
+                with BrokerLink(self._address(), self._access) as link:
                     yield from self._run(link)
             except RemotingError as error:
                 self._try_again(error)
@@ -135,7 +136,7 @@ class RangePull:
             raise error
         sleep(min(_PAUSE_S * 2 ** (self._tries - 1), _PAUSE_MAX_S))
 
-    def _run(self, link: Link) -> Iterator[Pulled]:
+    def _run(self, link: BrokerLink) -> Iterator[Pulled]:
         while self._at < self._range.stop or self._asked:
             self._send(link)
             answer = link.receive(RequestCode.PULL_MESSAGE)
@@ -148,7 +149,7 @@ class RangePull:
                 self._asked.popleft()
                 yield pulled
 
-    def _send(self, link: Link) -> None:
+    def _send(self, link: BrokerLink) -> None:
         """Ask for as many pulls as may be in flight; for one until an answer was seen."""
         most = _IN_FLIGHT if self._count.is_known else 1
         while self._at < self._range.stop and len(self._asked) < most:
@@ -227,7 +228,7 @@ class _Count:
         self._most = _COUNT_FIRST
         self._size = 1
         self._whole = 0
-        self._patience = 1
+        self._whole_answers = 1
 
     @property
     def next(self) -> int:
@@ -240,8 +241,8 @@ class _Count:
         self._size = max(1, size // came)
         if came < asked:
             self._most, self._whole = max(1, came), 0
-            self._patience = min(8 * self._patience, _PATIENCE_MAX)
+            self._whole_answers = min(8 * self._whole_answers, _WHOLE_ANSWERS_MAX)
             return
         self._whole += asked >= self._most
-        if self._whole >= self._patience:
+        if self._whole >= self._whole_answers:
             self._most, self._whole = min(2 * self._most, _COUNT_MAX), 0

@@ -15,7 +15,7 @@ from rmqcore.files.service_topics import is_service_topic
 from rmqcore.remoting import RemotingCommand, RemotingError, RequestCode, ResponseCode
 from rmqcore.remoting.codes import PULL_SUBSCRIPTION
 from rmqcore.scan.cluster.access import Access
-from rmqcore.scan.cluster.link import Link
+from rmqcore.scan.cluster.link import BrokerLink
 from rmqcore.scan.cluster.ranges import QueueRange
 from rmqcore.scan.mark import ANOTHER, Mark
 
@@ -28,7 +28,8 @@ Marks = dict[MessageQueue, Mark]
 #: the group of RocketMQ's own tools, which every broker has
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 _NOBODY: Final = frozenset({ResponseCode.TOPIC_NOT_EXIST})
-#: With these a broker gives no message now; what it does not tell is not compared this time.
+#: A broker that answers a pull with one of these has given no message: whether the one at a mark is
+#: still the same is not checked this time.
 _NOTHING_PULLED: Final = frozenset(
     {
         ResponseCode.SYSTEM_BUSY,
@@ -54,7 +55,7 @@ class Cluster:
         self.followed: set[str] = set()
         self._access = access
         self._name_servers = access.name_servers
-        self._links: dict[str, Link] = {}
+        self._links: dict[str, BrokerLink] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -283,7 +284,7 @@ class Cluster:
         for address in addresses:
             try:
                 if address not in self._links:
-                    self._links[address] = Link(address, self._access)
+                    self._links[address] = BrokerLink(address, self._access)
                 return list(self._links[address].ask_all(commands)), address
             except RemotingError as error:
                 last = error

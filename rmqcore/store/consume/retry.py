@@ -17,7 +17,8 @@ from rmqcore.store.consume.lease_request import Damaged
 
 _FIRST_LEVEL: Final = 3
 _REASON_MAX: Final = 1000
-#: What is told of a damaged record takes fewer bytes than this in its letter, beside the body.
+#: A dead letter for a damaged record needs fewer bytes than this beside its body, which is the
+#: record: for its topic and the properties that say what is wrong with it.
 _LETTER_HEAD_SIZE: Final = 8192
 
 

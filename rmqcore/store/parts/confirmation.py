@@ -72,7 +72,7 @@ class Confirmation(DiskWait):
         self._level = level
         self._monotonic_s = monotonic_s
         self._is_sync_master = settings.config.broker_role is BrokerRole.SYNC_MASTER
-        #: who tells how far the slaves are, whether or not puts wait for them by themselves
+        #: tells how far the slaves are, also where puts do not wait for them
         self._replicas: SlaveWaits | None = None
 
     # ---- what is waited for

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 #: A stretch of the log ends when it has this many units, or more where there are many queues.
 _STRETCH_UNITS: Final = 1 << 13
-#: Recovery's has no more than this many: twice so many are in memory where a store has thousands of
-#: queues, of which each costs the same whether it has one unit in the stretch or fifty.
+#: A stretch that recovery reads ends at this many units at the latest, however many queues there
+#: are: two stretches are in memory at a time.
 _STRETCH_UNITS_MAX: Final = 1 << 18
 
 

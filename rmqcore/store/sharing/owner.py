@@ -56,7 +56,7 @@ _WAITED_FOR: Final = ("disk", "replicated")
 #: The attribute of a connection that says whose it is.
 _CLIENT: Final = "client"
 #: Processes that have leases and no connection are looked for this often: they may have ended.
-_LOOK_S: Final = 0.5
+_ENDED_POLL_S: Final = 0.5
 #: A process whose end the system cannot tell has ended when it had no connection for this long.
 _MISSED_S: Final = 10.0
 
@@ -171,7 +171,7 @@ class StoreServer:
                     return
             except (RmqCoreError, OSError) as error:
                 _log.warning("%s: leases cannot be freed now: %s", self.path, error)
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_ENDED_POLL_S)
 
     def _has_ended(self, holder: str) -> bool:
         """Tell whether the process of a holder, or of a client, has ended.

@@ -26,7 +26,7 @@ from rmqcore.store.sharing.unique_keys import UniqueKeys
 from rmqcore.world import monotonic_s, wall_clock_ms
 
 #: How a question that is not in `CALLS` is asked: a property, or what has arrived.
-_ASKED: Final = CallKind()
+_QUESTION: Final = CallKind()
 #: `wait` has this many arguments before its time-out.
 _WAIT_ARGUMENTS: Final = 3
 
@@ -46,7 +46,7 @@ class PendingCall:
     ) -> None:
         self._path = path
         self.method = method
-        self._row = CALLS.get(method, _ASKED)
+        self._row = CALLS.get(method, _QUESTION)
         self._args = args
         self._settings = settings
         self._began = 0.0

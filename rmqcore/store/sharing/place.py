@@ -186,13 +186,13 @@ class AppendsPlace(MeetingPlace):
             with self._address(word) as address:
                 listening.bind(address)
             listening.listen(_BACKLOG)
-            self._tell(word)
+            self._publish(word)
         except BaseException:
             listening.close()
             raise
         return listening
 
-    def _tell(self, word: str) -> None:
+    def _publish(self, word: str) -> None:
         make_directory(self._word_path.parent)
         unfinished = self._word_path.with_name(f"{APPENDS_NAME}.new")
         unfinished.unlink(missing_ok=True)

@@ -27,11 +27,11 @@ _log = logging.getLogger("rmqcore")
 
 #: All handles consume as this group; an item that came too often goes to ``%DLQ%`` and this.
 GROUP: Final = "queue"
-#: seconds after which log files that nobody needs are given back, at the latest
+#: Log files that nobody needs are deleted after this many seconds at the latest.
 _DELETES_EVERY_S: Final = 60.0
 _HOUR_S: Final = 3600.0
-#: A loop looks this often, in milliseconds, whether it is to end.
-_LOOK_MS: Final = 500.0
+#: A wait for an item is broken off this often, so that a queue that was closed is noticed.
+_POLL_MS: Final = 500.0
 _ANY: Final = object()
 
 
@@ -287,7 +287,7 @@ class Queue:
         """
         with suppress(StoreClosedError):
             while not self._stopped:
-                for message in self._receive(_LOOK_MS):
+                for message in self._receive(_POLL_MS):
                     item = self._taken_out(message)
                     yield item
                     if self._has(item):

@@ -81,7 +81,7 @@ class SharedStoreHandle(ClosedByWith):
         self._asks_for_disk = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._timeout_s = owner_timeout_ms / 1000
         self._place = MeetingPlace(path)
-        self._settling = threading.RLock()
+        self._owner_lock = threading.RLock()
         self._store: DefaultMessageStore | None = None
         self._server: StoreServer | None = None
         self._channel: OwnerChannel | None = None
@@ -109,7 +109,7 @@ class SharedStoreHandle(ClosedByWith):
             StoreClosedError: the handle was closed.
             OwnerTimeoutError: the owner does not answer.
         """
-        return self._found() or self._settle()
+        return self._found() or self._connect_or_own()
 
     def _found(self) -> DefaultMessageStore | OwnerChannel | None:
         store, channel = self._store, self._channel
@@ -117,8 +117,8 @@ class SharedStoreHandle(ClosedByWith):
             return store
         return None if channel is None or channel.lost else channel
 
-    def _settle(self) -> DefaultMessageStore | OwnerChannel:
-        with self._settling:
+    def _connect_or_own(self) -> DefaultMessageStore | OwnerChannel:
+        with self._owner_lock:
             deadline, pause = monotonic_s() + self._timeout_s, _FIRST_PAUSE_S
             while True:
                 if self._closed:
@@ -250,12 +250,12 @@ class SharedStoreHandle(ClosedByWith):
             except ChannelLostError as lost:
                 call.lost(lost)
             except BaseException:
-                self._take_back(found, request)
+                self._undo_lease(found, request)
                 raise
             else:
                 return result_of(answer)
 
-    def _take_back(self, channel: OwnerChannel, request: RemotingCommand) -> None:
+    def _undo_lease(self, channel: OwnerChannel, request: RemotingCommand) -> None:
         """Let come again what a lease was given that nobody waits for, and that lost its channel.
 
         Where the channel is there still, it has told the owner.
@@ -265,11 +265,11 @@ class SharedStoreHandle(ClosedByWith):
             return
         args = call, request.ext_fields.get("holder", self._client)
 
-        def take_back() -> None:
+        def undo() -> None:
             with suppress(RmqCoreError, OSError):
                 self._call("take_back_lease", args, {})
 
-        threading.Thread(target=take_back, name="TakeBackLease", daemon=True).start()
+        threading.Thread(target=undo, name="TakeBackLease", daemon=True).start()
 
     def _aside(self, request: RemotingCommand) -> RemotingCommand:
         """Make a call over a connection of its own, which ends with it."""
@@ -289,7 +289,7 @@ class SharedStoreHandle(ClosedByWith):
         while True:
             found = self._found()
             if found is None:
-                found = await running_loop().run_in_executor(None, self._settle)
+                found = await running_loop().run_in_executor(None, self._connect_or_own)
             if not isinstance(found, OwnerChannel):
                 return await call.here_async(found)
             request = call.request(self._keys, waits_for_disk=self._asks_for_disk)
@@ -298,7 +298,7 @@ class SharedStoreHandle(ClosedByWith):
             except ChannelLostError as lost:
                 call.lost(lost)
             except BaseException:
-                self._take_back(found, request)
+                self._undo_lease(found, request)
                 raise
             else:
                 return result_of(answer)
@@ -310,7 +310,7 @@ class SharedStoreHandle(ClosedByWith):
 
         What an interrupt leaves open, a further call closes: each step may be done again.
         """
-        with self._settling, _OPENING:
+        with self._owner_lock, _OPENING:
             self._closed = True
             self._unbind()
             if self._channel is not None:
@@ -333,7 +333,7 @@ class SharedStoreHandle(ClosedByWith):
     def after_fork_in_child(self) -> None:
         """Make this handle, of which the parent has the other end, a client's with no owner yet."""
         channel, server, store = self._channel, self._server, self._store
-        self._settling = threading.RLock()
+        self._owner_lock = threading.RLock()
         self._place.unlock()
         self._channel = self._server = self._store = None
         self._unbind()

@@ -31,7 +31,7 @@ _READ_SIZE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class FileSurvey:
+class ArchivedFileSurvey:
     """A log file, and what the index beside it says.
 
     Attributes:
@@ -48,7 +48,7 @@ class FileSurvey:
         return json.dumps(content, separators=(",", ":")).encode()
 
 
-def survey(split: Split, delays_ms: tuple[int, ...]) -> FileSurvey:
+def survey(split: Split, delays_ms: tuple[int, ...]) -> ArchivedFileSurvey:
     """Walk a whole log file, and say what is in it.
 
     Args:
@@ -72,7 +72,7 @@ def survey(split: Split, delays_ms: tuple[int, ...]) -> FileSurvey:
         tuple(_thinned(starts, CUT_STEP)),
         topics,
     )
-    return FileSurvey(file, tuple(starts))
+    return ArchivedFileSurvey(file, tuple(starts))
 
 
 def _queues(split: Split, delays_ms: tuple[int, ...]) -> dict[str, list[QueueRow]] | None:
