@@ -1,4 +1,4 @@
-"""The example of docs/arrow.md and the notebook without Spark show what is printed in them."""
+"""The examples of docs/arrow.md and the notebook without Spark show what is printed in them."""
 
 import json
 import re
@@ -12,15 +12,18 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "arrow.md").read_text("utf-8")
 
 
-def test_a_store_as_a_table(tmp_path, monkeypatch, capsys):
+BLOCK = re.compile(r"```python\n(.*?)```\n\nIt prints:\n\n```text\n(.*?)```", re.DOTALL)
+
+
+def test_every_block_prints_what_is_below_it(tmp_path, monkeypatch, capsys):
     pytest.importorskip("duckdb")
     pytest.importorskip("polars")
     monkeypatch.chdir(tmp_path)
-    code, said = re.search(
-        r"# Tables out.*?```python\n(.*?)```.*?```text\n(.*?)```", PAGE, re.DOTALL
-    ).groups()
-    exec(compile(code, "arrow.md", "exec"), {})
-    assert capsys.readouterr().out.rstrip() == said.rstrip()
+    blocks = BLOCK.findall(PAGE)
+    assert len(blocks) == PAGE.count("```python") == 2
+    for code, said in blocks:
+        exec(compile(code, "arrow.md", "exec"), {})
+        assert capsys.readouterr().out.rstrip() == said.rstrip()
 
 
 def test_the_cells_of_the_notebook(tmp_path, monkeypatch, capsys):
