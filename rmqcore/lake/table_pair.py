@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -15,7 +16,12 @@ from rmqcore.errors import ConfigError
 from rmqcore.files.objects import is_url
 from rmqcore.lake.bodies import Bodies, refused_schema
 from rmqcore.lake.sources import COLUMNS, Place, Progress, Span
-from rmqcore.lake.target import MissedMessagesError, Target, TopicMadeAnewError
+from rmqcore.lake.target import (
+    MissedMessagesError,
+    TableChangedError,
+    Target,
+    TopicMadeAnewError,
+)
 from rmqcore.scan.mark import Mark
 from rmqcore.scan.tables import TABLE_FORMATS, check_table_path, require_package
 from rmqcore.world import wall_clock_ms
@@ -108,16 +114,22 @@ class TablePair:
 
     def compact(self, *, beside: bool) -> int:
         """Make one of many small files; how many were. ``beside``: of the other table, too."""
-        now_s = wall_clock_ms() / 1000
-        made = self.good.compact(now_s)
-        return made + (self.refused.compact(now_s) if beside else 0)
+        made = 0
+        for target in (self.good, self.refused) if beside else (self.good,):
+            # another does it meanwhile: the rows are there, and the next round looks again
+            with suppress(TableChangedError):
+                made += target.compact(wall_clock_ms() / 1000)
+        return made
 
     def expire(self, keep_s: float) -> None:
         """Forget states of both tables that are older than so many seconds, and their files."""
         # of rows that do not fit there may be none for long
-        self.refused.compact(wall_clock_ms() / 1000)
+        with suppress(TableChangedError):
+            self.refused.compact(wall_clock_ms() / 1000)
         for target in (self.good, self.refused):
-            target.expire(keep_s)
+            # who is faster may forget them as well, or the next time does
+            with suppress(TableChangedError):
+                target.expire(keep_s)
 
     def _put_aside(self, rows: pa.Table, reached: Progress) -> int:
         """Commit rows that do not fit, in front of the table; a second time none."""

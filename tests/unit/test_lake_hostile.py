@@ -17,7 +17,12 @@ from rmqcore.errors import ConfigError
 from rmqcore.files.objects import open_objects
 from rmqcore.lake import BatchTable, Bodies, Round, TableFollower
 from rmqcore.lake import follower as following
-from rmqcore.lake.target import MissedMessagesError, TableAccessError, TopicMadeAnewError
+from rmqcore.lake.target import (
+    MissedMessagesError,
+    TableAccessError,
+    TableChangedError,
+    TopicMadeAnewError,
+)
 from rmqcore.scan import read_store
 from rmqcore.transfer.export import export_store
 from rmqcore.world import wall_clock_ms
@@ -311,3 +316,17 @@ def test_a_table_that_was_rolled_back_gets_again_what_it_lacks(tmp_path, how):
     put(tmp_path / "store", b"d")
     assert [follower.run_once().rows for _ in range(2)] == [3, 0]
     assert rows_of(tmp_path / "t", table_format) == 4
+
+
+def test_who_makes_files_one_meanwhile_keeps_no_row_out(tmp_path, monkeypatch):
+    def another_was_faster(*_):
+        raise TableChangedError("t")
+
+    follower = TableFollower(tmp_path / "store", tmp_path / "t", topic="T")
+    monkeypatch.setattr(type(follower._tables.good), "compact", another_was_faster)
+    put(tmp_path / "store", b"a")
+    assert follower.run_once() == Round(rows=1, refused=0, compacted=0, behind=0)
+    put(tmp_path / "store", b"b")
+    batches = BatchTable(tmp_path / "t", topic="T", table_format="delta")
+    batches.write(pa.table(read_store(tmp_path / "store", topics=["T"])))
+    assert rows_of(tmp_path / "t", "delta") == 2
