@@ -51,6 +51,10 @@ def test_somebody_elses_error_is_told_without_credentials(monkeypatch):
     monkeypatch.setattr(tries, "sleep", lambda _: None)
     with pytest.raises(ObjectStoreError, match="cut short"):
         tries.tried(lambda: b"ab", "s3://bucket/a", {}, whole=3)
+    token = {"sas_token": "?sv=1&sig=c2Vj%3D&se=2", "blob_storage_scheme": "http"}
+    found = OSError("http://account/x?comp=block&se=2&sig=c2Vj%3D, signature c2Vj=")
+    told = str(tries.told(found, "abfs://c/x", token))
+    assert told.endswith("http://account/x?comp=block&se=2&sig=***, signature ***")
     in_a_name = OSError("When reading key 'AccessDenied-403' in bucket '404': AWS Error UNKNOWN")
     assert type(tries.told(in_a_name, "s3://bucket", {})) is ObjectStoreError
 

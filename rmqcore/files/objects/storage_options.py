@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from rmqcore.errors import ConfigError
 
@@ -41,8 +41,30 @@ ENVIRONMENT = (
     "AWS_PROFILE",
     *(n for names in _FROM_ENVIRONMENT.values() for n in names),
 )
-#: The options whose values are no secrets.
-_OPEN_NAMES = ("region", "endpoint_url", "anonymous", "connect_timeout_s", "request_timeout_s")
+#: The options whose values are no secrets: of S3, Google's store, Azure's.
+_OPEN_NAMES = frozenset(
+    (
+        "region",
+        "endpoint_url",
+        "anonymous",
+        "connect_timeout_s",
+        "request_timeout_s",
+        "scheme",
+        "endpoint_override",
+        "project_id",
+        "retry_time_limit",
+        "default_bucket_location",
+        "blob_storage_authority",
+        "blob_storage_scheme",
+        "account_name",
+        "dfs_storage_authority",
+        "dfs_storage_scheme",
+        "tenant_id",
+        "client_id",
+    )
+)
+#: The part of a shared access signature that is a secret; in a URL it stands among others.
+_SIGNATURE = re.compile(r"\bsig=([^&\s]+)")
 
 
 def is_url(place: str | os.PathLike[str]) -> bool:
@@ -103,6 +125,8 @@ def scrubbed(text: object, given: StorageOptions) -> str:
     line = " ".join(str(text).split())
     secrets = [str(value) for name, value in given.items() if _is_secret(name)]
     secrets += [os.environ.get(name, "") for name in _SECRETS]
+    signatures = [found for secret in secrets for found in _SIGNATURE.findall(secret)]
+    secrets += signatures + [unquote(signature) for signature in signatures]
     for secret in sorted(secrets, key=len, reverse=True):
         if secret:
             line = line.replace(secret, "***")
