@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -58,6 +59,8 @@ from rmqcore.scan.tables import ICEBERG_CATALOG, iceberg_properties
 from rmqcore.world import wall_clock_ms
 
 NAMESPACE: Final = "rmq"
+#: RocketMQ allows these in a topic, and readers of tables take them for a part of a URL.
+_ODD: Final = re.compile(r"[%|]")
 #: Opening a catalog fails with one of these when none is there, or its settings are wrong.
 _NO_CATALOG: Final = (
     ImportError,
@@ -299,12 +302,23 @@ class IcebergTarget:
         # in one commit: a table without its partitions is never there
         with (
             self._catalog.create_table_transaction(
-                self._name, self._schema, properties=_PROPERTIES
+                self._name, self._schema, self._location(), properties=_PROPERTIES
             ) as creation,
             creation.update_spec() as update,
         ):
             update.add_field(DAY, IdentityTransform(), DAY)
         return self._loaded()
+
+    def _location(self) -> str | None:
+        """Where a table of a directory lies, whose topic has what is taken for a part of a URL.
+
+        None: where the catalog puts it.
+        """
+        namespace, _, name = self._name.rpartition(".")
+        plain = _ODD.sub("_", name)
+        if not self._is_alone or plain == name:
+            return None
+        return f"{self._catalog.properties['warehouse']}/{namespace}/{plain}"
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

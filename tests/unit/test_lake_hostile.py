@@ -330,3 +330,13 @@ def test_who_makes_files_one_meanwhile_keeps_no_row_out(tmp_path, monkeypatch):
     batches = BatchTable(tmp_path / "t", topic="T", table_format="delta")
     batches.write(pa.table(read_store(tmp_path / "store", topics=["T"])))
     assert rows_of(tmp_path / "t", "delta") == 2
+
+
+def test_a_topic_whose_name_is_taken_for_a_url_lies_elsewhere_under_its_name(tmp_path):
+    put(tmp_path / "store", b"a", topic="%RETRY%g")
+    for _ in range(2):
+        TableFollower(
+            tmp_path / "store", tmp_path / "t", topic="%RETRY%g", table_format="iceberg"
+        ).run_once()
+    assert rows_of(tmp_path / "t", "iceberg", "%RETRY%g") == 1
+    assert [path for path in tmp_path.glob("t/**/*") if "%" in path.name] == []
