@@ -25,6 +25,10 @@ S3_NAMES = (
     "connect_timeout_s",
     "request_timeout_s",
 )
+#: URLs whose host is no host, but a bucket or container.
+_BUCKETS = ("s3", "s3a", "gs", "gcs", "abfs", "abfss")
+#: URLs in which nothing stands in front of an @.
+_NO_USER = ("s3", "s3a", "gs", "gcs", "http", "https")
 #: The environment variables by which AWS's own tools find an endpoint and a region.
 _FROM_ENVIRONMENT = {
     "endpoint_url": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
@@ -76,11 +80,12 @@ def scheme_of(url: str) -> str:
     """The scheme of a URL, in small letters.
 
     Raises:
-        ConfigError: it holds credentials, which belong elsewhere; a query; or a part that one
-            store takes as a name and another as a way up.
+        ConfigError: it holds credentials, which belong elsewhere; a query; no bucket; or a part
+            that one store takes as a name and another as a way up.
     """
     parts = urlsplit(url)
-    if "@" in parts.netloc and parts.scheme.lower() in ("s3", "s3a", "http", "https"):
+    scheme = parts.scheme.lower()
+    if parts.password or ("@" in parts.netloc and scheme in _NO_USER):
         rule = "no credentials in a URL: give them by storage_options or the environment"
         raise ConfigError("url", f"{parts.scheme}://...", rule)
     if parts.query or parts.fragment:
@@ -88,7 +93,9 @@ def scheme_of(url: str) -> str:
     names = parts.path.removeprefix("/").removesuffix("/").split("/")
     if {".", ".."} & set(names) or "" in names[1:] or parts.path.startswith("//"):
         raise ConfigError("url", url, "a URL without empty parts, . and ..")
-    return parts.scheme.lower()
+    if scheme in _BUCKETS and not parts.netloc.partition("@")[0]:
+        raise ConfigError("url", url, f"{parts.scheme}://, and a bucket or container")
+    return scheme
 
 
 def s3_options(given: StorageOptions) -> dict[str, str]:
