@@ -258,6 +258,26 @@ def test_a_url_that_stores_take_for_different_places_is_refused(tmp_path, prefix
             open_objects(f"s3://bucket/{prefix}")
 
 
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("gs://user:secret@bucket/a", "no credentials"),
+        ("abfs://container:secret@account.dfs.core.windows.net/a", "no credentials"),
+        ("webhdfs://user:secret@host:1/a", "no credentials"),
+        ("s3:///a", "a bucket"),
+        ("abfs://@account.dfs.core.windows.net/a", "a bucket"),
+    ],
+)
+def test_a_url_with_a_secret_or_without_a_bucket_is_refused(tmp_path, url, said):
+    for refused in (
+        lambda: open_objects(url),
+        lambda: TableFollower(tmp_path, url, topic="T"),
+    ):
+        with pytest.raises(ConfigError, match=said) as caught:
+            refused()
+        assert "secret" not in str(caught.value)
+
+
 def test_two_delta_files_that_are_nearly_whole_are_made_one_and_a_whole_one_stays(
     tmp_path, monkeypatch
 ):
