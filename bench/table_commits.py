@@ -3,7 +3,7 @@
     python bench/table_commits.py DIRECTORY delta|iceberg
 
 Delta: commits a minute apart of which only the log is written, by hand, with the compaction of
-every sixteen files, and a checkpoint that the last 31 stand behind; "ms/commit" is what a follower
+every sixteen files, and a checkpoint that the last ten stand behind; "ms/commit" is what a follower
 needs to see how far the table is.
 Iceberg: real commits of one row a day apart, then an hour, then a minute: after the last phase the
 table has the states that a week of a commit a minute leaves. Prints processor times of a commit and
@@ -136,7 +136,7 @@ def delta(place, counts):
                 merged = f"day={DAY}/{number}-merged.parquet"
                 delta_commit(log, version, number, few, merged, ago)
                 few = [merged]
-            if number == commits - 31:
+            if number == commits - 9:
                 DeltaTable(log.parent).create_checkpoint()
         tell(f"{commits:,} commits", [delta_load_ms(pair)], log.parent, delta_planned)
 

@@ -34,10 +34,11 @@ from rmqcore.lake.target import (
 #: By this name, of whose versions one only gets in, two followers exclude each other; the version
 #: is the sum of how far queues were read, which each commit with rows makes larger.
 _APP: Final = "rmqcore"
-#: Readers read a checkpoint and the commits behind it, 32 at most; it names files that were taken
-#: out for a day, and not for a week. They are deleted after `KEEP_S`, as files that nobody names.
+#: Readers read a checkpoint and the commits behind it, ten at most, each of them by a request; it
+#: names files that were taken out for a day, and not for a week. They are deleted after `KEEP_S`,
+#: as files that nobody names.
 CONFIGURATION: Final = {
-    "delta.checkpointInterval": "32",
+    "delta.checkpointInterval": "10",
     "delta.logRetentionDuration": "interval 7 days",
     "delta.deletedFileRetentionDuration": "interval 1 days",
 }

@@ -360,3 +360,15 @@ def test_a_topic_whose_name_is_taken_for_a_url_lies_elsewhere_under_its_name(tmp
         ).run_once()
     assert rows_of(tmp_path / "t", "iceberg", "%RETRY%g") == 1
     assert [path for path in tmp_path.glob("t/**/*") if "%" in path.name] == []
+
+
+def test_ten_commits_at_most_stand_behind_a_checkpoint(tmp_path):
+    batches = BatchTable(tmp_path / "t", topic="T", table_format="delta")
+    row = {"topic": "T", "queue_id": 0, "store_timestamp": datetime(2026, 1, 1, tzinfo=UTC)}
+    for number in range(12):
+        rows = [row | {"queue_offset": number, "phy_offset": 100 * number, "body": b"a"}]
+        batches.write(pa.Table.from_pylist(rows))
+    log = tmp_path / "t" / "_delta_log"
+    checkpoint = json.loads((log / "_last_checkpoint").read_text())["version"]
+    newest = max(int(path.stem) for path in log.glob("*.json"))
+    assert 0 <= newest - checkpoint < 10 < newest
