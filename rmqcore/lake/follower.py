@@ -162,7 +162,9 @@ class TableFollower:
                 if failed is None or (isinstance(error, TableAccessError) and not began):
                     raise
                 failed(error)
-                stop.wait(every_s)
+                # behind who was faster there is nothing to wait for, but for the next one
+                pause_s = every_s / 8 if isinstance(error, TableChangedError) else every_s
+                stop.wait(pause_s)
                 continue
             if told is not None:
                 told(done)

@@ -227,7 +227,8 @@ def test_bodies_that_are_meant_badly_are_put_aside_each_with_its_reason(tmp_path
 
 
 def test_a_message_is_a_row_in_the_time_that_was_asked_for(tmp_path, monkeypatch):
-    now, took, waits = [0.0], [5.0, 20.0, 40.0, 0.0], []
+    faster, away = TableChangedError("t"), TableAccessError("t")
+    now, took, waits = [0.0], [5.0, 20.0, 40.0, 0.0, faster, away], []
     monkeypatch.setattr(following, "monotonic_s", lambda: now[0])
 
     class Stop:
@@ -239,14 +240,16 @@ def test_a_message_is_a_row_in_the_time_that_was_asked_for(tmp_path, monkeypatch
             now[0] += seconds
 
     def look():
+        if isinstance(took[0], Exception):
+            raise took.pop(0)
         now[0] += took.pop(0)
-        return Round(rows=0, refused=0, compacted=16 * (len(took) == 1), behind=0)
+        return Round(rows=0, refused=0, compacted=16 * (len(took) == 3), behind=0)
 
     one = TableFollower(tmp_path / "store", tmp_path / "t", topic="T")
     monkeypatch.setattr(one, "run_once", look)
-    one.run(60.0, Stop())
+    one.run(60.0, Stop(), failed=lambda _: None)
     # put behind the look of a round that takes 5 s: 5 + 50 until the next one begins, and its 5
-    assert waits == [50.0, 30.0, 0.0, 60.0]
+    assert waits == [50.0, 30.0, 0.0, 60.0, 7.5, 60.0]
 
 
 @pytest.mark.parametrize("prefix", ["a/../b", "..", "./a", "a/./b", "a//b", "/a", "a%2e%2e/b"])
