@@ -200,7 +200,7 @@ class ReputMessageService(Service):
         if seconds <= _BUSY_INTERVAL_MAX_S:
             # while there is work no put wakes the thread: that would cost more than it gains
             return partial(self._pause.wait, seconds)
-        if self._tail is not None and seconds == _IDLE_INTERVAL_S:
+        if self._tail is not None and seconds == _IDLE_INTERVAL_S and not self._is_full:
             return partial(self._tail.wait_for_put, self.offset, seconds)
         return super().rest(seconds)
 

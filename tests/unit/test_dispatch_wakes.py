@@ -61,7 +61,10 @@ def test_no_put_wakes_a_dispatcher_that_finds_the_disk_full(tmp_path, monkeypatc
             patched.setattr(dispatcher, "catch_up", refuse)
             assert dispatcher.run(0.0) == reput._FULL_INTERVAL_S
         assert not dispatcher.woken
+        # else its thread would not sleep at all: the log has what is not dispatched
+        assert dispatcher.rest(reput._FULL_INTERVAL_S).func.__name__ != "wait_for_put"
         dispatcher.run(0.0)
+        assert dispatcher.rest(reput._IDLE_INTERVAL_S).func.__name__ == "wait_for_put"
         store.put("T", b"y")
         assert dispatcher.woken
 
