@@ -65,6 +65,7 @@ from rmqcore.remoting.sockets import reserve_port
 from rmqcore.services.runner import Runner
 from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.store.sharing.append_server import AppendServer
+from rmqcore.world import REAL, World
 
 logger = logging.getLogger(__name__)
 
@@ -91,6 +92,7 @@ class Broker:
         accounts: Mapping[str, Account] | None = None,
         tls: Tls | None = None,
         runner: Runner | None = None,
+        world: World = REAL,
     ) -> None:
         """Prepare a broker; `start` opens the store and the port.
 
@@ -100,6 +102,7 @@ class Broker:
             accounts: who is served, see `load_accounts`; None serves everybody.
             tls: its certificate, see `load_tls`; None serves plain connections.
             runner: runs the store's services; None gives each a thread.
+            world: the store's and the broker's clocks and syncs.
 
         Raises:
             ConfigError: a setting is not what it should be.
@@ -114,6 +117,7 @@ class Broker:
         self._accounts = accounts
         self._tls = tls or Tls()
         self._runner = runner
+        self._world = world
         self.store: DefaultMessageStore | None = None
         self._server: RemotingServer | None = None
         self._fast_server: RemotingServer | None = None
@@ -240,6 +244,7 @@ class Broker:
             progress=self._progressed,
             keep_from=self._keep_from,
             runner=self._runner,
+            world=self._world,
         )
 
     def _keep_from(self) -> int | None:
@@ -269,6 +274,7 @@ class Broker:
             self._settings,
             topics_changed=self._topics_changed,
             groups_changed=self._saving.set,
+            world=self._world,
         )
         self._parts = parts
         await asyncio.to_thread(self._load, store, parts)
@@ -280,6 +286,7 @@ class Broker:
             self._outside,
             listen=self._ha_place(),
             topics_changed=self._topics_changed,
+            world=self._world,
         )
         self._answer_requests(self._server, parts, self._outside)
         self.local = LocalServer(self._server.processors, broker_gate(self._accounts, store))

@@ -23,6 +23,7 @@ from rmqcore.errors import DiskFullError, StoreClosedError, StoreError, StoreNot
 from rmqcore.files.timer_check import TIMER_TOPIC
 from rmqcore.remoting import Connection
 from rmqcore.store.message_store import DefaultMessageStore
+from rmqcore.world import World
 
 
 class BrokerParts(BrokerState):
@@ -44,17 +45,23 @@ class BrokerParts(BrokerState):
         *,
         topics_changed: Callable[[], None],
         groups_changed: Callable[[], None],
+        world: World,
     ) -> None:
         """Make them; see `BrokerState`."""
         super().__init__(
-            store, folder, config, topics_changed=topics_changed, groups_changed=groups_changed
+            store,
+            folder,
+            config,
+            topics_changed=topics_changed,
+            groups_changed=groups_changed,
+            world=world,
         )
         self.waiting_pulls = WaitingPulls()
         self.waiting_pops = WaitingPops()
         self.transactions = Transactions(self)
         self.timer = TimerMessages(self, self._timer_arrived)
         self.checkpoints = Checkpoints(self)
-        self.pop_order = PopOrder(folder)
+        self.pop_order = PopOrder(folder, self.world.clock_ms)
         self.pop_acks = PopAcks(self, self.waiting_pops, self.checkpoints, self.pop_order)
         self.on_arrival(self.waiting_pulls.arrived)
         self.on_arrival(self.waiting_pops.arrived)

@@ -20,7 +20,7 @@ from rmqcore.ha.service import client_info
 from rmqcore.ha.settings import HAConfig
 from rmqcore.ha.sockets import Receiver, connect, send_all
 from rmqcore.services.event_loop import to_the_end
-from rmqcore.world import monotonic_s, wall_clock_ms
+from rmqcore.world import REAL, World
 
 logger = logging.getLogger(__name__)
 
@@ -104,6 +104,8 @@ class HAClient:
         address: Callable[[], str],
         master_range: Callable[[], Awaitable[LogRange | None]],
         besides: Callable[[], str | None] = lambda: None,
+        *,
+        world: World = REAL,
     ) -> None:
         """Prepare to follow.
 
@@ -113,6 +115,7 @@ class HAClient:
             address: gives the master's replication port at this moment; empty: not known.
             master_range: asks the master where its log begins and ends; None: it does not say.
             besides: tells what is wrong with all that comes from the master in other ways.
+            world: tells how long the master was silent.
         """
         self.state = HAState.READY
         self.master_address = ""
@@ -124,7 +127,8 @@ class HAClient:
         self._address = address
         self._master_range = master_range
         self._besides = besides
-        self._flow = FlowMonitor()
+        self._world = world
+        self._flow = FlowMonitor(world.monotonic_s)
         self._told: str | None = None
         #: this log is the master's up to here, or was not touched by a crash
         self._sure_to = log.unsure_offset
@@ -184,7 +188,7 @@ class HAClient:
         loop = asyncio.get_running_loop()
         start = await self._where_to_begin()
         self._heard()
-        self._idle, self._last_data = 0, monotonic_s()
+        self._idle, self._last_data = 0, self._world.monotonic_s()
         self.state = HAState.TRANSFER
         await self._report(sock, start)
         receiver = Receiver(sock)
@@ -273,7 +277,7 @@ class HAClient:
                 expected = offset + len(body)
                 self._idle = 0 if body else self._idle + 1
                 if body:
-                    self._last_data = monotonic_s()
+                    self._last_data = self._world.monotonic_s()
             appended = self._log.appended_offset
             has_nothing = self._has_nothing()
             if has_nothing and self._asks and appended == 0:
@@ -300,7 +304,7 @@ class HAClient:
 
     def _has_nothing(self) -> bool:
         """Whether the master has said for long enough that it has nothing to send."""
-        return self._idle >= _IDLE_MAX and monotonic_s() - self._last_data >= QUIET_S
+        return self._idle >= _IDLE_MAX and self._world.monotonic_s() - self._last_data >= QUIET_S
 
     async def _note_compared(self) -> None:
         self._unsure = False
@@ -339,12 +343,12 @@ class HAClient:
             )
 
     def _heard(self) -> None:
-        self._last_read, self._last_read_ms = monotonic_s(), wall_clock_ms()
+        self._last_read, self._last_read_ms = self._world.monotonic_s(), self._world.clock_ms()
 
     async def _report(self, sock: socket.socket, offset: int) -> None:
         self._reported = offset
         await send_all(sock, [REPORT.pack(offset)])
-        self._last_write, self._last_write_ms = monotonic_s(), wall_clock_ms()
+        self._last_write, self._last_write_ms = self._world.monotonic_s(), self._world.clock_ms()
 
     async def _keep_house(self, sock: socket.socket) -> str:
         """Say that this slave is there; close a connection on which nothing comes any more.
@@ -355,7 +359,7 @@ class HAClient:
         interval_s = self._config.ha_send_heartbeat_interval / 1000
         most_s = self._config.ha_housekeeping_interval / 1000
         while True:
-            now = monotonic_s()
+            now = self._world.monotonic_s()
             if now - self._last_read > most_s:
                 return f"it has not said a word for {now - self._last_read:.0f} s"
             if now - self._last_write >= interval_s:

@@ -15,7 +15,7 @@ from rmqcore.ha.errors import HAError
 from rmqcore.ha.frames import HEADER, ReportReader
 from rmqcore.ha.settings import HAConfig
 from rmqcore.ha.sockets import Receiver, send_all
-from rmqcore.world import monotonic_s
+from rmqcore.world import World
 
 #: One system call sends at most this many bytes of the log, in one frame or more.
 _SEND_MAX: Final = 1024 * 1024
@@ -66,7 +66,7 @@ class Log(Protocol):
 class FlowMonitor:
     """Counts the bytes that were sent in the last second. Source: RocketMQ FlowMonitor."""
 
-    def __init__(self, clock: Callable[[], float] = monotonic_s) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._sent: deque[tuple[float, int]] = deque()
         self._total = 0
@@ -107,6 +107,7 @@ class HAConnection:
         log: Log,
         config: HAConfig,
         on_ack: Callable[[HAConnection], None],
+        world: World,
     ) -> None:
         """Prepare to serve.
 
@@ -116,18 +117,20 @@ class HAConnection:
             log: what is sent.
             config: the settings.
             on_ack: called after each report.
+            world: tells how long the slave was silent.
         """
         self.address = address
         self.request_offset = self.ack_offset = self.next_offset = -1
         self.is_ahead = False
         self.problem: str | None = None
-        self.flow = FlowMonitor()
+        self.flow = FlowMonitor(world.monotonic_s)
         self._sock = sock
         self._receiver = Receiver(sock)
         self._log = log
         self._config = config
         self._on_ack = on_ack
-        self._last_read = self._last_write = monotonic_s()
+        self._monotonic_s = world.monotonic_s
+        self._last_read = self._last_write = world.monotonic_s()
         self._sleeping: asyncio.Future[None] | None = None
         self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -179,7 +182,7 @@ class HAConnection:
             size = await self._receiver.into(reports.free)
             if size == 0:
                 return "the slave has closed the connection"
-            self._last_read = monotonic_s()
+            self._last_read = self._monotonic_s()
             offset = reports.received(size)
             if offset is None:
                 continue
@@ -196,7 +199,7 @@ class HAConnection:
     async def _keep_house(self) -> str:
         most_s = self._config.ha_housekeeping_interval / 1000
         idle_s = max(_POLL_S, min(_IDLE_POLL_S, self._config.ha_send_heartbeat_interval / 1000))
-        while (silent_s := monotonic_s() - self._last_read) <= most_s:
+        while (silent_s := self._monotonic_s() - self._last_read) <= most_s:
             look_s = _POLL_S if self.next_offset < self._log.max_phy_offset else idle_s
             await asyncio.sleep(min(look_s, most_s - silent_s + 0.001))
             self.wake()
@@ -209,7 +212,7 @@ class HAConnection:
         # an empty slave gets all there is; RocketMQ sends it the last file only
         self.next_offset = self.request_offset or self._log.min_phy_offset
         while True:
-            if monotonic_s() - self._last_write > interval_s:
+            if self._monotonic_s() - self._last_write > interval_s:
                 await self._send([HEADER.pack(self.next_offset, 0)])
             frames, size = self._frames()
             if frames:
@@ -225,7 +228,7 @@ class HAConnection:
 
     async def _send(self, buffers: list[bytes | memoryview]) -> None:
         await send_all(self._sock, buffers)
-        self._last_write = monotonic_s()
+        self._last_write = self._monotonic_s()
 
     def _frames(self) -> tuple[list[bytes | memoryview], int]:
         """The next frames, header and body by turns, and how many bytes of the log they carry."""

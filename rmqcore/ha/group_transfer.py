@@ -16,7 +16,7 @@ from typing import Final
 
 from rmqcore.ha.settings import HAConfig
 from rmqcore.status import PutMessageStatus
-from rmqcore.world import monotonic_s
+from rmqcore.world import REAL, World
 
 Finish = Callable[[PutMessageStatus], None]
 _LATE: Final = PutMessageStatus.FLUSH_SLAVE_TIMEOUT
@@ -34,7 +34,12 @@ class GroupTransferService:
     """
 
     def __init__(
-        self, config: HAConfig, *, end: Callable[[], int], on_waiting: Callable[[], None]
+        self,
+        config: HAConfig,
+        *,
+        end: Callable[[], int],
+        on_waiting: Callable[[], None],
+        world: World = REAL,
     ) -> None:
         """Begin without slaves.
 
@@ -42,12 +47,14 @@ class GroupTransferService:
             config: the settings.
             end: gives the end of the master's log.
             on_waiting: called whenever a put begins to wait.
+            world: tells threads how long they have waited.
         """
         self.slaves_needed = config.in_sync_replicas - 1
         self._timeout_s = config.slave_timeout / 1000
         self._gap_max = config.ha_max_gap_not_in_sync
         self._end = end
         self._on_waiting = on_waiting
+        self._monotonic_s = world.monotonic_s
         self._acks: dict[object, int] = {}
         #: the proven offset of each connection over which something was sent
         self._proven: dict[object, int] = {}
@@ -113,7 +120,7 @@ class GroupTransferService:
 
     def begin(self, end: int) -> ThreadSlaveWait:
         """Begin to wait until enough slaves have the log up to ``end``."""
-        wait = ThreadSlaveWait(monotonic_s() + self._timeout_s)
+        wait = ThreadSlaveWait(self._timeout_s, self._monotonic_s)
         self._enlist(end, wait.finish)
         return wait
 
@@ -172,8 +179,9 @@ class GroupTransferService:
 class ThreadSlaveWait:
     """One thread's wait for slaves."""
 
-    def __init__(self, deadline: float) -> None:
-        self._deadline = deadline
+    def __init__(self, timeout_s: float, monotonic_s: Callable[[], float]) -> None:
+        self._monotonic_s = monotonic_s
+        self._deadline = monotonic_s() + timeout_s
         self._finished = threading.Event()
         self._status = _LATE
 
@@ -184,7 +192,7 @@ class ThreadSlaveWait:
 
     def status(self) -> PutMessageStatus:
         """Wait to the end; how it ended."""
-        self._finished.wait(max(0.0, self._deadline - monotonic_s()))
+        self._finished.wait(max(0.0, self._deadline - self._monotonic_s()))
         return self._status
 
 

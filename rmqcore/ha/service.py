@@ -17,7 +17,7 @@ from rmqcore.ha.group_transfer import GroupTransferService
 from rmqcore.ha.settings import HAConfig
 from rmqcore.ha.sockets import address_text, tune
 from rmqcore.remoting.sockets import listen
-from rmqcore.world import monotonic_s, wall_clock_ms
+from rmqcore.world import REAL, World
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +59,13 @@ class HAService:
     """
 
     def __init__(
-        self, store: Replicated[MasterLog], config: HAConfig, host: str, port: int
+        self,
+        store: Replicated[MasterLog],
+        config: HAConfig,
+        host: str,
+        port: int,
+        *,
+        world: World = REAL,
     ) -> None:
         """Prepare a service; `start` opens the port.
 
@@ -68,15 +74,17 @@ class HAService:
             config: the settings.
             host: where to listen.
             port: the port; 0 takes any that is free.
+            world: tells how long slaves were silent, and how far they are behind.
         """
         log = store.followed_log
         self.connections: list[HAConnection] = []
         self.group_transfer = GroupTransferService(
-            config, end=lambda: log.max_phy_offset, on_waiting=self.wake
+            config, end=lambda: log.max_phy_offset, on_waiting=self.wake, world=world
         )
         self._log = log
         self._config = config
         self._place = (host, port)
+        self._world = world
         self._listening: socket.socket | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
@@ -173,7 +181,7 @@ class HAService:
         self._pause = None
         tune(sock)
         connection = HAConnection(
-            sock, address_text(place), self._log, self._config, self._acknowledged
+            sock, address_text(place), self._log, self._config, self._acknowledged, self._world
         )
         self.connections.append(connection)
         task = loop.create_task(self._serve(connection))
@@ -186,14 +194,14 @@ class HAService:
     async def _serve(self, connection: HAConnection) -> None:
         host = connection.address.rpartition(":")[0]
         logger.info("slave %s: connected", connection.address)
-        reason, began = "the master stops", monotonic_s()
+        reason, began = "the master stops", self._world.monotonic_s()
         try:
             reason = await connection.serve()
         finally:
             self.connections.remove(connection)
             self.group_transfer.forget(connection)
             # a peer that comes again and again for the same reason is told of once
-            lasted_ms = 1000 * (monotonic_s() - began)
+            lasted_ms = 1000 * (self._world.monotonic_s() - began)
             told = self._told.pop(host, None) == reason
             if connection.request_offset >= 0:
                 told = told and lasted_ms < self._config.ha_housekeeping_interval
@@ -250,7 +258,7 @@ class HAService:
         if behind <= 0:
             return 0
         stored_ms = self._log.store_time_at(max(ack_offset, self._log.min_phy_offset))
-        return None if stored_ms is None else max(0, wall_clock_ms() - stored_ms)
+        return None if stored_ms is None else max(0, self._world.clock_ms() - stored_ms)
 
 
 def client_info(**known: object) -> dict[str, object]:

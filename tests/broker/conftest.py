@@ -9,7 +9,7 @@ from patience import TIMEOUT_S, until_async
 from rmqcore._codec import decode_record, encode_properties
 from rmqcore.broker import Broker
 from rmqcore.remoting import RemotingClient, RemotingCommand, RequestCode
-from rmqcore.world import hold_time, release_time, wall_clock_ms, wall_clock_ns
+from rmqcore.world import REAL, hold_time, release_time, wall_clock_ms, wall_clock_ns
 
 #: longer than any test waits: what is told to wait so long and is answered was woken
 LONG_MS = 3_600_000
@@ -122,8 +122,9 @@ def with_broker(tmp_path):
     """Run a coroutine function with a broker on a free port, and a peer."""
 
     @asynccontextmanager
-    async def running(**properties):
-        broker = Broker(tmp_path / "store", {"listenPort": 0, **SMALL, **properties})
+    async def running(world, **properties):
+        settings = {"listenPort": 0, **SMALL, **properties}
+        broker = Broker(tmp_path / "store", settings, world=world)
         await broker.start()
         peer = Peer(broker)
         try:
@@ -132,9 +133,9 @@ def with_broker(tmp_path):
             await peer.client.close()
             await broker.stop()
 
-    def run(scenario, **properties):
+    def run(scenario, world=REAL, **properties):
         async def main():
-            async with running(**properties) as (broker, peer):
+            async with running(world, **properties) as (broker, peer):
                 await scenario(broker, peer)
 
         asyncio.run(main())

@@ -12,6 +12,7 @@ from patience import until_async
 from rmqcore.broker.admin.assignment import Queue, _by_circle, _on_average, _popped_by
 from rmqcore.namesrv import NameServer, NamesrvConfig
 from rmqcore.remoting import RemotingClient, RemotingCommand, RequestCode, ResponseCode
+from rmqcore.world import World
 
 pytestmark = pytest.mark.engine
 
@@ -174,7 +175,6 @@ def test_a_client_pops_a_broker_or_its_queues_and_its_neighbours(share, clients,
 
 def test_locks_of_queues_that_nobody_renews_are_forgotten(with_broker, monkeypatch):
     now_s = 1000.0
-    monkeypatch.setattr("rmqcore.broker.state.queue_locks.monotonic_s", lambda: now_s)
     monkeypatch.setattr("rmqcore.broker.broker.SAMPLE_S", 0.01)
 
     async def scenario(broker, peer):
@@ -197,7 +197,7 @@ def test_locks_of_queues_that_nobody_renews_are_forgotten(with_broker, monkeypat
         await until_async(lambda: len(broker.managers.locks) == 1, "two locks are forgotten")
         assert await lock("c2", [0, 1]) == [1]
 
-    with_broker(scenario)
+    with_broker(scenario, World(monotonic_s=lambda: now_s))
 
 
 def test_giving_back_what_nobody_has_locked_changes_nothing(with_broker):

@@ -8,13 +8,13 @@ import pytest
 from patience import TIMEOUT_S, until_async
 
 from rmqcore.remoting import ResponseCode
+from rmqcore.world import World
 
 pytestmark = pytest.mark.engine
 
 
-def test_sends_are_refused_while_one_waits_for_the_log_for_too_long(with_broker, monkeypatch):
+def test_sends_are_refused_while_one_waits_for_the_log_for_too_long(with_broker):
     now_s = 1000.0
-    monkeypatch.setattr("rmqcore.broker.send.send.monotonic_s", lambda: now_s)
 
     async def scenario(broker, peer):
         nonlocal now_s
@@ -50,4 +50,5 @@ def test_sends_are_refused_while_one_waits_for_the_log_for_too_long(with_broker,
         bodies = [bytes(message.body) for message in store.messages("T")]
         assert sorted(bodies) == [b"after", b"before", b"early", b"in time"]
 
-    with_broker(scenario, osPageCacheBusyTimeOutMills=2000)
+    world = World(monotonic_s=lambda: now_s)
+    with_broker(scenario, world, osPageCacheBusyTimeOutMills=2000)

@@ -34,6 +34,7 @@ from rmqcore.remoting import (
     failure,
 )
 from rmqcore.remoting.serves import processors_of
+from rmqcore.world import REAL
 
 pytestmark = pytest.mark.engine
 
@@ -83,6 +84,7 @@ class Pulls:
         self.offsets = Offsets(self.store, self.topics, self.groups, Resets(folder))
         self.traffic, self.held = Traffic(), Held()
         shared = SimpleNamespace(
+            world=REAL,
             store=self.store,
             config=self.settings,
             topics=self.topics,

@@ -32,6 +32,7 @@ from rmqcore.remoting import (
 )
 from rmqcore.remoting.serves import processors_of
 from rmqcore.status import PutMessageStatus
+from rmqcore.world import REAL
 
 pytestmark = pytest.mark.engine
 
@@ -93,6 +94,7 @@ class Sends:
         asyncio.run(topics.file.save())
         self.traffic = Traffic()
         shared = SimpleNamespace(
+            world=REAL,
             store=self.store,
             config=self.settings,
             topics=topics,

@@ -14,6 +14,7 @@ from rmqcore.broker.state.groups import REVIVE_GROUP, TRANSACTION_GROUP
 from rmqcore.files.service_topics import HALF_TOPIC
 from rmqcore.remoting import RequestCode, ResponseCode
 from rmqcore.services.save_tables import SaveTablesService
+from rmqcore.world import wall_clock_ms
 
 pytestmark = pytest.mark.engine
 REVIVE_TOPIC = "rmq_sys_REVIVE_LOG_DefaultCluster"
@@ -164,7 +165,10 @@ def test_an_acknowledgement_of_what_a_cut_took_passes_over_nothing_new(power_cut
 
     async def after(broker, peer):
         # written at once: a kill comes before the broker's next turn to write
-        assert PopOrder(broker.store.path / "config").due_ms(("T", "CG", 0), None, 9) == 0
+        assert (
+            PopOrder(broker.store.path / "config", wall_clock_ms).due_ms(("T", "CG", 0), None, 9)
+            == 0
+        )
         await send_many(peer, 4, queues=1)
         for message, receipt in receipts:
             assert (await acknowledge(peer, message, receipt)).code == ResponseCode.SUCCESS

@@ -19,6 +19,7 @@ from rmqcore.broker.pop.order import PopOrder
 from rmqcore.errors import CorruptConfigFileError
 from rmqcore.java.json import FormattedJson
 from rmqcore.remoting import RequestCode, ResponseCode
+from rmqcore.world import wall_clock_ms
 
 pytestmark = pytest.mark.engine
 
@@ -305,14 +306,14 @@ def test_the_file_is_rocketmqs(tmp_path):
     assert again.due_ms(KEY, None, 7) == 9000
     later = PopOrder(tmp_path, lambda: 5000 + 25 * 3_600_000)
     assert later.persist()
-    assert PopOrder(tmp_path).due_ms(KEY, None, 7) == 0
+    assert PopOrder(tmp_path, wall_clock_ms).due_ms(KEY, None, 7) == 0
 
 
 @pytest.mark.parametrize("text", ["{", '{"table":[1]}', '{"table":{"T@CG":{0:{"o":["x"]}}}}'])
 def test_a_file_that_is_none_is_refused(tmp_path, text):
     (tmp_path / "consumerOrderInfo.json").write_text(text)
     with pytest.raises(CorruptConfigFileError):
-        PopOrder(tmp_path)
+        PopOrder(tmp_path, wall_clock_ms)
 
 
 def test_a_group_that_was_deleted_waits_for_no_order_of_before(with_broker, tmp_path):
@@ -322,7 +323,7 @@ def test_a_group_that_was_deleted_waits_for_no_order_of_before(with_broker, tmp_
         fields = {"groupName": "CG", "cleanOffset": "true"}
         deleted = await peer.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, fields)
         assert deleted.code == ResponseCode.SUCCESS
-        assert not PopOrder(tmp_path / "store" / "config")._batches
+        assert not PopOrder(tmp_path / "store" / "config", wall_clock_ms)._batches
         assert offsets(await pop_in_order(peer)) == [0]
 
     with_broker(scenario)

@@ -12,10 +12,9 @@ from patience import TIMEOUT_S, until_async
 
 from rmqcore import ConfigWarning, open_store
 from rmqcore.ha import HAClient, HAConfig, HAService, connection, resync
-from rmqcore.ha import client as ha_client
 from rmqcore.ha.client import LogRange
-from rmqcore.ha.connection import FlowMonitor
 from rmqcore.ha.frames import HEADER
+from rmqcore.world import REAL, World
 
 SMALL = {
     "mapped_file_size_commit_log": 16 << 10,
@@ -23,6 +22,8 @@ SMALL = {
     "max_hash_slot_num": 100,
     "max_index_num": 400,
 }
+#: of both sides, see `Clock`
+_world = REAL
 #: a peer that other work holds up is not hung up on
 QUICK = {"ha_retry_interval": 10, "ha_housekeeping_interval": 60_000}
 
@@ -135,9 +136,8 @@ class Clock:
     def __init__(self, monkeypatch):
         self.now = 1000.0
         self._rounds = 0
-        for module in (connection, ha_client, resync):
-            monkeypatch.setattr(module, "monotonic_s", self.monotonic)
-        monkeypatch.setattr(connection, "FlowMonitor", lambda: FlowMonitor(self.monotonic))
+        monkeypatch.setattr(sys.modules[__name__], "_world", World(monotonic_s=self.monotonic))
+        monkeypatch.setattr(resync, "monotonic_s", self.monotonic)
         # how often a master looks at it
         monkeypatch.setattr(connection, "_POLL_S", 0.001)
         monkeypatch.setattr(connection, "_IDLE_POLL_S", 0.001)
@@ -174,7 +174,7 @@ class Clock:
 @asynccontextmanager
 async def serving(store, **settings):
     """A master's side on any free port."""
-    service = HAService(store, config(**settings), "127.0.0.1", 0)
+    service = HAService(store, config(**settings), "127.0.0.1", 0, world=_world)
     await service.start()
     try:
         yield service
@@ -189,7 +189,8 @@ async def following(store, port, master=None, **settings):
     async def known():
         return None if master is None else LogRange(master.min_phy_offset, master.max_phy_offset)
 
-    client = HAClient(store, config(**settings), lambda: f"127.0.0.1:{port}", known)
+    place = f"127.0.0.1:{port}"
+    client = HAClient(store, config(**settings), lambda: place, known, world=_world)
     task = asyncio.get_running_loop().create_task(client.run())
     try:
         yield client

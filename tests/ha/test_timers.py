@@ -10,7 +10,7 @@ from patience import rounds, until_async
 from rmqcore.broker import Broker
 from rmqcore.broker.replication.slave_synchronize import SlaveSynchronize
 from rmqcore.broker.state.resets import Resets
-from rmqcore.broker.timer import timer
+from rmqcore.broker.timer.timer import TimerMessages
 from rmqcore.client import Producer
 from rmqcore.errors import StoreClosedError
 from rmqcore.files import timer_check
@@ -29,6 +29,18 @@ MASTER = "127.0.0.1:1"
 TOLD = struct.pack(">7q", 61_000, 5, 7, 9, 0, 1, 1)
 
 
+def tell_time(monkeypatch, clock_ms):
+    """Let timer messages of every broker go by a clock of their own."""
+    begun = TimerMessages.__init__
+
+    def begin(messages, state, arrived):
+        begun(messages, state, arrived)
+        messages._clock_ms = clock_ms
+
+    monkeypatch.setattr(TimerMessages, "__init__", begin)
+    monkeypatch.setattr(timer_check, "wall_clock_ms", clock_ms)
+
+
 @pytest.mark.usefixtures("asks_when_told")
 def test_a_slave_that_is_made_master_delivers_what_waits_and_nothing_twice(tmp_path, monkeypatch):
     check, ahead_ms = TimerCheck(tmp_path / "s" / "config"), 0
@@ -36,8 +48,7 @@ def test_a_slave_that_is_made_master_delivers_what_waits_and_nothing_twice(tmp_p
     def clock_ms():
         return wall_clock_ms() + ahead_ms
 
-    monkeypatch.setattr(timer, "wall_clock_ms", clock_ms)
-    monkeypatch.setattr(timer_check, "wall_clock_ms", clock_ms)
+    tell_time(monkeypatch, clock_ms)
 
     async def as_pair():
         nonlocal ahead_ms

@@ -29,7 +29,6 @@ from rmqcore.remoting import (
 from rmqcore.remoting.codes import PERM_READ
 from rmqcore.remoting.json_body import objects_in, read_object
 from rmqcore.remoting.serves import serves
-from rmqcore.world import monotonic_s
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +59,7 @@ class Assignment:
         self._groups, self._consumers = state.groups, state.consumers
         self._modes = state.modes
         self._client = client
+        self._monotonic_s = state.world.monotonic_s
         #: by topic: when it was asked for, and its queues
         self._routes: dict[str, tuple[float, list[Queue]]] = {}
 
@@ -129,7 +129,7 @@ class Assignment:
 
     async def _route(self, topic: str) -> list[Queue]:
         """The queues of a topic in all brokers, as a name server tells; at worst our own."""
-        now = monotonic_s()
+        now = self._monotonic_s()
         asked_at, queues = self._routes.get(topic, (0.0, []))
         if queues and now - asked_at < _ROUTE_KEPT_S:
             return queues

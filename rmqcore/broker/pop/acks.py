@@ -45,7 +45,6 @@ from rmqcore.remoting import (
 )
 from rmqcore.remoting.json_body import objects_in, read_object
 from rmqcore.remoting.serves import serves
-from rmqcore.world import wall_clock_ms
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +83,7 @@ class PopAcks:
         self._topics, self._offsets = state.topics, state.offsets
         self._arrived, self._passed_over = state.arrived, state.passed_over
         self._waiting = waiting
+        self._clock_ms = state.world.clock_ms
         self._checkpoints = checkpoints
         self._order = order
         self._sooner = asyncio.Event()
@@ -126,7 +126,7 @@ class PopAcks:
             if following > (self._store.consumer_offsets.get(topic, group, queue_id) or 0):
                 self._stored(self._checkpoints.note_order, key, following - 1, pop_time_ms)
             self._offsets.commit(group, topic, queue_id, following)
-            if following < most and self._order.due_ms(key, None, most) <= wall_clock_ms():
+            if following < most and self._order.due_ms(key, None, most) <= self._clock_ms():
                 for waits_for in (ANY_QUEUE, queue_id):
                     self._waiting.wake_one((topic, group, waits_for))
         return success()
@@ -264,7 +264,7 @@ class PopAcks:
                 await asyncio.sleep(0)
                 continue
             due_ms = self._checkpoints.next_due_ms()
-            wait_s = 1.0 if due_ms is None else (due_ms - wall_clock_ms()) / 1000
+            wait_s = 1.0 if due_ms is None else (due_ms - self._clock_ms()) / 1000
             try:
                 async with asyncio.timeout(min(1.0, max(0.0, wait_s))):
                     await self._sooner.wait()
@@ -273,7 +273,7 @@ class PopAcks:
 
     def _revive_due(self) -> bool:
         """Hand a bounded number out again; tells whether more are due."""
-        now_ms = wall_clock_ms()
+        now_ms = self._clock_ms()
         for _ in range(_REVIVED_AT_ONCE):
             checkpoint = self._checkpoints.due(now_ms)
             if checkpoint is None:

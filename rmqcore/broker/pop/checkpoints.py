@@ -31,7 +31,6 @@ from rmqcore.broker.state.passed_over import REVIVE
 from rmqcore.errors import StoreError
 from rmqcore.message import Message, MessageExt
 from rmqcore.store.protocol import MessageStore
-from rmqcore.world import wall_clock_ms
 
 _CHECKPOINT: Final = "ck"
 _ACKS: Final = ("ack", "bAck")
@@ -51,6 +50,7 @@ class Checkpoints:
     def __init__(self, state: BrokerState) -> None:
         self._store: MessageStore = state.store
         self._config, self._passed_over = state.config, state.passed_over
+        self._clock_ms = state.world.clock_ms
         self.topic: Final = f"rmq_sys_REVIVE_LOG_{state.config().broker_cluster_name}"
         self._open: dict[CheckpointKey, Checkpoint] = {}
         self._heap: list[tuple[int, CheckpointKey]] = []
@@ -118,7 +118,7 @@ class Checkpoints:
             if record.tags == _CHECKPOINT:
                 found = Checkpoint.from_java(bytes(record.body), queue_id, record.queue_offset)
                 if found.open_offsets and found.key not in self._open:
-                    self._remember(found, max(found.due_ms, wall_clock_ms() + _GRACE_MS))
+                    self._remember(found, max(found.due_ms, self._clock_ms() + _GRACE_MS))
                 if self._unknown_from and record.queue_offset >= self._unknown_from[queue_id]:
                     self._move_on(found, record.phy_offset)
             elif record.tags in _ACKS:
@@ -223,14 +223,14 @@ class Checkpoints:
         Raises:
             StoreError: it cannot be stored.
         """
-        self._forgotten_ms[topic] = wall_clock_ms()
+        self._forgotten_ms[topic] = self._clock_ms()
         for key in [key for key in self._open if key[0] == topic]:
             self.acknowledge(key, list(self._open[key].open_offsets))
 
     def pop_time_ms(self, *topics: str) -> int:
         """The time of a pop of topics, Unix time: that of no pop of topics that had their names."""
         forgotten = (self._forgotten_ms.get(topic, -1) for topic in topics)
-        return max(wall_clock_ms(), *(ms + 1 for ms in forgotten))
+        return max(self._clock_ms(), *(ms + 1 for ms in forgotten))
 
     def find(self, key: CheckpointKey) -> Checkpoint | None:
         """An open checkpoint, None when there is none."""

@@ -21,7 +21,6 @@ from rmqcore.broker.pop.receipts import AHEAD_MS_MAX
 from rmqcore.errors import MessageIllegalError
 from rmqcore.files.config_file import ConfigFile
 from rmqcore.java.json import format_compact_java_json, parse_java_json
-from rmqcore.world import wall_clock_ms
 
 logger = logging.getLogger(__name__)
 
@@ -117,7 +116,7 @@ class PopOrder:
         CorruptConfigFileError: the batches cannot be read.
     """
 
-    def __init__(self, folder: Path, clock_ms: Callable[[], int] = wall_clock_ms) -> None:
+    def __init__(self, folder: Path, clock_ms: Callable[[], int]) -> None:
         self._clock_ms = clock_ms
         self._file = ConfigFile(folder / _NAME, _batches_in)
         self._batches = self._file.load() or {}

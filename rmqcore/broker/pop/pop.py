@@ -47,7 +47,6 @@ from rmqcore.remoting.codes import PERM_READ
 from rmqcore.remoting.command import Buffer
 from rmqcore.remoting.serves import serves
 from rmqcore.status import GetMessageStatus
-from rmqcore.world import wall_clock_ms
 
 logger = logging.getLogger(__name__)
 
@@ -103,6 +102,7 @@ class PopMessages:
         self._order = order
         self._cold = cold
         self._turn = 0
+        self._clock_ms = state.world.clock_ms
 
     # ---- request 200050: pop
 
@@ -208,7 +208,7 @@ class PopMessages:
         request.body, request.ext_fields = b"", {}
         key, again_s = (wanted.topic, wanted.group, wanted.queue_id), None
         if wanted.ordered:
-            now_ms = wall_clock_ms()
+            now_ms = self._clock_ms()
             times = [self._due_ms(wanted, queue_id) - now_ms for queue_id in self._queues(wanted)]
             again_s = min((time / 1000 for time in times if time > 0), default=None)
         held = WaitingPop(connection, key, wake, wanted.text_size, takes)
@@ -513,7 +513,7 @@ class PopMessages:
 
     def _has_some(self, wanted: PopRequest) -> bool:
         if wanted.ordered:
-            now_ms = wall_clock_ms()
+            now_ms = self._clock_ms()
             queues = [each for each in self._queues(wanted) if self._due_ms(wanted, each) <= now_ms]
         else:
             queues = self._queues(wanted)

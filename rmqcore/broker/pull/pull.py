@@ -35,7 +35,6 @@ from rmqcore.remoting.codec import DirectAnswers
 from rmqcore.remoting.codes import PERM_READ, PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
 from rmqcore.remoting.serves import serves
 from rmqcore.status import GetMessageStatus
-from rmqcore.world import monotonic_s
 
 logger = logging.getLogger(__name__)
 
@@ -142,6 +141,7 @@ class PullMessages:
         self._waiting = waiting
         self._cold = cold
         self._follows = follows
+        self._monotonic_s = state.world.monotonic_s
 
     def direct_answers(self) -> DirectAnswers:
         """What answers plain pulls without a processor, see `RemotingServer.direct`."""
@@ -252,7 +252,7 @@ class PullMessages:
         if not config.long_polling_enable:
             timeout_ms = config.short_polling_time_mills
 
-        deadline = monotonic_s() + timeout_ms / 1000
+        deadline = self._monotonic_s() + timeout_ms / 1000
         # what somebody sends along is not kept for as long as it waits
         request.body, request.ext_fields = b"", {}
         text_size = len(wanted.subscription or "") + len(wanted.expression_type or "")
@@ -260,7 +260,7 @@ class PullMessages:
         def wait(pull: PullRequest) -> None:
             queue = (pull.topic, pull.queue_id)
             held = WaitingPull(connection, queue, lambda arrived: wake(pull, arrived), text_size)
-            if not self._waiting.add(held, max(0.0, deadline - monotonic_s())):
+            if not self._waiting.add(held, max(0.0, deadline - self._monotonic_s())):
                 # answered with no message, a client would pull again at once, and for ever
                 remark = "too many pulls of this client wait, or of long expressions"
                 connection.answer(request, failure(ResponseCode.SYSTEM_BUSY, remark))

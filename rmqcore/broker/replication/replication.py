@@ -27,6 +27,7 @@ from rmqcore.remoting import (
 )
 from rmqcore.remoting.background import restarted
 from rmqcore.remoting.serves import serves
+from rmqcore.world import World
 
 
 class Replication:
@@ -46,6 +47,7 @@ class Replication:
         *,
         listen: tuple[str, int] | None,
         topics_changed: Callable[[], None],
+        world: World,
     ) -> None:
         """Prepare; `start` begins.
 
@@ -56,9 +58,10 @@ class Replication:
             outside: sends requests to the master.
             listen: address and port where the log is sent from; None: nowhere.
             topics_changed: called when a slave has got other topics, groups or modes.
+            world: the broker's.
         """
         store = parts.store
-        self.service = HAService(store, config, *listen) if listen else None
+        self.service = HAService(store, config, *listen, world=world) if listen else None
         self.client: HAClient | None = None
         self._config = config
         self._registration = registration
@@ -91,6 +94,7 @@ class Replication:
             self._master,
             self._synchronize.log_range,
             besides=self._problem,
+            world=world,
         )
 
     @property

@@ -47,7 +47,6 @@ from rmqcore.remoting.codes import PERM_WRITE, VERSION
 from rmqcore.remoting.serves import serves
 from rmqcore.status import PutMessageStatus
 from rmqcore.store.consume.retry import first_retry_level, sent_again
-from rmqcore.world import monotonic_s
 
 logger = logging.getLogger(__name__)
 
@@ -109,6 +108,7 @@ class SendMessages:
         self._config_in_use = self._config()
         self._own, self._answer_begins = self._made_of(self._config_in_use)
         self._half_message = half_message
+        self._monotonic_s = state.world.monotonic_s
         self._timer = timer
         #: since when sends wait for the log, in the order in which they came
         self._waiting: dict[int, float] = {}
@@ -282,7 +282,7 @@ class SendMessages:
     async def _append_later(self, message: WireMessage) -> PutMessageResult:
         """Append with whatever that takes, and note since when it waits."""
         number = next(self._numbers)
-        self._waiting[number] = monotonic_s()
+        self._waiting[number] = self._monotonic_s()
         try:
             return await self._store.append_later(message)
         finally:
@@ -298,7 +298,7 @@ class SendMessages:
         """
         if not self._waiting:
             return
-        waited_ms = (monotonic_s() - next(iter(self._waiting.values()))) * 1000
+        waited_ms = (self._monotonic_s() - next(iter(self._waiting.values()))) * 1000
         if waited_ms > self._config().os_page_cache_busy_time_out_mills:
             remark = (
                 "[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while, "

@@ -37,7 +37,6 @@ from rmqcore.remoting import (
 )
 from rmqcore.remoting.errors import RemotingClosedError
 from rmqcore.remoting.serves import serves
-from rmqcore.world import wall_clock_ms
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +60,7 @@ class Transactions:
         self._topics, self._producers = state.topics, state.producers
         self._arrived, self._passed_over = state.arrived, state.passed_over
         self._checks: dict[int, int] = {}
+        self._clock_ms = state.world.clock_ms
         self._undecided = Undecided(0, 0)
         #: half offsets that are decided, or being so, and whose notes are not read yet
         self._ended: set[int] = set()
@@ -218,7 +218,7 @@ class Transactions:
         Returns:
             how many were asked for.
         """
-        now_ms, asked = wall_clock_ms(), 0
+        now_ms, asked = self._clock_ms(), 0
         # in this order: what is noted before is of half messages that are read now
         later_notes = self._store.max_queue_offset(OP_HALF_TOPIC, 0)
         end = self._store.max_queue_offset(HALF_TOPIC, 0)

@@ -21,7 +21,7 @@ from rmqcore.broker.state.traffic import Traffic
 from rmqcore.files.group_table import SubscriptionGroupTable
 from rmqcore.files.request_mode_table import MessageRequestModeTable
 from rmqcore.store.message_store import DefaultMessageStore
-from rmqcore.world import wall_clock_ms
+from rmqcore.world import World
 
 #: Hears that a queue, named by topic and queue id, has messages; called on the event loop.
 Arrived: TypeAlias = Callable[[str, int], None]
@@ -53,6 +53,7 @@ class BrokerState:
         *,
         topics_changed: Callable[[], None],
         groups_changed: Callable[[], None],
+        world: World,
     ) -> None:
         """Read the tables.
 
@@ -62,6 +63,7 @@ class BrokerState:
             config: gives the settings at this moment.
             topics_changed: called after each change of a topic.
             groups_changed: called after each change of a group, or of how it gets a topic.
+            world: its clocks.
 
         Raises:
             CorruptConfigFileError: the groups or the modes cannot be read.
@@ -69,17 +71,18 @@ class BrokerState:
         self.store = store
         self.folder = folder
         self.config = config
-        groups = SubscriptionGroupTable(folder, clock=wall_clock_ms)
-        modes = MessageRequestModeTable(folder, clock=wall_clock_ms)
+        self.world = world
+        groups = SubscriptionGroupTable(folder, clock=world.clock_ms)
+        modes = MessageRequestModeTable(folder, clock=world.clock_ms)
         self.topics = Topics(store.topics, config, topics_changed)
         self.groups = Groups(groups, config, groups_changed)
         self.modes = RequestModes(modes, groups_changed)
         self.offsets = Offsets(store, self.topics, self.groups, Resets(folder))
         self.consumers = Consumers(ConsumerNotices())
         self.producers = Producers()
-        self.locks = QueueLocks()
+        self.locks = QueueLocks(world.monotonic_s)
         self.traffic = Traffic()
-        self.rates = Rates(self.traffic, config().broker_cluster_name)
+        self.rates = Rates(self.traffic, config().broker_cluster_name, world.monotonic_s)
         self.passed_over = PassedOver()
         self.ha_status: Callable[[], Mapping[str, Any]] = dict
         self._listeners: tuple[Arrived, ...] = ()

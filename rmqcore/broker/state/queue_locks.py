@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from rmqcore.broker.state.bodies import java_body
@@ -17,7 +17,6 @@ from rmqcore.broker.state.budgets import (
 from rmqcore.remoting import Connection, RemotingCommand, RequestCode, needs, success
 from rmqcore.remoting.json_body import objects_in, read_object
 from rmqcore.remoting.serves import serves
-from rmqcore.world import monotonic_s
 
 #: A lock that was not renewed for this long is another client's for the asking.
 _LOCKED_FOR_S: Final = 60.0
@@ -34,7 +33,8 @@ class _Lock(NamedTuple):
 class QueueLocks:
     """Which client of a group consumes a queue in order. Source: RebalanceLockManager."""
 
-    def __init__(self) -> None:
+    def __init__(self, monotonic_s: Callable[[], float]) -> None:
+        self._monotonic_s = monotonic_s
         #: by group, by topic and queue id
         self._groups: dict[str, dict[tuple[str, int], _Lock]] = {}
         self._held: Counter[Connection] = Counter()
@@ -55,7 +55,7 @@ class QueueLocks:
         group, client_id = str(body.get("consumerGroup", "")), str(body.get("clientId", ""))
         check_name("a group's name", group)
         check_name("a clientId", client_id)
-        now = monotonic_s()
+        now = self._monotonic_s()
         locked = []
         for queue in objects_in(body, "mqSet"):
             key = _key(queue)
@@ -103,7 +103,7 @@ class QueueLocks:
 
     def drop_old(self) -> None:
         """Forget the locks that have run out; to be called now and then."""
-        now = monotonic_s()
+        now = self._monotonic_s()
         for group, locks in list(self._groups.items()):
             for key in [key for key, lock in locks.items() if _is_over(lock, now)]:
                 self._release(locks.pop(key))
@@ -112,13 +112,13 @@ class QueueLocks:
 
     def holders(self, group: str) -> dict[tuple[str, int], str]:
         """By topic and queue id, the client that has locked it; may be called on any thread."""
-        now = monotonic_s()
+        now = self._monotonic_s()
         locks = list(self._groups.get(group, {}).items())
         return {key: lock.client_id for key, lock in locks if not _is_over(lock, now)}
 
     def holds_any(self, group: str) -> bool:
         """Tell whether a client of the group holds a lock that has not run out."""
-        now = monotonic_s()
+        now = self._monotonic_s()
         return any(not _is_over(lock, now) for lock in self._groups.get(group, {}).values())
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from rmqcore.broker.state.traffic import KINDS, FetchedCounts, StoredCounts, Traffic
-from rmqcore.world import monotonic_s, wall_clock_ms
+from rmqcore.world import wall_clock_ms
 
 #: A span has a name in answers, a length in seconds, and a step from one kept sample to the next.
 _SPANS: Final = (("statsMinute", 60, 1), ("statsHour", 3600, 60), ("statsDay", 86400, 360))
@@ -135,9 +135,7 @@ class Rates:
         clock: seconds that never step back.
     """
 
-    def __init__(
-        self, traffic: Traffic, cluster: str, clock: Callable[[], float] = monotonic_s
-    ) -> None:
+    def __init__(self, traffic: Traffic, cluster: str, clock: Callable[[], float]) -> None:
         self._cluster = cluster
         self.days = DayTotals(traffic)
         self._traffic = traffic

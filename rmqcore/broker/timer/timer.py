@@ -47,7 +47,6 @@ from rmqcore.remoting import (
 )
 from rmqcore.remoting.serves import serves
 from rmqcore.store.parts.reading import GetBounds
-from rmqcore.world import wall_clock_ms
 
 logger = logging.getLogger(__name__)
 
@@ -91,6 +90,7 @@ class TimerMessages:
     def __init__(self, state: BrokerState, arrived: Arrived) -> None:
         self._store, self._config = state.store, state.config
         self._check = TimerCheck(state.folder)
+        self._clock_ms = state.world.clock_ms
         #: where the queue ends before anything is put
         self._first_end = self._store.max_queue_offset(TIMER_TOPIC, 0)
         self._arrived = arrived
@@ -130,7 +130,7 @@ class TimerMessages:
         if not config.timer_wheel_enable:
             remark = "accurate timer message is not enabled, timerWheelEnable is false"
             raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark)
-        now_ms = wall_clock_ms()
+        now_ms = self._clock_ms()
         due_ms = asked_time(properties, now_ms)
         if due_ms is None or due_ms - now_ms > config.timer_max_delay_sec * _SECOND_MS:
             raise _illegal(
@@ -176,7 +176,7 @@ class TimerMessages:
 
     def runtime_info(self) -> dict[str, str]:
         """The timer's names of request 28."""
-        late_ms = wall_clock_ms() - self._heap[0].due_ms if self._heap else 0
+        late_ms = self._clock_ms() - self._heap[0].due_ms if self._heap else 0
         behind = self._store.max_queue_offset(TIMER_TOPIC, 0) - self._read_offset
         return {
             "timerReadBehind": str(max(0, late_ms) // _SECOND_MS),
@@ -237,7 +237,7 @@ class TimerMessages:
         """How long nothing will be due; at most a second, for clocks that are set."""
         if not self._heap:
             return 1.0
-        return min(1.0, max(0.0, (self._heap[0].due_ms - wall_clock_ms()) / _SECOND_MS))
+        return min(1.0, max(0.0, (self._heap[0].due_ms - self._clock_ms()) / _SECOND_MS))
 
     def load(self) -> None:
         """Read what is pending; once, before anything else.
@@ -256,7 +256,7 @@ class TimerMessages:
 
     async def _fetch_next(self) -> None:
         """Have the next message in memory when it is due; it may have been put days ago."""
-        if self._heap and self._heap[0].due_ms <= wall_clock_ms():
+        if self._heap and self._heap[0].due_ms <= self._clock_ms():
             offset = self._heap[0].queue_offset
             if not self._is_cached(offset):
                 await asyncio.to_thread(self._store.fetch, TIMER_TOPIC, 0, offset, **_ONE_MESSAGE)
@@ -271,7 +271,7 @@ class TimerMessages:
     def _round(self) -> bool:
         """Read and deliver a bounded number; tells whether nothing is left to do now."""
         more = self._read(None)
-        now_ms = wall_clock_ms()
+        now_ms = self._clock_ms()
         for _ in range(_DELIVERED_AT_ONCE):
             if not self._heap or self._heap[0].due_ms > now_ms:
                 break
@@ -355,7 +355,7 @@ class TimerMessages:
     # ---- progress
 
     def _progress(self) -> TimerProgress:
-        due_ms, due_offset = self._heap[0][:2] if self._heap else (wall_clock_ms() + 1, 0)
+        due_ms, due_offset = self._heap[0][:2] if self._heap else (self._clock_ms() + 1, 0)
         first = min(self._pending[min(self._pending)]) if self._pending else self._read_offset
         return TimerProgress(first, self._read_offset, due_ms, due_offset)
 
@@ -391,7 +391,7 @@ class TimerMessages:
             OSError: it cannot be written: what was delivered since comes once more.
         """
         with self._keeping:
-            late = self._heap and self._heap[0].due_ms <= wall_clock_ms()
+            late = self._heap and self._heap[0].due_ms <= self._clock_ms()
             if self._loaded and self._changed() and not late:
                 self._store_progress(self._progress())
 
