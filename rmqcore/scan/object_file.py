@@ -78,7 +78,7 @@ class ObjectFile:
         reason = ""
         if reader.size != self.size:
             reason = f"it has {reader.size} bytes, {self.size} were archived"
-        elif self._tag and reader.tag and reader.tag != self._tag:
+        elif reader.tag != self._tag and _kind_of(reader.tag) == _kind_of(self._tag) != "":
             reason = f"its tag is {reader.tag}, it was {self._tag} when it was archived"
         if reason:
             reader.close()
@@ -102,7 +102,7 @@ class ObjectFile:
     def _still_the_same(self) -> None:
         """Notice an object that was replaced while it was read, before its last rows go out."""
         if self._reader.tag and not self._is_checked:
-            self._tag = self._tag or self._reader.tag
+            self._tag = self._reader.tag
             self._opened().close()
         self._is_checked = True
 
@@ -161,3 +161,14 @@ class ObjectFile:
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._windows.clear()
         self._reader.close()
+
+
+def _kind_of(tag: str) -> str:
+    """Whose a tag is; those of an archive that was copied to a store of another kind tell nothing.
+
+    Args:
+        tag: Google's generation, or an ETag in quotes, of which Azure's are hexadecimal numbers.
+    """
+    if tag.isdigit():
+        return "generation"
+    return "Azure's" if tag.startswith('"0x') else "ETag" if tag else ""

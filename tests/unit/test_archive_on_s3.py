@@ -3,6 +3,7 @@
 import hashlib
 import pickle
 import threading
+from dataclasses import replace
 
 import pytest
 from s3_server import ACCESS_KEY, BUCKET, SECRET_KEY, Proxy, s3_server
@@ -18,6 +19,7 @@ from rmqcore.files.objects.errors import (
 )
 from rmqcore.scan import ArchiveLog, object_file, read_store
 from rmqcore.scan.dataset import StoreDataset
+from rmqcore.scan.manifest import commit, load_manifest
 from rmqcore.transfer.archive import Archiver, restore, verify_archive
 
 pytestmark = pytest.mark.process
@@ -188,6 +190,23 @@ def test_an_object_that_is_replaced_is_told_also_while_it_is_read(s3, store):
         rows(s3.archive)
     s3.client.delete_object(Bucket=BUCKET, Key=key)
     assert "deleted" in verify_archive(s3.archive).findings[0]
+
+
+def test_an_archive_of_another_kind_of_store_is_read_where_it_was_copied_to(s3, store):
+    Archiver(store, s3.archive).run_once()
+    objects = open_objects(s3.archive)
+    manifest = load_manifest(objects)
+
+    def retagged(tag):
+        files = tuple(replace(file, tag=tag) for file in manifest.files)
+        number = load_manifest(objects).generation
+        commit(objects, replace(manifest, generation=number, files=files))
+        return rows(s3.archive).num_rows
+
+    google_s, azure_s = "1795753439604777", '"0x1C6C8AC91165730"'
+    assert retagged(google_s) == retagged(azure_s) > 0
+    with pytest.raises(ObjectChangedError, match="tag"):
+        retagged('"another"')
 
 
 @pytest.mark.peers
