@@ -38,7 +38,6 @@ from rmqcore.remoting import (
 )
 from rmqcore.remoting.codes import MASTER_ID
 from rmqcore.remoting.sockets import local_address
-from rmqcore.world import monotonic_s
 
 AUTO_CREATE_TOPIC = "TBW102"
 #: A topic that a client's first message creates gets at most this many queues.
@@ -428,16 +427,17 @@ class ClientInstance:
 
     async def _look_after(self) -> None:
         """Send heart-beats: to a broker when it is first used, to all every half a minute."""
-        due_s = monotonic_s() + HEART_BEAT_INTERVAL_S
+        time = asyncio.get_running_loop().time
+        due_s = time() + HEART_BEAT_INTERVAL_S
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(due_s - monotonic_s()):
+                async with asyncio.timeout_at(due_s):
                     await self._strangers.wait()
             self._strangers.clear()
-            if monotonic_s() < due_s:
+            if time() < due_s:
                 await self.meet_new_brokers()
             else:
-                due_s = monotonic_s() + HEART_BEAT_INTERVAL_S
+                due_s = time() + HEART_BEAT_INTERVAL_S
                 await self._look_at_routes()
                 await self.heart_beat()
             await asyncio.sleep(_MEET_INTERVAL_S)
@@ -454,16 +454,17 @@ class ClientInstance:
 
 
 class RequestDeadline:
-    """How much of a time-out is left."""
+    """How much of a time-out is left, by the clock of the loop that runs when it is made."""
 
     def __init__(self, timeout_ms: float) -> None:
         self.timeout_ms = timeout_ms
-        self._end_s = monotonic_s() + timeout_ms / 1000
+        self._time = asyncio.get_running_loop().time
+        self._end_s = self._time() + timeout_ms / 1000
 
     @property
     def rest_ms(self) -> float:
         """Milliseconds that are left, 0 at least."""
-        return max(0.0, (self._end_s - monotonic_s()) * 1000)
+        return max(0.0, (self._end_s - self._time()) * 1000)
 
     def check(self, address: str, code: int) -> None:
         """Raise when nothing is left.
