@@ -134,6 +134,7 @@ class JoinedTopics(ShownTopics):
     """A topic is shown from where on the store and the archive show it."""
 
     def __init__(self, live: ShownTopics, archived: ShownTopics) -> None:
+        self.seen = live.seen
         self._live = live
         self._archived = archived
 

@@ -43,12 +43,18 @@ class ShownTopics:
         directory: of the store.
         named: topics that are asked for by name.
         services: show the topics of a broker's services, too.
+
+    Attributes:
+        seen: differs when topics have come or gone; of where no directory is, nothing.
     """
+
+    seen: _Signature = ()
 
     def __init__(
         self, directory: StoreDir, named: Iterable[str] = (), *, services: bool = False
     ) -> None:
-        deleted = _deleted_topics(directory.path, directory.commit_log, _signature(directory))
+        self.seen = _signature(directory)
+        deleted = _deleted_topics(directory.path, directory.commit_log, self.seen)
         # of a store that is written, a topic may be newer than the list of them
         self._set(deleted, named, services, directory.is_locked())
 

@@ -143,7 +143,8 @@ class LimitedStreamReader(RmqStreamReader, SupportsTriggerAvailableNow):
                 partial(self._cut_behind, name),
             )
         plan = self._plans[name]
-        return self._lags[name].between(low, high, plan.known_end, plan.queue_count)
+        seen = plan.shown_topics((), services=False).seen
+        return self._lags[name].between(low, high, plan.known_end, plan.queue_count, seen)
 
     def _cut_behind(self, name: str, start: int, size: int, high: int) -> int:
         return self._plans[name].cut_behind(start, size, high)

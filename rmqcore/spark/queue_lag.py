@@ -39,8 +39,11 @@ class QueueLag:
         self._cut = cut
         self._low = self._high = 0
         self._counts: Counts = Counter()
+        self._seen: object = None
 
-    def between(self, low: int, high: int, known_end: int, queue_count: int) -> Counts:
+    def between(
+        self, low: int, high: int, known_end: int, queue_count: int, seen: object = None
+    ) -> Counts:
         """The counts between two offsets where records begin; only queues that have some.
 
         Args:
@@ -48,12 +51,15 @@ class QueueLag:
             high: the end; not in front of that of the call before.
             known_end: up to here consume queues know the log.
             queue_count: how many there are.
+            seen: differs when topics have come or gone, so that what was counted of one may be no
+                message any more.
         """
         walk_max = queue_count * WALKED_A_QUEUE
         if walk_max < _DISPATCHED_AT_ONCE:
             return self._asked(low, high)
         changed = low - self._low + high - self._high
         goes_on = self._low <= low <= self._high <= high and changed <= walk_max
+        goes_on = goes_on and seen == self._seen
         if high - low <= (min(changed, walk_max) if goes_on else walk_max):
             self._counts = self._walked(low, high)
         elif goes_on:
@@ -66,5 +72,5 @@ class QueueLag:
                 # not kept: what they do not know yet would be missing from then on
                 return self._asked(low, high)
             self._counts = self._asked(low, near) + self._walked(near, high)
-        self._low, self._high = low, high
+        self._low, self._high, self._seen = low, high, seen
         return self._counts

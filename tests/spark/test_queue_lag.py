@@ -39,10 +39,10 @@ class Log:
     def cut(self, low, size, high):
         return min(low + size, high)
 
-    def between(self, low, high, queue_count=MANY):
+    def between(self, low, high, queue_count=MANY, seen=None):
         """The lag between two MiB, and what was done for it."""
         self.calls.clear()
-        found = self.lag.between(low * MIB, high * MIB, self.known, queue_count)
+        found = self.lag.between(low * MIB, high * MIB, self.known, queue_count, seen)
         return found, list(self.calls)
 
 
@@ -86,3 +86,10 @@ def test_few_queues_are_asked_each_time():
     log = Log()
     assert log.between(0, END, FEW)[1] == [("asked", END)]
     assert log.between(10, END, FEW)[1] == [("asked", END - 10)]
+
+
+def test_when_a_topic_has_come_or_gone_it_is_counted_anew():
+    log = Log()
+    log.between(0, END, seen=1)
+    assert log.between(10, END, seen=1)[1] == [("walked", 0), ("walked", 10)]
+    assert log.between(20, END, seen=2)[1] == [("asked", END - 20 - 64), ("walked", 64)]
