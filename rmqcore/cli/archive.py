@@ -26,7 +26,7 @@ from rmqcore.transfer.archive import Archiver, ArchiveReport, restore, verify_ar
 from rmqcore.world import sleep
 
 ArchiveUrl = Annotated[
-    str, typer.Argument(metavar="URL", help="s3://bucket/prefix, file:///path, or a directory")
+    str, typer.Argument(metavar="URL", help="s3://, gs:// or abfs://bucket/prefix, or a directory")
 ]
 StorageOptions = Annotated[
     list[str] | None,
