@@ -76,6 +76,7 @@ class Interrupt:
             return None
         if self._files and Path(name).name not in self._files:
             return None
+        frame.f_trace = self._step  # Python 3.14 tells of opcodes only a frame that has it already
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return self._step
 
