@@ -358,7 +358,10 @@ class _Run:
         self._starting.add(server)
         try:
             await self._masters.rejoin(server)
-            await server.start()
+            life = server.start()
+            # one that dies meanwhile is down again, and its life never ends to start
+            self._starting.discard(server)
+            await life
         except asyncio.CancelledError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, it has to start
