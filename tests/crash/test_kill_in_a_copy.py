@@ -6,6 +6,7 @@ A copy may store its first bytes last, so what a kill leaves of it need not be i
 import faulthandler
 import itertools
 import os
+import resource
 import signal
 import types
 
@@ -35,21 +36,28 @@ def put(store, number, size):
     return store.put(topic, bytes([number % 256]) * size, queue_id=number % 2, keys=key)
 
 
-def die_behind(path, pages, copy, **settings):
+def die_behind(path, pages, copy, *, by=signal.SIGBUS, **settings):
     """Let a process copy, and die where it comes behind so many pages of the log file.
 
     Page faults are where kills hit a copy, as they take longest. Here the next page is none of
-    the file's, which is a signal, too.
+    the file's, which is a signal, too. A write by a system call is hit between two pages: here
+    what is behind is above the limit of a process's files (``by=SIGXFSZ``).
     """
     log = path / "commitlog" / f"{0:020d}"
 
+    def cut():
+        if by == signal.SIGXFSZ:
+            signal.signal(by, signal.SIG_DFL)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (pages * PAGE, pages * PAGE))
+        else:
+            os.truncate(log, pages * PAGE)
+
     def work(_):
         faulthandler.disable()
-        store = rmqcore.open_store(path, **SETTINGS, **settings)
-        copy(store, lambda: os.truncate(log, pages * PAGE))
+        copy(rmqcore.open_store(path, **SETTINGS, **settings), cut)
 
     code, _ = run_child(work)
-    assert code == -signal.SIGBUS
+    assert code == -by
     os.truncate(log, FILE)
 
 
@@ -197,7 +205,12 @@ def test_an_opening_that_dies_while_it_clears_a_batch_does_not_stop_the_next(tmp
 
 
 @pytest.mark.parametrize("size", [20, 500, 5000])
-def test_of_a_table_nothing_of_the_piece_is_left(tmp_path, size):
+@pytest.mark.parametrize(
+    ("by", "settings"),
+    [(signal.SIGXFSZ, {}), (signal.SIGBUS, {"flush_disk_type": "SYNC_FLUSH"})],
+    ids=["system call", "mapping"],
+)
+def test_of_a_table_nothing_of_the_piece_is_left(tmp_path, size, by, settings):
     table = pa.table({"body": ["x" * size] * (FILE // 2 // size)})
 
     def copy(store, cut):
@@ -205,7 +218,7 @@ def test_of_a_table_nothing_of_the_piece_is_left(tmp_path, size):
         cut()
         store.put_columns(table, topic="T0")
 
-    die_behind(tmp_path / "s", 4, copy)
+    die_behind(tmp_path / "s", 4, copy, by=by, **settings)
     with rmqcore.open_store(tmp_path / "same", **SETTINGS) as store:
         end = store.put_columns(pa.table({"body": ["y" * 100] * 20}), topic="T0").store_size
     check(tmp_path / "s", end)

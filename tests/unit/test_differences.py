@@ -24,6 +24,7 @@ from rmqcore import (
 from rmqcore.config import StoreConfig
 from rmqcore.files.mapped_file import MappedFile
 from rmqcore.files.store_checkpoint import StoreCheckpoint
+from rmqcore.services import reput
 
 pytestmark = pytest.mark.engine
 
@@ -102,7 +103,7 @@ def test_sync_flush_does_not_spin(tmp_path):
         store.put("T", b"x", durability="page_cache")
         dispatcher.awake()
         # what is not flushed may not be dispatched, and a flush would wake the dispatcher
-        assert dispatcher.run(0.0) == 0.05
+        assert dispatcher.run(0.0) == reput._IDLE_INTERVAL_S
         assert (dispatcher.behind, store.parts.log_services.flusher.pending) == (
             dispatcher._log.max_offset,
         ) * 2

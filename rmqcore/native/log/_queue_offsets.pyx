@@ -115,9 +115,8 @@ cdef class TopicTable:
         names = properties.get("INNER_MULTI_DISPATCH")
         if multi_dispatch and names and waits_for_its_topic(topic):
             # it gets its numbers when it comes to its topic, and has to be taken there
-            numbering.reserved_size = NUMBERS_NAME_SIZE + sum(
-                NUMBER_SIZE_MAX for name in light_queues(names)
-            )
+            count = len(light_queues(names))
+            numbering.reserved_size = NUMBERS_NAME_SIZE + count * NUMBER_SIZE_MAX
         elif multi_dispatch and names and dispatches_to_many(topic):
             named = []
             numbering.queues = []
