@@ -36,6 +36,7 @@ from rmqcore.broker.state.clients import expired
 from rmqcore.broker.state.masters_only import refusals_of
 from rmqcore.broker.state.rates import SAMPLE_S
 from rmqcore.broker.state.settings import BrokerConfig, broker_property
+from rmqcore.broker.state.topics import Topics
 from rmqcore.broker.state.topics_of_log import unknown_topics
 from rmqcore.broker.timer.recall import RecallMessages
 from rmqcore.config import DYNAMIC_SETTINGS, BrokerRole, load_config, parse_broker_conf
@@ -243,6 +244,7 @@ class Broker:
             config,
             progress=self._progressed,
             keep_from=self._keep_from,
+            queue_at_delivery=Topics.queue_at_delivery,
             runner=self._runner,
             world=self._world,
         )

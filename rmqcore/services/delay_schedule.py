@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from rmqcore.errors import CorruptStoreError, MessageIllegalError, StoreError
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC, UNIT
@@ -30,6 +30,7 @@ from rmqcore.status import PutMessageStatus
 
 if TYPE_CHECKING:
     from rmqcore.config import StoreConfig
+    from rmqcore.files.config_tables import TopicConfig, TopicConfigTable
 
 _log = logging.getLogger("rmqcore")
 
@@ -45,6 +46,14 @@ _UNITS_AT_ONCE: Final = 256
 #: the same messages again.
 _FIRST_WRITE_MS: Final = 1000
 _NEVER: Final = (PutMessageStatus.MESSAGE_ILLEGAL, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED)
+
+#: (a topic's configuration or None, the queue that a message asks for) -> the queue that it gets
+QueueAtDelivery: TypeAlias = "Callable[[TopicConfig | None, int], int]"
+
+
+def as_asked(_: TopicConfig | None, queue_id: int) -> int:
+    """The queue that a message asks for, whatever its topic says: a `QueueAtDelivery`."""
+    return queue_id
 
 
 def queue_id_of_level(level: int) -> int:
@@ -174,6 +183,8 @@ def unpark(parked: MessageExt) -> Message:
 class DelayStore(Protocol):
     """The store as delayed delivery sees it."""
 
+    topics: TopicConfigTable
+
     def min_queue_offset(self, topic: str, queue_id: int) -> int:
         """Smallest offset of a queue; see `MessageStore.min_queue_offset`."""
 
@@ -231,6 +242,7 @@ class ScheduleMessageService:
         *,
         flush_interval_ms: int = 10_000,
         parked_queue_ids: Iterable[int] = (),
+        queue_at_delivery: QueueAtDelivery = as_asked,
     ) -> None:
         """Prepare the levels; nothing is delivered before ``run_once``.
 
@@ -241,7 +253,9 @@ class ScheduleMessageService:
             flush_interval_ms: time between two writes of the offsets.
             parked_queue_ids: queues of ``SCHEDULE_TOPIC_XXXX`` that the store has; those beyond
                 the configured levels are remembered.
+            queue_at_delivery: says which queue of its topic a message goes to.
         """
+        self._queue_at_delivery = queue_at_delivery
         self._store = store
         self._offsets = offsets
         self._levels_ms = tuple(levels_ms)
@@ -399,6 +413,8 @@ class ScheduleMessageService:
             if parked is None or parked.topic != SCHEDULE_TOPIC:
                 raise MessageIllegalError("it is gone from the log")
             message = unpark(parked)
+            config = self._store.topics.get(message.topic)
+            message.queue_id = self._queue_at_delivery(config, message.queue_id)
         except CorruptStoreError as error:
             raise MessageIllegalError(f"it is damaged: {error}") from error
         try:

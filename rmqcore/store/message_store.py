@@ -13,6 +13,7 @@ from rmqcore.files.store_dir import StoreDir
 from rmqcore.files.store_trace import StoreTrace
 from rmqcore.native.base._lock import ReentrantLock, locks_held
 from rmqcore.native.log._putter import MessagePutter
+from rmqcore.services.delay_schedule import QueueAtDelivery, as_asked
 from rmqcore.services.runner import Runner, Threads
 from rmqcore.store.forwarding import forwards, in_the_words_of
 from rmqcore.store.open_stores import OPEN_STORES, close_forgotten
@@ -67,6 +68,7 @@ class DefaultMessageStore(MessagePutter, ReadableStore):
         *,
         progress: Callable[[RecoveryProgress], None] | None = None,
         keep_from: Callable[[], int | None] = lambda: None,
+        queue_at_delivery: QueueAtDelivery = as_asked,
         runner: Runner | None = None,
         world: World = REAL,
     ) -> None:
@@ -78,6 +80,8 @@ class DefaultMessageStore(MessagePutter, ReadableStore):
             progress: called while the store is being recovered.
             keep_from: physical offset of the oldest message that somebody else has still to
                 deliver, or None: retention keeps it.
+            queue_at_delivery: (configuration of a topic or None, the queue that a delayed message
+                asks for) -> the queue that it is delivered to; by default that one.
             runner: runs the store's services; None runs them in threads.
             world: tells the time, and lets it pass.
         """
@@ -91,6 +95,7 @@ class DefaultMessageStore(MessagePutter, ReadableStore):
             config,
             Threads(world) if runner is None else runner,
             keep_from,
+            queue_at_delivery,
             world,
         )
         MessagePutter.__init__(self, parts.files.tail, parts.confirmation, parts.writing)

@@ -38,6 +38,7 @@ class FakeStore:
 
     def __init__(self):
         self.now_ms = NOW
+        self.topics = {}
         self.records: dict[int, bytes] = {}
         self.units: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
         self.min_offsets: dict[tuple[str, int], int] = {}

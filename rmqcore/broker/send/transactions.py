@@ -166,6 +166,7 @@ class Transactions:
     async def _commit(self, half: MessageExt) -> None:
         """Store the message for its consumers; its properties stay as they are."""
         topic, queue_id = _real_place(half)
+        queue_id = self._topics.queue_at_delivery(self._topics.get(topic), queue_id)
         message = copy_to(
             topic,
             queue_id,

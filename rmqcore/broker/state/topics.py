@@ -297,6 +297,24 @@ class Topics:
             return queue_id
         return randrange(max(1, topic.write_queue_nums))
 
+    @staticmethod
+    def queue_at_delivery(topic: TopicConfig | None, queue_id: int) -> int:
+        """The queue that a message comes to that was put off: one that consumers read.
+
+        The topic may have fewer queues to read since it was sent.
+
+        Args:
+            topic: None for one that is not there.
+            queue_id: as it was sent.
+
+        Returns:
+            ``queue_id`` where it is read, where no queue is, and in topics of the broker's own.
+        """
+        if topic is None or topic.topic_name.startswith(SYSTEM_PREFIX):
+            return queue_id
+        count = topic.read_queue_nums
+        return queue_id if queue_id < count or count < 1 else queue_id % count
+
     def _create_system_topics(self) -> list[str]:
         config = self._config()
         both = PERM_READ | PERM_WRITE

@@ -88,7 +88,7 @@ class TimerMessages:
     """
 
     def __init__(self, state: BrokerState, arrived: Arrived) -> None:
-        self._store, self._config = state.store, state.config
+        self._store, self._config, self._topics = state.store, state.config, state.topics
         self._check = TimerCheck(state.folder)
         self._clock_ms = state.world.clock_ms
         #: where the queue ends before anything is put
@@ -332,6 +332,8 @@ class TimerMessages:
             if record.unique_key and (topic, record.unique_key) in self._recalled:
                 return
             message = _delivered(record, now_ms)
+            config = self._topics.get(message.topic)
+            message.queue_id = self._topics.queue_at_delivery(config, message.queue_id)
             receipt = self._put(message)
             if not receipt.ok:
                 raise StoreError(f"not stored: {receipt.status.name}")

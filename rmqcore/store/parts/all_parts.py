@@ -26,6 +26,7 @@ from rmqcore.store.parts.writing import Writing
 if TYPE_CHECKING:
     from rmqcore.files.store_trace import StoreTrace
     from rmqcore.recovery.report import RecoveryReport
+    from rmqcore.services.delay_schedule import QueueAtDelivery
     from rmqcore.services.runner import Runner
     from rmqcore.store.parts.files import StoreFiles
     from rmqcore.store.parts.handle import Handle
@@ -43,7 +44,7 @@ class Parts:
         report: of their recovery.
         trace: takes down what happens.
         runner: runs the services.
-        keep_from: see `Upkeep`.
+        keep_from, queue_at_delivery: see `Upkeep`.
         world: tells the time, and lets it pass.
 
     Attributes:
@@ -59,6 +60,7 @@ class Parts:
         trace: StoreTrace,
         runner: Runner,
         keep_from: Callable[[], int | None],
+        queue_at_delivery: QueueAtDelivery,
         world: World,
     ) -> None:
         self.handle, self.settings, self.files, self.trace = handle, settings, files, trace
@@ -85,7 +87,7 @@ class Parts:
         self.key_values = self._key_values()
         self.topics = self._topics()
         self.followed_log = self._followed_log()
-        self.upkeep = self._upkeep(runner, keep_from)
+        self.upkeep = self._upkeep(runner, keep_from, queue_at_delivery)
         self.consumed_files = self._consumed_files()
 
     def _log_services(self) -> LogServices:
@@ -206,7 +208,12 @@ class Parts:
             self.topics,
         )
 
-    def _upkeep(self, runner: Runner, keep_from: Callable[[], int | None]) -> Upkeep:
+    def _upkeep(
+        self,
+        runner: Runner,
+        keep_from: Callable[[], int | None],
+        queue_at_delivery: QueueAtDelivery,
+    ) -> Upkeep:
         return Upkeep(
             self.settings,
             self.files,
@@ -219,6 +226,7 @@ class Parts:
             self.trace.note,
             self.world,
             keep_from,
+            queue_at_delivery,
         )
 
     def _consumed_files(self) -> ConsumedFiles:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rmqcore.files.store_dir import StoreDir
     from rmqcore.files.store_trace import Numbers, StoreTrace
     from rmqcore.recovery.report import RecoveryProgress, RecoveryReport
+    from rmqcore.services.delay_schedule import QueueAtDelivery
     from rmqcore.services.runner import Runner
     from rmqcore.store.parts.handle import Handle
     from rmqcore.world import World
@@ -58,6 +59,7 @@ class Opening:
         config: StoreConfig,
         runner: Runner,
         keep_from: Callable[[], int | None],
+        queue_at_delivery: QueueAtDelivery,
         world: World,
     ) -> Parts:
         """Open it.
@@ -66,6 +68,7 @@ class Opening:
             config: what is asked for; the sizes of files that are there win.
             runner: runs the services.
             keep_from: see `Upkeep`.
+            queue_at_delivery: see `Upkeep`.
             world: tells the time, and lets it pass.
 
         Raises:
@@ -94,6 +97,7 @@ class Opening:
                 self._trace,
                 runner,
                 keep_from,
+                queue_at_delivery,
                 world,
             )
             self._note_recovery(parts)

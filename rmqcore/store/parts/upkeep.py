@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from rmqcore.config import StoreConfig
     from rmqcore.files.store_trace import Note
-    from rmqcore.services.delay_schedule import DelayStore
+    from rmqcore.services.delay_schedule import DelayStore, QueueAtDelivery
     from rmqcore.services.runner import Runner
     from rmqcore.services.service import Service
     from rmqcore.services.store_stats import StoreStatsService
@@ -54,6 +54,7 @@ class Upkeep:
         world: tells the time, and lets it pass.
         keep_from: physical offset of the oldest message that somebody else has still to deliver,
             or None.
+        queue_at_delivery: says which queue of its topic a delayed message goes to.
 
     Attributes:
         services: all of them, in the order in which they are started.
@@ -75,6 +76,7 @@ class Upkeep:
         note: Note,
         world: World,
         keep_from: Callable[[], int | None],
+        queue_at_delivery: QueueAtDelivery,
     ) -> None:
         config = settings.config
         self._settings = settings
@@ -85,7 +87,7 @@ class Upkeep:
         self.runner = runner
         self.delayed: DeliverDelayedMessageService | None = None
         if config.deliver_delayed and not settings.is_slave:
-            self.delayed = _delivery(inner, files, config, world.clock_ms)
+            self.delayed = _delivery(inner, files, config, world.clock_ms, queue_at_delivery)
         self.retention = self._retention(files, note, world)
         self.services: list[Service] = [
             SampleStatsService(stats, world.clock_ms),
@@ -224,7 +226,11 @@ class Upkeep:
 
 
 def _delivery(
-    store: DelayStore, files: StoreFiles, config: StoreConfig, clock_ms: Callable[[], int]
+    store: DelayStore,
+    files: StoreFiles,
+    config: StoreConfig,
+    clock_ms: Callable[[], int],
+    queue_at_delivery: QueueAtDelivery,
 ) -> DeliverDelayedMessageService:
     """The service that delivers a store's parked messages."""
     offsets = DelayOffsetTable(files.directory.config, clock=clock_ms)
@@ -237,5 +243,6 @@ def _delivery(
         parked_queue_ids=[
             queue.queue_id for queue in files.consume_queues if queue.topic == SCHEDULE_TOPIC
         ],
+        queue_at_delivery=queue_at_delivery,
     )
     return DeliverDelayedMessageService(schedule, clock=clock_ms)
