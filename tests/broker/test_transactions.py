@@ -288,3 +288,17 @@ def test_a_clock_that_is_put_back_keeps_nobody_from_being_asked(with_broker, clo
         await producer.client.close()
 
     with_broker(scenario)
+
+
+def test_a_half_message_with_a_time_is_refused_and_told_why(with_broker):
+    async def scenario(broker, peer):
+        properties = {"TRAN_MSG": "true", "PGROUP": "PG", "TIMER_DELAY_SEC": "9"}
+        refused = await peer.send("T", b"half", properties=properties)
+        assert refused.code == ResponseCode.MESSAGE_ILLEGAL
+        assert refused.remark == (
+            "a message of a transaction cannot be a timer message, too (TIMER_DELAY_SEC): it comes "
+            "when it is committed; send it without TIMER_DELAY_SEC"
+        )
+        assert broker.store.max_queue_offset(HALF_TOPIC, 0) == 0
+
+    with_broker(scenario)

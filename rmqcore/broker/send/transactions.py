@@ -22,6 +22,7 @@ from rmqcore.broker.state.groups import TRANSACTION_GROUP
 from rmqcore.broker.state.masters_only import masters_only
 from rmqcore.broker.state.passed_over import TRANSACTION
 from rmqcore.broker.state.settings import BrokerConfig
+from rmqcore.broker.timer.timer import timer_property_of
 from rmqcore.errors import CorruptStoreError, MessageIllegalError, StoreError
 from rmqcore.files.service_topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from rmqcore.message import Message, MessageExt, copy_to, without_light_queues
@@ -30,6 +31,7 @@ from rmqcore.remoting import (
     Connection,
     RemotingCommand,
     RequestCode,
+    RequestRefusedError,
     ResponseCode,
     failure,
     needs,
@@ -76,7 +78,17 @@ class Transactions:
         """What is stored for a message whose transaction is not decided.
 
         A delay level is left out, as RocketMQ's clients do: the half message itself would wait.
+
+        Raises:
+            RequestRefusedError: it asks for a time, code 13.
         """
+        timed_by = timer_property_of(message)
+        if timed_by is not None:
+            remark = (
+                f"a message of a transaction cannot be a timer message, too ({timed_by}): it comes "
+                f"when it is committed; send it without {timed_by}"
+            )
+            raise RequestRefusedError(ResponseCode.MESSAGE_ILLEGAL, remark)
         kept = dict(message.properties or {})
         kept.pop("DELAY", None)
         kept["REAL_TOPIC"] = message.topic

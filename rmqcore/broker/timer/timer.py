@@ -122,7 +122,7 @@ class TimerMessages:
         Source: HookUtils, transformTimerMessage.
         """
         properties = dict(message.properties or {})
-        if _SLOT in properties or not any(name in properties for name in _REQUESTS):
+        if timer_property_of(message) is None:
             return message
         if message.topic in _NO_PLACES:
             raise _illegal(f"nothing comes to {message.topic} by itself")
@@ -396,6 +396,14 @@ class TimerMessages:
             late = self._heap and self._heap[0].due_ms <= self._clock_ms()
             if self._loaded and self._changed() and not late:
                 self._store_progress(self._progress())
+
+
+def timer_property_of(message: Message) -> str | None:
+    """The property by which a message asks to come at a time; None where none counts any more."""
+    properties = message.properties or {}
+    if _SLOT in properties:
+        return None
+    return next((name for name in _REQUESTS if name in properties), None)
 
 
 def asked_time(properties: Mapping[str, str], now_ms: int) -> int | None:
