@@ -6,6 +6,10 @@ are here. Taken into the queues, they would stand in front of this store's own m
 Whose a file is the queues say: none of them leads to any record of a foreign one. That alone may
 be a queue that was lost; so it also takes a number that an earlier record of the log has, by the
 queue's word and its own, or units that lead into the middle of the file's records.
+
+A topic that was deleted and made again has the same numbers twice. Where no note of its deletion is
+left (RocketMQ keeps none), and its queues are those of before, nothing tells its files from foreign
+ones: what is said of them must not cost their messages.
 """
 
 from __future__ import annotations
@@ -25,11 +29,23 @@ from rmqcore.scan.unit_files import UnitFiles
 #: In a file with fewer collisions than this a single queue offset may have rotted; with as many,
 #: its records are another store's.
 _COLLISIONS_MIN = 2
-#: What is said of such a file.
-FOREIGN_FILE = (
-    "by the queues, it is of another store: none leads to a record of it, and their numbers are "
-    "others' here"
+#: What to do with such a file; whose its messages are only who put them there knows.
+FOREIGN_ADVICE = (
+    "where its messages are this store's, rmqcore rebuild cq STORE leads to them; where they are "
+    "not, copy it before you move it away"
 )
+
+
+def told_of_foreign(name: str) -> str:
+    """What is said of a foreign file.
+
+    Args:
+        name: how the file is called in a sentence.
+    """
+    return (
+        f"by the queues, {name} is of another store, or of a topic that was deleted and made "
+        "again: none leads to a record of it, and their numbers are others' here"
+    )
 
 
 def foreign_files(log: LogPlan, surveys: list[FileSurvey]) -> list[FileSurvey]:

@@ -19,7 +19,7 @@ from typing import Any, Final
 from rmqcore.config import StoreConfig, load_config
 from rmqcore.doctor.covering_records import has_placeholder
 from rmqcore.doctor.findings import Severity, VerifyReport
-from rmqcore.doctor.foreign import foreign_files
+from rmqcore.doctor.foreign import FOREIGN_ADVICE, foreign_files, told_of_foreign
 from rmqcore.doctor.journal import Journal
 from rmqcore.doctor.kept_files import below, stamps_of
 from rmqcore.doctor.log_survey import (
@@ -326,11 +326,7 @@ class Planner:
         """Name log files of another store; whoever put them there knows what was there before."""
         for file in foreign_files(log, surveys):
             place = below(self._directory.path, file.path)
-            what = (
-                f"by the queues, {place} is of another store: none leads to a record of it, and "
-                "their numbers are others' here; move it away, and plan again"
-            )
-            self._plan.left.append(what)
+            self._plan.left.append(f"{told_of_foreign(place)}; {FOREIGN_ADVICE}, and plan again")
         return bool(self._plan.left)
 
     # ---- config/*.json

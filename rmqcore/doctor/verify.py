@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rmqcore.config import StoreConfig, load_config
 from rmqcore.doctor.findings import Severity, VerifyReport
-from rmqcore.doctor.foreign import FOREIGN_FILE, foreign_files
+from rmqcore.doctor.foreign import FOREIGN_ADVICE, foreign_files, told_of_foreign
 from rmqcore.doctor.log_survey import survey_log
 from rmqcore.doctor.sizes import lenient_config
 from rmqcore.doctor.verify_deep import check_deeply
@@ -41,7 +41,6 @@ _RECOVER = "open the store for writing: recovery cuts the torn tail off"
 _REMOVED = "open the store for writing: that removes it"
 _COVER = "rmqcore doctor repair STORE covers it"
 _SAVE_BEHIND = "rmqcore doctor repair STORE saves what follows"
-_MOVE_AWAY = "move it away, and verify again"
 _MEND_LOG = (
     "rmqcore doctor repair STORE saves what follows; rmqcore cat, tail and export read it with "
     '--skip-damaged; opened with on_corruption="skip", the store goes on without what is damaged'
@@ -284,9 +283,8 @@ class Verification:
                 multi_dispatch=light_queues(log),
             )
             for found in foreign_files(log, surveys):
-                self._report.add(
-                    Severity.ERROR, "log", found.path, found.start, FOREIGN_FILE, _MOVE_AWAY
-                )
+                what, advice = told_of_foreign("it"), f"{FOREIGN_ADVICE}, and verify again"
+                self._report.add(Severity.ERROR, "log", found.path, found.start, what, advice)
 
 
 def _merge(into: AuditReport, part: AuditReport) -> None:

@@ -9,6 +9,7 @@ from doctor.damage import assert_found, known_messages, log_files, used
 import rmqcore
 from golden.check import digest_tree
 from rmqcore import CorruptStoreError, doctor
+from rmqcore.rebuild import rebuild_consume_queues
 
 pytestmark = pytest.mark.engine
 
@@ -60,6 +61,8 @@ def test_a_foreign_file_is_named_and_nothing_is_done(ours, others, where):
     assert [one.split()[3] for one in plan.left] == [f"commitlog/{name}"]
     told = [one for one in doctor.verify(path).findings if "of another store" in one.what]
     assert [one.path.name for one in told] == [name]
+    for words in (plan.left[0], told[0].how):
+        assert "copy it before you move it away" in words
     assert not doctor.repair(path).clean
     assert digest_tree(path) == before
     place.unlink()
@@ -210,4 +213,27 @@ def test_files_of_a_topic_that_was_made_again_are_none(ours):
     (path.parent / "older").rename(queues)
     assert not [found for found in doctor.verify(path).findings if "another store" in found.what]
     assert doctor.repair(path).left == []
+    assert_found(path, known)
+
+
+def test_where_the_deletion_was_not_noted_the_advice_leads_to_all_messages(ours):
+    path, _ = ours
+    queues = path / "consumequeue"
+    shutil.copytree(queues, path.parent / "older")
+    with rmqcore.open_store(path) as store:
+        store.delete_topic("T")
+        for number in range(150):
+            store.put("T", b"made again %d " % number * 20, queue_id=number % 2)
+    known = known_messages(path)
+    shutil.rmtree(queues)
+    (path.parent / "older").rename(queues)
+    # as RocketMQ leaves it, or a copy of the store's files without all of config/
+    for file in path.glob("config/deletedTopics.json*"):
+        file.unlink()
+    left = doctor.plan(path).left
+    assert left
+    for words in left:
+        assert "or of a topic that was deleted and made again" in words
+        assert "rmqcore rebuild cq STORE" in words
+    rebuild_consume_queues(path)
     assert_found(path, known)
