@@ -55,7 +55,7 @@ class Log(Protocol):
 
     @property
     def appended_offset(self) -> int:
-        """As `max_phy_offset`, without the work of seeing what is new."""
+        """As `max_phy_offset`, without dispatching what is new, which may fail and take long."""
         ...
 
     def bytes_at(self, phy_offset: int, size: int) -> memoryview | None:
@@ -188,7 +188,8 @@ class HAConnection:
                 continue
             if self.request_offset < 0:
                 self.request_offset = offset
-                self.is_ahead = offset > self._log.max_phy_offset
+                # not `max_phy_offset`: a slave gets also what cannot be dispatched here
+                self.is_ahead = offset > self._log.appended_offset
                 self.wake()
             elif offset > max(self.request_offset, self.next_offset):
                 raise HAError(f"it reports {offset}, which it was not sent: it is no slave")
@@ -200,7 +201,7 @@ class HAConnection:
         most_s = self._config.ha_housekeeping_interval / 1000
         idle_s = max(_POLL_S, min(_IDLE_POLL_S, self._config.ha_send_heartbeat_interval / 1000))
         while (silent_s := self._monotonic_s() - self._last_read) <= most_s:
-            look_s = _POLL_S if self.next_offset < self._log.max_phy_offset else idle_s
+            look_s = _POLL_S if self.next_offset < self._log.appended_offset else idle_s
             await asyncio.sleep(min(look_s, most_s - silent_s + 0.001))
             self.wake()
         return f"the slave has not said a word for {silent_s:.0f} s"

@@ -26,6 +26,7 @@ from patience import TIMEOUT_S, until_async
 
 from reference.records import encode_blank
 from rmqcore.errors import CorruptRecordError, MessageIllegalError, StoreNotWritableError
+from rmqcore.ha import connection
 from rmqcore.ha import service as service_module
 from rmqcore.native.log._tail import LogTail
 
@@ -332,3 +333,36 @@ def test_who_is_silent_is_closed_on_both_sides(tmp_path):
 
     with master_store(tmp_path / "m", 3) as master, slave_store(tmp_path / "s") as slave:
         asyncio.run(scenario(master, slave))
+
+
+def test_a_slave_gets_also_what_its_master_cannot_dispatch(tmp_path, monkeypatch):
+    monkeypatch.setattr(connection, "_POLL_S", 0.001)
+    monkeypatch.setattr(connection, "_IDLE_POLL_S", 0.001)
+
+    def damaged(*_):
+        raise CorruptRecordError(tmp_path, 0, "no consume queue takes it")
+
+    async def scenario(master, slave):
+        looked, wake = [], connection.HAConnection.wake
+        monkeypatch.setattr(
+            connection.HAConnection, "wake", lambda one: looked.append(one) or wake(one)
+        )
+        async with serving(master) as service, following(slave, service.port):
+            end = master.followed_log.appended_offset
+            await until_async(
+                lambda: slave.followed_log.appended_offset == end, "the slave has it all"
+            )
+            (served,) = service.connections
+            looked.clear()
+            await until_async(lambda: len(looked) > 3, "the master has looked for more")
+            assert service.connections == [served]
+
+    with master_store(tmp_path / "m", 3) as master, slave_store(tmp_path / "s") as slave:
+        reput = master.parts.log_services.reput
+        with monkeypatch.context() as patch:
+            patch.setattr(reput, "_dispatch_below", damaged)
+            master.put("T0", b"not dispatched")
+            with pytest.raises(CorruptRecordError):
+                reput.catch_up()
+            asyncio.run(scenario(master, slave))
+        reput._failure = None

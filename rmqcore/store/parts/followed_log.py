@@ -227,7 +227,8 @@ class FollowedLog:
     @property
     def min_phy_offset(self) -> int:
         """Physical offset of the first byte of the log."""
-        return self._reading.min_phy_offset
+        self._handle.check_open()
+        return self._log.min_offset
 
     @property
     def max_phy_offset(self) -> int:
