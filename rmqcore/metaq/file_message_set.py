@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import os
 import socket
 from collections.abc import Iterable
@@ -19,7 +20,7 @@ from rmqcore.errors import CorruptRecordError, DiskFullError, StoreClosedError
 from rmqcore.metaq._message_set import encode_many, find_record, scan_file
 from rmqcore.metaq._segment_tail import Location, SegmentTail
 from rmqcore.metaq.message import Verdict
-from rmqcore.world import REAL, World
+from rmqcore.world import REAL, World, sync_directory
 
 _COPY_SIZE = 1 << 20
 
@@ -388,8 +389,17 @@ class FileMessageSet:
         return SegmentRecovery(self.path, start, valid_up_to, count, truncated, verdict, saved)
 
     def _save(self, at: int, stop: int) -> Path:
-        """Keep the bytes that will be cut; the name does not end in ``.meta``."""
-        path = self.path.with_name(f"{self.path.name}.{at}.cut")
+        """Keep the bytes that will be cut; the name does not end in ``.meta``.
+
+        No copy is written over that holds anything else: the file may have been cut in the same
+        place before.
+        """
+        name = f"{self.path.name}.{at}"
+        path = self.path.with_name(f"{name}.cut")
+        for number in itertools.count(2):
+            if not path.exists() or self._holds(path, at):
+                break
+            path = self.path.with_name(f"{name}-{number}.cut")
         try:
             with path.open("wb", buffering=0) as copy:
                 while at < stop:
@@ -398,10 +408,20 @@ class FileMessageSet:
                         break
                     at += copy.write(part)
                 self._world.sync(copy.fileno())
+            sync_directory(path.parent)
         except OSError as error:
             path.unlink(missing_ok=True)
             raise disk_error(error, path) from error
         return path
+
+    def _holds(self, path: Path, at: int) -> bool:
+        """Whether a copy begins no other way than this file from a position on."""
+        with path.open("rb") as copy:
+            while part := copy.read(_COPY_SIZE):
+                if self.read(len(part), at) != part:
+                    return False
+                at += len(part)
+        return True
 
 
 def _used_up_to(fd: int, at: int, size: int) -> int:

@@ -192,6 +192,26 @@ def test_messages_behind_the_damage_are_kept_beside(path):
     assert not messages.recovery.saved.name.endswith(".meta")
 
 
+def test_what_was_cut_twice_in_one_place_is_kept_twice(path):
+    def cut(at):
+        damaged = bytearray(CONTENT)
+        damaged[at] ^= 1
+        return grown(path, damaged).recovery.saved, damaged[reference.walk(damaged)[1] :]
+
+    first, lost = cut(25)
+    second, other = cut(26)
+    # a kill has left the beginning of the second copy
+    second.write_bytes(other[:40])
+    third, again = cut(26)
+    assert [each.name for each in (first, second, third)] == [
+        f"{path.name}.0.cut",
+        f"{path.name}.0-2.cut",
+        f"{path.name}.0-2.cut",
+    ]
+    assert (first.read_bytes(), third.read_bytes()) == (lost, other)
+    assert again == other
+
+
 def test_the_hole_of_a_file_that_was_made_far_too_long_is_not_searched(path, monkeypatch):
     searched = []
 
