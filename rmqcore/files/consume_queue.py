@@ -216,19 +216,6 @@ class ConsumeQueue(UnitFile):
         self._set_end(self.unit_end)
         return mended
 
-    def mark_unsynced(self, first_offset: int, count: int) -> None:
-        """Mark units that are there already as not flushed, so that the next flush writes them.
-
-        Args:
-            first_offset: queue offset of the first one.
-            count: how many; those that are not there are left out.
-        """
-        at = max(first_offset, self.first_unit) * UNIT_SIZE
-        stop = min(first_offset + count, self.unit_end) * UNIT_SIZE
-        while at < stop and (file := self.queue.find(at)) is not None:
-            self._mark_dirty(file)
-            at = file.file_from_offset + file.size
-
     def blank_between(self, start_phy_offset: int, stop_phy_offset: int) -> int:
         """Put fillers in place of the units of a damaged stretch of the log; how many.
 

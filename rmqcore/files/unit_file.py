@@ -268,6 +268,19 @@ class UnitFile(UnitQueue):
             with self._dirty_lock.within():
                 self._dirty.add(file)
 
+    def mark_unsynced(self, number: int, count: int) -> None:
+        """Mark units that are there already as not flushed, so that the next flush writes them.
+
+        Args:
+            number: of the first one.
+            count: how many; those that are not there are left out.
+        """
+        at = max(number, self.first_unit) * self.unit_size
+        stop = min(number + count, self.unit_end) * self.unit_size
+        while at < stop and (file := self.queue.find(at)) is not None:
+            self._mark_dirty(file)
+            at = file.file_from_offset + file.size
+
     def begin_flush(self) -> None:
         """Let the disk begin with what `flush` waits for."""
         with self._dirty_lock.within():

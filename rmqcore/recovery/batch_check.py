@@ -40,6 +40,18 @@ class BatchCheck:
         #: by (topic, queue id): number of the unit that the next record of it has
         self._next: dict[tuple[str, int], int] = {}
 
+    def next_unit(self, queue: BatchConsumeQueue, wanted: bytes) -> int:
+        """Number of the unit with which a comparison goes on.
+
+        Args:
+            queue: whose units are compared.
+            wanted: as of `first_wrong`.
+        """
+        number = self._next.get((queue.topic, queue.queue_id))
+        if number is None:
+            number = queue.first_at_or_above(_Unit.read(wanted).phy_offset)
+        return number
+
     def first_wrong(self, queue: BatchConsumeQueue, wanted: bytes) -> int | None:
         """Number of the first unit that is there and wrong; None when all that are there are right.
 
@@ -51,12 +63,9 @@ class BatchCheck:
             CorruptConsumeQueueError: the place that a record names is not the one that its queue
                 has it at, beside batches that agree with that.
         """
-        key = queue.topic, queue.queue_id
-        number = self._next.get(key)
-        if number is None:
-            number = queue.first_at_or_above(_Unit.read(wanted).phy_offset)
+        number = self.next_unit(queue, wanted)
         there = queue.units_from(number, len(wanted) // BATCH_UNIT_SIZE)
-        self._next[key] = number + len(wanted) // BATCH_UNIT_SIZE
+        self._next[queue.topic, queue.queue_id] = number + len(wanted) // BATCH_UNIT_SIZE
         for at in range(0, len(there), BATCH_UNIT_SIZE):
             old, new = _Unit.read(there, at), _Unit.read(wanted, at)
             place = number + at // BATCH_UNIT_SIZE

@@ -282,6 +282,10 @@ class QueueCheck:
         anew with all behind it.
         """
         key = stretch.topic, stretch.queue_id
+        if self._left_by_crash:
+            units = stretch.batch_units
+            first = self._batches.next_unit(queue, units)
+            queue.mark_unsynced(first, len(units) // queue.unit_size)
         wrong = self._batches.first_wrong(queue, stretch.batch_units)
         if wrong is None:
             return True

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from syncs import watched
 
-from rmqcore import open_store
+from rmqcore import Message, open_store
+from rmqcore._codec import encode_batch
 from rmqcore.derived import consume_queue_store, index_service
+from rmqcore.files.mapped_file import MappedFile
 from rmqcore.files.objects import open_objects
 from rmqcore.files.objects.errors import ObjectExistsError
 from rmqcore.metaq import MessageStore, MetaConfig, SystemConfig
@@ -17,6 +19,8 @@ from rmqcore.transfer import export_store
 from rmqcore.transfer.archive import Archiver
 
 pytestmark = pytest.mark.engine
+
+_INNER_BATCH = 0x80 | 0x40
 
 
 @contextmanager
@@ -65,6 +69,40 @@ def test_names_in_a_store_that_was_killed(tmp_path, monkeypatch):
     store.close()
     root = path / "consumequeue"
     assert {root / "T" / "0", root / "T", root, path / "index"} <= set(flushed)
+
+
+@pytest.mark.parametrize("kind", ["consumequeue", "batchconsumequeue"])
+def test_units_in_a_store_that_was_killed(tmp_path, monkeypatch, kind):
+    is_batch = kind == "batchconsumequeue"
+    settings = {
+        "mapped_file_size_consume_queue": 20 * 10,
+        "mapper_file_size_batch_consume_queue": 46 * 10,
+        "topic_queue_types": (("T", "BatchCQ"),) if is_batch else (),
+    }
+    with open_store(tmp_path / "s", **settings) as store:
+        for _ in range(25):
+            if is_batch:
+                body, numbered = encode_batch([Message("T", b"x")]), {"INNER_NUM": "1"}
+                store.put("T", body, sys_flag=_INNER_BATCH, properties=numbered)
+            else:
+                store.put("T", b"x")
+        assert store.max_queue_offset("T", 0) == 25
+        # services rename files of config/ beside this
+        ignored = shutil.ignore_patterns("config")
+        shutil.copytree(tmp_path / "s", tmp_path / "killed", ignore=ignored)
+    flushed, sync = set(), MappedFile.sync
+
+    def noted(file):
+        flushed.add(file.path)
+        sync(file)
+
+    monkeypatch.setattr(MappedFile, "sync", noted)
+    with open_store(tmp_path / "killed", **settings) as store:
+        assert not store.recovery_report.clean_shutdown
+        store.flush()
+    files = set((tmp_path / "killed" / kind / "T" / "0").iterdir())
+    assert len(files) == 3
+    assert files <= flushed
 
 
 def test_the_directory_of_an_export_that_was_killed(tmp_path):
