@@ -381,7 +381,9 @@ class MessageStore(PartitionReader):
                 following = create_segment(self.path, last.stop, world=self._world)
                 self._sync_names()
             except OSError as error:
-                path.unlink(missing_ok=True)
+                # what is there already is not this store's to remove
+                if not isinstance(error, FileExistsError):
+                    path.unlink(missing_ok=True)
                 if not self._roll_failed:
                     _LOG.warning("%s: no new segment (%s); the full one grows on", path, error)
                 self._roll_failed = True

@@ -183,6 +183,16 @@ def test_a_roll_that_fails_lets_the_full_segment_grow(open_store, monkeypatch, c
     assert [s.start for s in store.segments] == [0, 120, 600]
 
 
+def test_a_roll_leaves_a_file_alone_that_it_has_not_made(open_store, caplog):
+    store = open_store(max_segment_size=100)
+    foreign = store.path / segment_name(120)
+    foreign.write_bytes(b"of a copy that is put back")
+    fill(store, 2)
+    assert foreign.read_bytes() == b"of a copy that is put back"
+    assert ([s.start for s in store.segments], store.max_offset) == ([0, 240], 240)
+    assert "the full one grows on" in caplog.text
+
+
 def test_a_refused_flush_fails_every_waiting_future(open_store):
     go_on = threading.Event()
 
