@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import filecmp
+import itertools
 import re
 import zipfile
 from dataclasses import dataclass
@@ -62,7 +64,7 @@ class ArchiveDeletePolicy:
     """``archive,168`` or ``archive,168,true``: keep an old file under a name that is no segment.
 
     Differs: the original deletes the file also when packing it failed; here the archive is whole
-    and durable before the file goes.
+    and durable before the file goes, and no other archive is written over.
 
     Attributes:
         max_reserved_ms: the age in milliseconds.
@@ -82,7 +84,7 @@ class ArchiveDeletePolicy:
     def process(self, path: Path) -> None:
         """Rename or pack the file."""
         if not self.compress:
-            path.rename(path.with_name(f"{path.name}.arc"))
+            path.rename(_free_name(path, ".arc"))
             return
         packing = path.with_name(f"{path.name}.zip.tmp")
         try:
@@ -93,12 +95,29 @@ class ArchiveDeletePolicy:
                     archive.write(path, path.name)
                 out.flush()
                 sync_fd(out.fileno())
-            packing.rename(path.with_name(f"{path.name}.zip"))
+            packing.rename(_free_name(path, ".zip", packing))
             sync_directory(path.parent)
         except BaseException:
             packing.unlink(missing_ok=True)
             raise
         path.unlink()
+
+
+def _free_name(path: Path, suffix: str, packed: Path | None = None) -> Path:
+    """A name for an archive; one of a segment that had the same name before is not written over.
+
+    Args:
+        path: the segment.
+        suffix: of the archive.
+        packed: the archive as it is to be: an equal one is of a process that was killed before it
+            removed the segment.
+    """
+    kept = path.with_name(f"{path.name}{suffix}")
+    for number in itertools.count(2):
+        if not kept.exists() or (packed and filecmp.cmp(packed, kept, shallow=False)):
+            break
+        kept = path.with_name(f"{path.name}-{number}{suffix}")
+    return kept
 
 
 def parse_delete_policy(text: str, field: str = "deletePolicy") -> DeletePolicy:

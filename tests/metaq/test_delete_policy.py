@@ -75,3 +75,25 @@ def test_packing_that_fails_keeps_the_segment(old, monkeypatch):
     with pytest.raises(OSError, match="No space"):
         ArchiveDeletePolicy(0, compress=True).process(old)
     assert [p.name for p in old.parent.iterdir()] == [old.name]
+
+
+@pytest.mark.parametrize(("compress", "suffix"), [(False, "arc"), (True, "zip")])
+def test_no_archive_is_written_over_by_one_of_the_same_name(old, compress, suffix):
+    policy, name = ArchiveDeletePolicy(HOUR, compress=compress), old.name
+    policy.process(old)
+    first = old.with_name(f"{name}.{suffix}")
+    content = first.read_bytes()
+    old.write_bytes(b"of a partition begun anew")
+    policy.process(old)
+    second = old.with_name(f"{name}-2.{suffix}")
+    assert sorted(old.parent.iterdir()) == sorted([first, second])
+    assert first.read_bytes() == content
+
+
+def test_a_segment_that_a_kill_has_left_beside_its_archive_is_archived_once(old):
+    policy, content = ArchiveDeletePolicy(HOUR, compress=True), old.read_bytes()
+    policy.process(old)
+    old.write_bytes(content)
+    os.utime(old, (1_000_000, 1_000_000))
+    policy.process(old)
+    assert [path.name for path in old.parent.iterdir()] == [f"{old.name}.zip"]
