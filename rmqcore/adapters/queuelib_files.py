@@ -176,7 +176,8 @@ def _of_lifo(path: Path) -> Iterator[bytes]:
 
 
 def _of_sqlite(path: Path) -> Iterator[bytes]:
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+    uri = f"{path.absolute().as_uri()}?mode=ro"
+    with closing(sqlite3.connect(uri, uri=True)) as connection:
         try:
             for (item,) in connection.execute("SELECT item FROM queue ORDER BY id"):
                 yield bytes(item)

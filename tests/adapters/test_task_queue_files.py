@@ -1,6 +1,8 @@
 """Import of what waits in kombu's and huey's own files."""
 
+import sqlite3
 import struct
+from contextlib import closing
 from datetime import datetime, timedelta
 
 import pytest
@@ -16,7 +18,7 @@ from rmqcore.adapters import task_queue_files
 from rmqcore.adapters.huey import RmqStorage
 from rmqcore.adapters.names import topic_of
 from rmqcore.adapters.queuelib import FifoQueue
-from rmqcore.adapters.queuelib_files import import_queues
+from rmqcore.adapters.queuelib_files import elements, import_queues
 from rmqcore.adapters.task_queue_files import import_huey, import_kombu
 from rmqcore.cli.app import app
 from rmqcore.world import wall_clock_ms
@@ -233,3 +235,11 @@ def test_who_declares_a_queue_ends_its_deletion_for_one_who_was_killed(tmp_path,
         queue.put("new")
         assert queue.get(block=False).payload == "new"
     assert not slept
+
+
+def test_a_queue_of_queuelib_whose_path_has_the_marks_of_a_url(tmp_path):
+    for name, body in (("old", b"another"), ("old#1?%20", b"mine")):
+        with closing(sqlite3.connect(tmp_path / name)) as database, database:
+            database.execute("CREATE TABLE queue (id INTEGER PRIMARY KEY, item BLOB)")
+            database.execute("INSERT INTO queue (item) VALUES (?)", (body,))
+    assert list(elements(tmp_path / "old#1?%20")) == [b"mine"]
