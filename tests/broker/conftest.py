@@ -4,6 +4,7 @@ import asyncio
 from contextlib import asynccontextmanager
 
 import pytest
+from killed_copy import written_apart
 from patience import TIMEOUT_S, until_async
 
 from rmqcore._codec import decode_record, encode_properties
@@ -14,6 +15,12 @@ from rmqcore.world import REAL, hold_time, release_time, wall_clock_ms, wall_clo
 #: longer than any test waits: what is told to wait so long and is answered was woken
 LONG_MS = 3_600_000
 SMALL = {"mappedFileSizeCommitLog": 1 << 20, "maxHashSlotNum": 1000, "maxIndexNum": 4000}
+
+
+@pytest.fixture(autouse=True)
+def tables_written_apart(monkeypatch):
+    """Have `copy_as_killed` wait for a table that is being written."""
+    written_apart(monkeypatch)
 
 
 class Peer:

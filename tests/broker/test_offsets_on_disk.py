@@ -1,11 +1,10 @@
 """A power cut takes no message that an offset has passed over, as another record stands for it."""
 
-import shutil
-
 import pytest
 from broker.conftest import LONG_MS, SMALL, Peer, records
 from broker.test_pop import acknowledge, comes_again, handed_out, pop, send_many
 from broker.test_transactions import COMMIT, ROLLBACK, decision, send_half
+from killed_copy import copy_as_killed
 
 from rmqcore.broker import Broker
 from rmqcore.broker.pop.order import PopOrder
@@ -49,8 +48,7 @@ def power_cut(with_broker, tmp_path):
         """A copy of the store whose log is on the disk so far."""
         copy = tmp_path / "cut"
         flushed = broker.store.parts.log_services.flusher.flushed_offset if log else 0
-        # what is being written beside it is no file yet
-        shutil.copytree(tmp_path / "store", copy, ignore=shutil.ignore_patterns("*.tmp"))
+        copy_as_killed(tmp_path / "store", copy)
         for file in (copy / "commitlog").iterdir():
             data, kept = file.read_bytes(), max(0, flushed - int(file.name))
             file.write_bytes(data[:kept].ljust(len(data), b"\0"))
@@ -217,7 +215,7 @@ def test_a_checkpoint_where_a_cut_took_others_is_read_back(power_cut, clock, tmp
         store = broker.store
         store.consumer_offsets.persist()
         killed = tmp_path / "killed"
-        shutil.copytree(store.path, killed, ignore=shutil.ignore_patterns("*.tmp"))
+        copy_as_killed(store.path, killed)
         again = Broker(killed, {"listenPort": 0, **SMALL})
         await again.start()
         try:

@@ -1,12 +1,12 @@
 """POP after a kill: the offsets on the disk are older than what was handed out and acknowledged."""
 
 import re
-import shutil
 from contextlib import asynccontextmanager
 
 import pytest
 from broker.conftest import SMALL, Peer
 from broker.test_pop import acknowledge, handed_out, naming, pop, send_many
+from killed_copy import copy_as_killed
 
 from rmqcore import open_store
 from rmqcore.broker import Broker
@@ -23,7 +23,7 @@ MORE = f'"reviveQueueEnds":{[9] * REVIVE_QUEUES}'
 async def killed(broker, scratch, between=None):
     """A broker on what a kill leaves now of the store of another, and a peer."""
     path = scratch / "killed"
-    shutil.copytree(broker.store.path, path, ignore=shutil.ignore_patterns("*.tmp"))
+    copy_as_killed(broker.store.path, path)
     if between is not None:
         between(path)
     again = Broker(path, {"listenPort": 0, **SMALL})

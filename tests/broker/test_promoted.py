@@ -3,12 +3,12 @@
 import asyncio
 import errno
 import os
-import shutil
 
 import pytest
 from broker.conftest import SMALL, records
 from broker.test_pop import handed_out, pop, send_many
 from broker.test_state import COMMITS, commit
+from killed_copy import copy_as_killed
 from patience import until_async
 
 from rmqcore import open_store
@@ -116,7 +116,7 @@ def test_a_crash_is_known_to_the_next_broker_that_serves(with_broker, tmp_path, 
         await commit(peer, 3)
         broker.store.flush()
         path = tmp_path / "killed"
-        shutil.copytree(broker.store.path, path, ignore=shutil.ignore_patterns("*.tmp"))
+        copy_as_killed(broker.store.path, path)
         if between == "another program":
             open_store(path).close()
         else:
