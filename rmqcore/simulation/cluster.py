@@ -156,6 +156,11 @@ class Server(Process):
         """Whether a life has begun that does not serve yet."""
         return self._starting is not None and not self._starting.done()
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether a life is being ended in order."""
+        return self.node is not None and self.serving is None and not self.is_starting
+
     def abandon(self) -> None:
         """Let everything go, whatever state it is in."""
         self.end()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from rmqcore.doctor.verify import verify
+from rmqcore.errors import RmqCoreError
 from rmqcore.simulation.history import History, Outcome, Place, Put, number_of
 from rmqcore.simulation.plan import Does, Fault, Plan, Way, servers_of
 from rmqcore.simulation.promotion import Masters
@@ -90,7 +91,7 @@ def judge(
         path = stores[masters.name_of(group.name)]
         try:
             contents |= dict(read_store(group.name, path, plan.topics))
-        except ValueError as error:
+        except (ValueError, RmqCoreError) as error:
             yield Broken("dense", str(error))
     yield from _copies(plan, stores, weak, masters)
     yield from (Broken("strange", text) for text in history.strange)

@@ -47,7 +47,10 @@ class Masters:
         server = self._cluster.brokers[name]
         serving = server.serving
         store = serving.store if isinstance(serving, Broker) else None
-        return -1 if store is None or server.is_starting else store.max_phy_offset
+        if store is None or server.is_starting:
+            return -1
+        # not `max_phy_offset`, which dispatches: a store that its disk has failed cannot
+        return store.followed_log.appended_offset
 
     def successor(self, group: str) -> str | None:
         """The slave with the longest log; None when not all of them serve, so that nobody knows."""

@@ -202,6 +202,8 @@ class _Run:
         masters = self._masters.names()
         # the masters first: who was one before needs the new one to get its log
         for server in sorted(self._servers(), key=lambda one: one.name not in masters):
+            while server.is_ending:
+                await loop.pause(_LOOK_EVERY_S)
             if server.is_down():
                 await self._start(server)
         number = _PROBES_FROM
