@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from rmqcore.derived.consume_queue_store import ConsumeQueueStore
     from rmqcore.derived.index_service import IndexService
     from rmqcore.files.batch_consume_queue import StoredQueue
+    from rmqcore.files.commit_log import CommitLog
     from rmqcore.files.commit_log_writer import CommitLogWriter
     from rmqcore.files.deleted_topics import DeletedTopics
     from rmqcore.files.mapped_file import MappedFile
@@ -47,6 +48,37 @@ SAVE_EVERY_S = 1.0
 #: Where no mark says how far the disk has all, this many log files are examined for a clock that
 #: was set back.
 _FILES_LOOKED_AT = 8
+
+
+class DerivedAnew:
+    """Notes from which file of the log on everything is being derived, before it is changed.
+
+    Whatever interrupts that, the next opening goes on from there. It knows nothing of the recovery,
+    whose working arrays are so given back as soon as it has ended.
+
+    Args:
+        log: the log.
+        mark: where it is noted.
+
+    Attributes:
+        walked_first: number of the file of the log that the walk began with.
+    """
+
+    def __init__(self, log: CommitLog, mark: StoreMark) -> None:
+        self.walked_first = 0
+        self._log = log
+        self._mark = mark
+
+    def begin_at(self, number: int) -> None:
+        """Note it, and bring the note to the disk.
+
+        Args:
+            number: of the file.
+        """
+        offset = self._log.queue.files[number].file_from_offset
+        if not 0 <= self._mark.derive_from <= offset:
+            self._mark.derive_from = offset
+            self._mark.store()
 
 
 class Recovery:
@@ -72,6 +104,7 @@ class Recovery:
     """
 
     queue_check = QueueCheck
+    derived_anew = DerivedAnew
 
     def __init__(
         self,
@@ -104,15 +137,14 @@ class Recovery:
         #: physical offset below which the whole log is known to be on the disk
         self._on_disk = 0
         self._saved_at = 0.0
-        #: number of the file of the log that the walk began with
-        self._walked_first = 0
+        self._derived_anew = derived_anew = self.derived_anew(writer.log, mark)
         self._left: SuspectIndexFiles | None = None
         self._queue_check = self.queue_check(
             queues,
             writer.log,
             deleted,
-            lambda: self._derive_from(0),
-            lambda: self._derive_from(self._walked_first),
+            lambda: derived_anew.begin_at(0),
+            lambda: derived_anew.begin_at(derived_anew.walked_first),
             interrupted=mark.derive_from >= 0,
             left_by_crash=not clean_shutdown,
         )
@@ -320,13 +352,6 @@ class Recovery:
             needed = self._mark.derive_from
         return min(usual, self._file_at(needed))
 
-    def _derive_from(self, number: int) -> None:
-        """Note that everything from a file of the log on is being derived, before it is changed."""
-        offset = self._log.queue.files[number].file_from_offset
-        if not 0 <= self._mark.derive_from <= offset:
-            self._mark.derive_from = offset
-            self._mark.store()
-
     # ---- the walk
 
     def _walk_log(self, walk: Walk, ends: MarkedQueueEnds) -> None:
@@ -335,13 +360,13 @@ class Recovery:
         lacking = ends.lacking()
         first = self._derived_from(ends.needed_from(lacking), usual)
         if first < usual or self._queues.damaged:
-            self._derive_from(first)
+            self._derived_anew.begin_at(first)
         self._queues.drop_damaged()
         end = self._walk(walk, first, checked_from)
         emptied = self._queue_check.drop_emptied()
         holes = frozenset(self._queue_check.holes)
         if holes or (first > 0 and ends.lacking().keys() - emptied):
-            self._derive_from(0)
+            self._derived_anew.begin_at(0)
             self._queue_check.from_the_beginning()
             walk.wait()
             if self._left is not None and not self._clean_shutdown:
@@ -385,7 +410,7 @@ class Recovery:
     def _walk(self, walk: Walk, first: int, checked_from: int) -> int:
         """Walk the files from number ``first`` on; the physical offset where the log ends."""
         files = self._log.queue.files
-        self._walked_first = first
+        self._derived_anew.walked_first = first
         start = self._on_disk = files[first].file_from_offset
         last = files[max(first, self._last_written_file())]
         total = last.file_from_offset + last.size - start

@@ -32,7 +32,7 @@ from rmqcore.native.derive._dispatch import DispatchBatch
 from rmqcore.native.format._numbers import UNIT_SIZE
 from rmqcore.recovery.geometry import fitted_config
 from rmqcore.recovery.queue_check import QueueCheck
-from rmqcore.recovery.recovery import Recovery
+from rmqcore.recovery.recovery import DerivedAnew, Recovery
 from rmqcore.world import wall_clock_ms
 
 if TYPE_CHECKING:
@@ -199,10 +199,18 @@ class _QueueCheck(QueueCheck):
         return super()._has_hole(stretch, queue)
 
 
+class _DerivedAnew(DerivedAnew):
+    """Notes nothing."""
+
+    def begin_at(self, number: int) -> None:
+        pass
+
+
 class _Trial(Recovery):
     """A recovery that decides, and does nothing."""
 
     queue_check = _QueueCheck
+    derived_anew = _DerivedAnew
 
     def decide(self) -> None:
         """Raise what the recovery of this store raises."""
@@ -215,9 +223,6 @@ class _Trial(Recovery):
                 self._walk_log(walk, self._marked_queue_ends())
         finally:
             walk.end()
-
-    def _derive_from(self, number: int) -> None:
-        pass
 
     def _save_progress(self, walk: Walk, number: int) -> None:
         pass

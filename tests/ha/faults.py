@@ -458,8 +458,9 @@ class Scenario:
         await until_async(self._goes_on, "the slave follows the master that was led back")
 
     async def _goes_on(self):
-        told = (await self.status("slave")).get("haClientRuntimeInfo")
-        return told is not None and "problem" not in told
+        # shown where it is waited for in vain; nothing while the slave does not answer
+        self.slave_told = told = (await self.status("slave")).get("haClientRuntimeInfo", {})
+        return bool(told) and "problem" not in told
 
     # ---- in the end
 

@@ -29,7 +29,7 @@ HEAVY = {
     "typing_extensions",
 }
 #: MiB above the bare interpreter, of which the standard library takes 4; a store that was there
-#: before takes 10.2 to 11 as the allocator has it, numpy alone would be 7 more
+#: before takes 10.2, numpy alone would be 7 more
 ANONYMOUS_MIB_MAX = 12
 PROGRAM = """
 import json, sys

@@ -30,6 +30,8 @@ from rmqcore.files.mapped_file import MappedFile
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.files.store_mark import StoreMark
 from rmqcore.native.base._mapped import Descriptor
+from rmqcore.native.derive._dispatch import DispatchBatch
+from rmqcore.recovery.recovery import Recovery
 
 pytestmark = pytest.mark.engine
 
@@ -63,6 +65,27 @@ def test_a_close_writes_the_mark_once(store_path):
     mark = StoreMark(StoreDir(store_path))
     mark.load()
     assert mark.ends == {("T", 0): 1}
+
+
+def worked_in():
+    """What recovery and dispatch work in that is alive in this process, by its number."""
+    return {id(one): one for one in gc.get_objects() if isinstance(one, (Recovery, DispatchBatch))}
+
+
+def test_what_recovery_worked_in_is_given_back_when_it_ends(store_path):
+    """Its arrays are 50 MiB where stretches are long; no collection may come for hours."""
+    with open_store(store_path) as store:
+        store.put("T", b"x", keys="K")
+    gc.collect()
+    others = worked_in()
+    gc.disable()
+    try:
+        with open_store(store_path):
+            alive = [one for number, one in worked_in().items() if number not in others]
+        # the dispatcher's
+        assert [type(one) for one in alive] == [DispatchBatch]
+    finally:
+        gc.enable()
 
 
 def test_create_false_opens_no_new_store(tmp_path):
