@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Generic, NamedTuple, TypedDict, TypeVar, cast
 
 from rmqcore._codec import decode_message_id, encode_message_id
+from rmqcore.errors import MessageIllegalError
 from rmqcore.native.format._message import Message, StoredCopy
 from rmqcore.native.format._message_ext import MessageExt
 from rmqcore.native.format._numbers import PROPERTIES_SIZE_MAX
@@ -37,6 +39,7 @@ __all__ = [
     "without_light_queues",
 ]
 
+_log = logging.getLogger("rmqcore")
 T = TypeVar("T")
 
 RETRY_PREFIX: Final = "%RETRY%"
@@ -163,18 +166,23 @@ def copy_to(
     return kind(topic, message.body, queue_id=queue_id, properties=properties, **(kept | settings))
 
 
-def without_light_queues(message: Message) -> Message | None:
+def without_light_queues(message: Message, refused: MessageIllegalError) -> Message:
     """A message that goes to its own topic only, for where its light queues cannot be had.
 
     Of a message that waits they were named when there were none in its store, or are more than a
     record has room to number.
 
-    Returns:
-        None where it names none: nothing is gained.
+    Args:
+        message: what a store has refused; it is left as it is.
+        refused: why; it is logged.
+
+    Raises:
+        MessageIllegalError: ``refused``, where it names no light queues: nothing is gained.
     """
     properties = dict(message.properties or {})
     if properties.pop(_LIGHT_QUEUES, None) is None:
-        return None
+        raise refused
+    _log.warning("%s: it goes to its topic alone: %s", message.topic, refused)
     settings = {name: getattr(message, name) for name in _BESIDE}
     return copy_to(message.topic, message.queue_id, message, properties, **settings)
 

@@ -426,15 +426,11 @@ class ScheduleMessageService:
         return None if result.ok else f"{result.status.name}: {result.reason}"
 
     def _put(self, message: Message) -> PutMessageResult:
-        """Put a message, into its topic at least; see `without_light_queues`."""
+        """Put a message, into its topic at least."""
         try:
             return self._store.put_message(message)
         except MessageIllegalError as error:
-            alone = without_light_queues(message)
-            if alone is None:
-                raise
-            _log.warning("%s: it goes to its topic alone: %s", message.topic, error)
-            return self._store.put_message(alone)
+            return self._store.put_message(without_light_queues(message, error))
 
 
 class DeliverDelayedMessageService(Service):

@@ -199,7 +199,12 @@ def test_a_name_behind_all_offsets_is_named_by_all_and_nothing_is_changed(ours, 
         assert digest_tree(path) == before
 
 
-def test_files_of_a_topic_that_was_made_again_are_none(ours):
+@pytest.fixture
+def with_older_queues(ours):
+    """A store with a topic that was made again, and its messages; its queues are of before.
+
+    They lead to the old topic's messages, which have the new one's numbers.
+    """
     path, _ = ours
     queues = path / "consumequeue"
     shutil.copytree(queues, path.parent / "older")
@@ -208,25 +213,20 @@ def test_files_of_a_topic_that_was_made_again_are_none(ours):
         for number in range(150):
             store.put("T", b"made again %d " % number * 20, queue_id=number % 2)
     known = known_messages(path)
-    # from a copy of before: they lead to the old topic's messages, which have the new one's numbers
     shutil.rmtree(queues)
     (path.parent / "older").rename(queues)
+    return path, known
+
+
+def test_files_of_a_topic_that_was_made_again_are_none(with_older_queues):
+    path, known = with_older_queues
     assert not [found for found in doctor.verify(path).findings if "another store" in found.what]
     assert doctor.repair(path).left == []
     assert_found(path, known)
 
 
-def test_where_the_deletion_was_not_noted_the_advice_leads_to_all_messages(ours):
-    path, _ = ours
-    queues = path / "consumequeue"
-    shutil.copytree(queues, path.parent / "older")
-    with rmqcore.open_store(path) as store:
-        store.delete_topic("T")
-        for number in range(150):
-            store.put("T", b"made again %d " % number * 20, queue_id=number % 2)
-    known = known_messages(path)
-    shutil.rmtree(queues)
-    (path.parent / "older").rename(queues)
+def test_where_the_deletion_was_not_noted_the_advice_leads_to_all_messages(with_older_queues):
+    path, known = with_older_queues
     # as RocketMQ leaves it, or a copy of the store's files without all of config/
     for file in path.glob("config/deletedTopics.json*"):
         file.unlink()

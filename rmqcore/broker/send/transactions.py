@@ -191,10 +191,7 @@ class Transactions:
         try:
             receipt = await self._store.put_message_async(message)
         except MessageIllegalError as error:
-            alone = without_light_queues(message)
-            if alone is None:
-                raise
-            logger.warning("%s: it goes to its topic alone: %s", topic, error)
+            alone = without_light_queues(message, error)
             receipt = await self._store.put_message_async(alone)
         if not receipt.ok:
             raise StoreError(f"not stored: {receipt.status.name}")

@@ -340,15 +340,11 @@ class TimerMessages:
             self._arrived(message.topic, message.queue_id)
 
     def _put(self, message: Message) -> PutMessageResult:
-        """Put a message, into its topic at least; see `without_light_queues`."""
+        """Put a message, into its topic at least."""
         try:
             return self._store.put_message(message)
         except MessageIllegalError as error:
-            alone = without_light_queues(message)
-            if alone is None:
-                raise
-            logger.warning("%s: it goes to its topic alone: %s", message.topic, error)
-            return self._store.put_message(alone)
+            return self._store.put_message(without_light_queues(message, error))
 
     def _record(self, offset: int) -> MessageExt | None:
         found = self._store.get_message(TIMER_TOPIC, 0, offset, max_messages=1).messages
