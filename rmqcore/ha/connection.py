@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol, TypeVar
 
+from rmqcore.errors import RmqCoreError
 from rmqcore.ha.errors import HAError
 from rmqcore.ha.frames import HEADER, ReportReader
 from rmqcore.ha.settings import HAConfig
@@ -144,9 +145,8 @@ class HAConnection:
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             return next(iter(done)).result()
-        except OSError as error:
-            return str(error)
-        except HAError as error:
+        except (OSError, RmqCoreError) as error:
+            # of this log, too: another connection begins anew
             return str(error)
         finally:
             for task in tasks:

@@ -25,7 +25,12 @@ from ha.pair import (
 from patience import TIMEOUT_S, until_async
 
 from reference.records import encode_blank
-from rmqcore.errors import CorruptRecordError, MessageIllegalError, StoreNotWritableError
+from rmqcore.errors import (
+    CorruptRecordError,
+    MessageIllegalError,
+    StoreError,
+    StoreNotWritableError,
+)
 from rmqcore.ha import connection
 from rmqcore.ha import service as service_module
 from rmqcore.native.log._tail import LogTail
@@ -366,3 +371,27 @@ def test_a_slave_gets_also_what_its_master_cannot_dispatch(tmp_path, monkeypatch
                 reput.catch_up()
             asyncio.run(scenario(master, slave))
         reput._failure = None
+
+
+def test_a_master_that_cannot_read_its_log_says_so_and_serves_on(tmp_path, monkeypatch, caplog):
+    async def scenario(master, slave):
+        lost = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, told: lost.append(told))
+        async with serving(master) as service, following(slave, service.port):
+            end = master.followed_log.appended_offset
+            await until_async(
+                lambda: slave.followed_log.appended_offset == end, "the slave has it all"
+            )
+        assert not lost
+
+    with master_store(tmp_path / "m", 3) as master, slave_store(tmp_path / "s") as slave:
+        read, refused = master.followed_log.bytes_at, iter(["the file is gone"])
+
+        def bytes_at(*where):
+            for reason in refused:
+                raise StoreError(reason)
+            return read(*where)
+
+        monkeypatch.setattr(master.followed_log, "bytes_at", bytes_at, raising=False)
+        asyncio.run(scenario(master, slave))
+    assert [one for one in caplog.messages if "connection closed: the file is gone" in one]
