@@ -144,9 +144,20 @@ def test_who_waits_for_a_put_sees_it_whenever_it_comes():
 
 def test_a_wait_can_be_ended():
     log = tail()
-    waiter = threading.Thread(target=log.wait_for_put, args=(0, 600))
+    waiter = threading.Thread(target=log.wait_for_put, args=(0, 600), daemon=True)
     waiter.start()
     until(lambda: log.end_wait() or not waiter.is_alive(), "the wait ends")
+
+
+def test_a_wait_that_is_about_to_begin_is_ended_too():
+    log = tail()
+    log.end_wait()
+    waiter = threading.Thread(target=log.wait_for_put, args=(0, 600), daemon=True)
+    waiter.start()
+    until(lambda: not waiter.is_alive(), "the wait ends")
+    put(log)
+    assert log.wait_for_put(0, 0) is True
+    assert log.wait_for_put(log.max_offset, 0.01) is False
 
 
 @pytest.mark.parametrize(("takes_s", "pause_s"), [(0, 0.001), (0.00015, 0.0015), (0.2, 0.002)])

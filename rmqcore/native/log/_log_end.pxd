@@ -46,6 +46,8 @@ cdef class LogEnd:
     cdef int64_t put_size
     # under the lock: a thread sleeps in `wait_for_put`, and releasing `woken` wakes it
     cdef bint awaited
+    # under the lock: `end_wait` came while nobody slept, so the next wait ends at once
+    cdef bint wait_ended
     cdef PyThread_type_lock woken
     cdef int64_t timestamp(self) noexcept nogil
     cdef int append_records(self, bytes_t data, int64_t size, int64_t* whole) noexcept nogil

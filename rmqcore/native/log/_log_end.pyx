@@ -148,10 +148,11 @@ cdef class LogEnd:
         """
         cdef long long microseconds = <long long>(max(0.0, min(seconds, 3600.0)) * 1e6)
         self.acquire()
-        self.awaited = self.end.observe() <= offset
+        self.awaited = not self.wait_ended and self.end.observe() <= offset
+        self.wait_ended = False
         if not self.awaited:
             self.release()
-            return True
+            return self.end.observe() > offset
         self.release()
         with nogil:
             PyThread_acquire_lock_timed(self.woken, microseconds, 0)
@@ -161,10 +162,12 @@ cdef class LogEnd:
         return self.end.observe() > offset
 
     def end_wait(self) -> None:
-        """Wake the thread that sleeps in `wait_for_put`."""
+        """Wake the thread that sleeps in `wait_for_put`, or is about to."""
         self.acquire()
         if self.awaited:
             self.wake()
+        else:
+            self.wait_ended = True
         self.release()
 
     @property
