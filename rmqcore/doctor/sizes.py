@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from rmqcore.config import StoreConfig
+from rmqcore.doctor.log_survey import survey_log
 from rmqcore.doctor.lost_messages import lost_messages
 from rmqcore.doctor.swapped_files import in_place
 from rmqcore.errors import ConfigError
@@ -93,7 +94,10 @@ def _given(config: StoreConfig, directory: StoreDir) -> StoreConfig:
 
 
 def refuse_cut_log(config: StoreConfig, directory: StoreDir) -> None:
-    """Refuse a log whose only file ends before the records that consume queues lead to.
+    """Refuse a log whose only file was cut short: consume queues lead to records behind its end.
+
+    Where zeros follow its last record, or an end-of-file record ends with it, it has its length,
+    and what queues lead to is another file's, or another store's.
 
     Args:
         config: with the sizes of the files.
@@ -112,7 +116,7 @@ def refuse_cut_log(config: StoreConfig, directory: StoreDir) -> None:
         [(start + length, start + _FILE_SIZE_MAX)],
         {},
     )
-    if len(beyond) > 1:
+    if len(beyond) > 1 and not _ends_as_made(files, config, directory):
         furthest = max(one.phy_offset + one.size for one in beyond) - start
         usual = (
             (StoreConfig.embedded().mapped_file_size_commit_log, "what rmqcore makes"),
@@ -126,3 +130,18 @@ def refuse_cut_log(config: StoreConfig, directory: StoreDir) -> None:
             f"it is at least {furthest}"
         )
         raise ConfigError(_LOG_SIZE, length, "; ".join([rule, *sizes]))
+
+
+def _ends_as_made(
+    files: list[tuple[int, Path, int]], config: StoreConfig, directory: StoreDir
+) -> bool:
+    """Whether the only file of a log ends as one does from which nothing was cut off."""
+    ((start, _, length),) = files
+    (found,) = survey_log(
+        directory.path,
+        files,
+        length,
+        gap_min=0,
+        verify_crc_property=config.force_verify_prop_crc,
+    )
+    return found.ends_in_blank or (found.end < start + length and found.used_behind == 0)
