@@ -211,16 +211,33 @@ class CommitLogWriter:
             if self._ended or file is None or self.attached_offset != full_at:
                 return
             if fresh is None or fresh is file:
-                try:
-                    fresh = self._next_file(file)
-                except OSError as error:
-                    self._note("refused", words=f"the next log file: {error_words(error)}")
-                    raise
+                fresh = self._make_behind(file)
             self.tail.seal()
             self._update_wrote_positions()
             self._attach(fresh)
             file.end_writes()
             self._note("roll", 1, f"to {fresh.path.name}")
+
+    def make_next(self, full_at: int) -> None:
+        """Have the file behind the last one, which is written to until a roll.
+
+        Args:
+            full_at: `file_from_offset` of the last file; of another, nothing is done.
+
+        Raises:
+            DiskFullError: there is no room.
+        """
+        with self._roll_lock.within():
+            file = self._queue.find(full_at)
+            if not self._ended and file is not None and file is self._queue.last:
+                self._make_behind(file)
+
+    def _make_behind(self, file: MappedFile) -> MappedFile:
+        try:
+            return self._next_file(file)
+        except OSError as error:
+            self._note("refused", words=f"the next log file: {error_words(error)}")
+            raise
 
     def end_puts(self) -> None:
         """Wait for the put that is being written, and refuse every later one."""

@@ -20,12 +20,15 @@ from ha.pair import (
     serving,
     slave_store,
 )
+from killed_copy import copy_as_killed
 from patience import TIMEOUT_S, until_async
 
 from crash.test_disk_full import ROOT_ONLY, small_disk
 from crash.test_disk_full import fill as fill_disk
-from rmqcore.ha import HAClient
+from rmqcore.errors import DiskFullError
+from rmqcore.ha import HAClient, resync
 from rmqcore.ha.client import HAState
+from rmqcore.services.allocate import AllocateMappedFileService
 from rmqcore.services.event_loop import to_the_end
 
 pytestmark = pytest.mark.engine
@@ -324,3 +327,63 @@ def test_master_and_slave_change_their_roles(tmp_path):
             with master_store(paths[0]) as master, slave_store(paths[1]) as slave:
                 catch_up(master, slave)
             paths.reverse()
+
+
+def first_file(path):
+    """All bytes of a log file of a master's, and how many of them its records take."""
+    with master_store(path) as master:
+        while FILE - master.max_phy_offset > 1500:
+            master.put("T0", bytes(500))
+        end = master.max_phy_offset
+        master.put("T0", bytes(2000))
+        assert master.max_phy_offset > FILE
+        return log_bytes(master)[:FILE], end
+
+
+@pytest.mark.parametrize("way", ["killed", "closed", "fetched"])
+@pytest.mark.parametrize("apart", [0, 1, 5, -1])
+def test_a_slave_that_is_promoted_where_a_file_ends_goes_on_in_the_next(
+    tmp_path, monkeypatch, way, apart
+):
+    """A small record would fit in front of its end, where another slave has that."""
+    monkeypatch.setattr(resync, "QUIET_S", 0.05)
+    data, end = first_file(tmp_path / "lost")
+    # the end-of-file record may come with the records, behind them, or in two parts
+    cut = end + apart if apart >= 0 else FILE
+
+    async def fetched(other, store):
+        async with serving(other, ha_send_heartbeat_interval=20) as service:
+            await resync.fetch(store.followed_log, f"127.0.0.1:{service.port}")
+
+    with slave_store(tmp_path / "s") as slave:
+        slave.followed_log.append_data(data, 0)
+        with slave_store(tmp_path / "m") as promoted:
+            promoted.followed_log.append_data(data[:cut], 0)
+            if way == "fetched":
+                asyncio.run(fetched(slave, promoted))
+            elif cut < FILE:
+                promoted.followed_log.append_data(data[cut:], cut)
+            assert promoted.max_phy_offset == slave.max_phy_offset == FILE
+            copy_as_killed(tmp_path / "m", tmp_path / "killed")
+        with master_store(tmp_path / ("killed" if way == "killed" else "m")) as master:
+            assert master.max_phy_offset == FILE
+            assert master.put("T0", b"small").phy_offset == FILE
+            catch_up(master, slave)
+
+
+def test_a_slave_without_room_for_the_next_file_has_the_records_of_this_one(tmp_path, monkeypatch):
+    data, end = first_file(tmp_path / "m")
+
+    def no_room(_source, path, _offset):
+        raise DiskFullError(path)
+
+    with slave_store(tmp_path / "s") as slave:
+        log = slave.followed_log
+        log.append_data(data[:100], 0)
+        monkeypatch.setattr(AllocateMappedFileService, "ready_file", no_room)
+        with pytest.raises(DiskFullError):
+            log.append_data(data[100:], 100)
+        assert log.drop_partial() == log.max_phy_offset == end
+        monkeypatch.undo()
+        log.append_data(data[end:], end)
+        assert log_bytes(slave) == data

@@ -37,6 +37,8 @@ class FollowedLog:
     - A master's bytes are appended as they are, in the order of its log, without a hole.
     - Whole records are checked before anybody sees them, and dispatched like any other; a part of
       a record waits for the rest, and is dropped when the store is closed.
+    - The end of a file is appended when the next file is there: without that, an opening ends the
+      log in front of the end-of-file record, and what a promoted slave puts may take its place.
 
     Args:
         handle: says whether the store is open.
@@ -97,7 +99,7 @@ class FollowedLog:
     def has_room(self, size: int) -> bool:
         """Whether this many bytes can be appended without beginning another log file."""
         written = self._tail.appended_offset - self._writer.attached_offset
-        return 0 < size <= self._log.queue.file_size - written and bool(self._log.queue.files)
+        return 0 < size < self._log.queue.file_size - written and bool(self._log.queue.files)
 
     def append_data(self, data: Buffer, phy_offset: int) -> None:
         """Append bytes of the master's log; an empty log begins with them.
@@ -124,10 +126,15 @@ class FollowedLog:
             while at < len(rest):
                 file_at = self._writer.attached_offset
                 room = file_at + self._log.queue.file_size - phy_offset - at
-                piece = rest[at : at + room] if room > 0 else rest[at:]
+                # the last byte of a file, which makes its end-of-file record whole, comes by itself
+                piece = rest[at : at + max(1, room - 1)]
+                if room == 1 and self._goes_on_at(phy_offset + at):
+                    self._writer.make_next(file_at)
                 answer = self._tail.append_data(piece, phy_offset + at)
                 if answer is True:
                     at += len(piece)
+                    if room == 1:
+                        self._writer.roll(file_at)
                 elif answer == END_OF_FILE:
                     self._writer.roll(file_at)
                 else:
@@ -139,6 +146,9 @@ class FollowedLog:
         if self._settings.policy.waits_for_disk:
             # so that readers see it
             self._group_commit.flush_soon()
+
+    def _goes_on_at(self, phy_offset: int) -> bool:
+        return self._tail.follows and self.appended_offset == phy_offset
 
     def _check_beginning(self, data: Buffer, phy_offset: int) -> None:
         """Refuse first bytes with which no log begins: they decide where this log begins."""
