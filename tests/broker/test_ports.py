@@ -54,8 +54,8 @@ def test_the_port_behind_is_taken_again_once_it_is_free(tmp_path):
 @pytest.mark.parametrize("named", [{"brokerRole": "SYNC_MASTER"}, {"haListenPort": None}])
 def test_a_port_for_slaves_that_is_meant_and_taken_ends_the_start(tmp_path, named):
     async def scenario():
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            port = taken.getsockname()[1]
+        port = free_port(beside=(-1, -3))
+        with socket.create_server(("127.0.0.1", port)):
             properties = {name: value or port for name, value in named.items()}
             with pytest.raises(PortTakenError) as refused:
                 await started(tmp_path / "store", port - 1, **properties)

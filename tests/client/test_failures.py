@@ -11,6 +11,7 @@ import pytest
 from client.test_produce_and_consume import receive
 from patience import TIMEOUT_S, until_async
 
+from interop.cluster import broker_ports
 from rmqcore.broker import Broker
 from rmqcore.client import Admin, ClientClosedError, Consumer, MessageQueue, NoRouteError, Producer
 from rmqcore.client.assigned import allocate
@@ -65,15 +66,16 @@ def test_a_broker_that_comes_again_is_found_again(tmp_path, run, monkeypatch):
             name_server() as namesrv,
             Producer(namesrv) as producer,
         ):
-            broker = await started(tmp_path / "s", namesrv)
+            # nobody takes it while the broker is away
+            port = broker_ports()
+            broker = await started(tmp_path / "s", namesrv, port)
             await producer.send("T", b"before", queue_id=0)
             async with Consumer(namesrv, "G", {"T": "*"}, start="first") as consumer:
                 await receive(consumer, 1)
                 await broker.stop()
                 with pytest.raises((OSError, NoRouteError)):
                     await producer.send("T", b"lost")
-                ports = broker.config.listen_port, broker.config.ha_listen_port
-                broker = await started(tmp_path / "s", namesrv, ports[0], haListenPort=ports[1])
+                broker = await started(tmp_path / "s", namesrv, port)
                 await producer.send("T", b"after", queue_id=0)
                 (message,) = await receive(consumer, 1)
                 async with Admin(namesrv) as admin:

@@ -1,12 +1,16 @@
 """Apache RocketMQ's own store classes, asked what they read from a directory."""
 
 import contextlib
+import fcntl
+import functools
 import json
 import os
 import random
 import shutil
 import socket
+import struct
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +19,10 @@ RUN = Path(__file__).parent / "java" / "run"
 TIMEOUT_S = 180
 #: first and last port of outgoing connections
 PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+#: behind those that brokers, name servers and proxies have when nobody gives them others
+FIRST_PORT = 11_000
+#: ports that this process was given
+_taken: set[int] = set()
 GO_CLIENT = "github.com/apache/rocketmq-client-go/v2@v2.1.2"
 
 
@@ -24,23 +32,45 @@ def missing() -> list[str]:
 
 
 def free_port(beside: Sequence[int] = ()) -> int:
-    """Return a TCP port that nobody listens on.
+    """Return a TCP port that nobody listens on, and nobody takes as long as this process lives.
 
-    The system gives none of these to an outgoing connection, so nobody but another test takes it
-    between this call and its use.
+    The system gives none of these to an outgoing connection, or to who asks for any port, and no
+    test process one that another has: what listens there may stop and start again.
 
     Args:
         beside: how far off ports are that have to be free, too.
     """
     first_outgoing = int(PORT_RANGE.read_text("ascii").split()[0])
     for _ in range(100):
-        port = random.SystemRandom().randrange(10_000, first_outgoing - 10)
+        port = random.SystemRandom().randrange(FIRST_PORT, first_outgoing - 10)
+        wanted = {port, *(port + distance for distance in beside)}
+        if not wanted.isdisjoint(_taken):
+            continue
         with contextlib.suppress(OSError), contextlib.ExitStack() as probes:
-            for distance in (0, *beside):
+            for one in wanted:
+                take_port(one)
                 probe = probes.enter_context(socket.socket())
-                probe.bind(("127.0.0.1", port + distance))
+                probe.bind(("127.0.0.1", one))
             return port
     raise AssertionError("no free port")
+
+
+def take_port(port: int) -> None:
+    """Let no other test process of this user have a port, nor this one again.
+
+    Raises:
+        OSError: another one has it.
+    """
+    lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, port, 1, 0)
+    fcntl.fcntl(_ports(), fcntl.F_OFD_SETLK, lock)
+    _taken.add(port)
+
+
+@functools.cache
+def _ports() -> int:
+    """The file in which each port is a byte that a process may lock; forked ones have it, too."""
+    path = Path(tempfile.gettempdir()) / f"rmqcore-ports-{os.getuid()}"
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def go_program(source: str, home: Path) -> Path:

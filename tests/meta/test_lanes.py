@@ -16,6 +16,7 @@ import pytest
 from patience import TIMEOUT_S, rounds, until, until_async
 
 import rmqcore
+from interop.peer import free_port, take_port
 from rmqcore.services.runner import Threads
 from rmqcore.services.service import Service
 
@@ -390,3 +391,23 @@ def test_only_rounds_that_begin_later_count():
     assert errors == []
     with pytest.raises(AssertionError, match="Rounds has ended"):
         rounds(service)
+
+
+def test_a_port_is_one_test_process_s_for_as_long_as_that_lives():
+    """Also while nobody listens there: what it is for may be killed and started again."""
+    port = free_port(beside=(1,))
+    code = f"""
+from interop.peer import take_port
+for port in ({port}, {port + 1}):
+    try:
+        take_port(port)
+    except OSError:
+        print("is another's")
+"""
+    path = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "is another's\n" * 2
+    # a process may ask again for what it has
+    take_port(port)
