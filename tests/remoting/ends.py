@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import importlib.util
+import os
+import socket
 
 from patience import TIMEOUT_S, until_async
 
@@ -130,6 +132,12 @@ async def raw(server, **options):
         writer.transport.abort()
         with contextlib.suppress(OSError):
             await writer.wait_closed()
+
+
+def narrow(connection):
+    """Let the system keep little of what is sent; else a setting of the machine says how much."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 17)
 
 
 def request(code, opaque, body=b"", **more):

@@ -15,6 +15,7 @@ from remoting.ends import (
     address_of,
     bounds,
     calling,
+    narrow,
     raw,
     serving,
 )
@@ -292,6 +293,7 @@ def test_requests_wait_while_the_server_does_not_read(run):
         address = f"127.0.0.1:{deaf.getsockname()[1]}"
         async with calling(None, connection=bounds(write_high_size=1000)) as (client, _):
             connection = await client.connection(address, PATIENCE_MS)
+            narrow(connection)
             body, sent = bytes(500_000), 0
             while connection.writable:
                 connection.notify(RemotingCommand(LATER, body=body))
@@ -310,6 +312,7 @@ def test_requests_wait_while_the_server_does_not_read(run):
             connection.abort()
 
     with socket.create_server(("127.0.0.1", 0)) as deaf:
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 17)
         run(scene())
 
 

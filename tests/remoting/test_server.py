@@ -18,6 +18,7 @@ from remoting.ends import (
     calling,
     echo,
     frame_of,
+    narrow,
     raw,
     request,
     serving,
@@ -307,6 +308,7 @@ def test_a_peer_that_does_not_read_what_it_is_sent_unasked_is_disconnected(run):
             raw(server, limit=1000),
         ):
             await until_async(lambda: opened, "the connection")
+            narrow(opened[0])
             sent = 0
             while not opened[0].closed and sent < 200:
                 opened[0].notify(RemotingCommand(40, body=bytes(500_000)))
