@@ -153,7 +153,10 @@ class NamedQueues:
             self._held = WordsFile(path / "config" / HELD, b"RMQHELD1", _HELD_SIZE)
             self._free_slots = [n for n in range(1, len(self._held)) if not self._held.words[n]]
             self._reconcile()
+            # what was settled by a log that ended early must not be read of a longer one
+            self._table.flush()
             self._return_held()
+            self._held.flush()
             self._next_look = self.store.max_phy_offset + _LOG_FILE_SIZE
         except BaseException:
             self._close_files()

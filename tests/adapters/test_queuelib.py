@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from children import Program, in_child
+from killed_copy import copy_as_killed
 from syncs import watched
 
 from rmqcore import (
@@ -154,6 +155,44 @@ def test_a_table_newer_than_the_log_gives_what_the_log_has(make, tmp_path):
     queue = make(tmp_path / "cut")
     queue.push(b"new")
     assert b"new" in drained(queue)
+    queue.close()
+
+
+@KINDS
+def test_what_an_early_end_of_the_log_has_settled_is_not_read_of_a_longer_log(
+    make, tmp_path, monkeypatch
+):
+    """The power fails twice: the log is short, then grows, and the table was not written since."""
+    path, cut, again = tmp_path / "queue", tmp_path / "cut", tmp_path / "again"
+    queue = make(path)
+    for number in range(10):
+        if number == 5:
+            copy_as_killed(path, cut)
+        queue.push(b"%d" % number)
+    for _ in range(8):
+        queue.pop()
+    queue._queue.save()
+    on_disk = {name: (path / "config" / name).read_bytes() for name in (TABLE, HELD)}
+    queue.close()
+    flush = WordsFile.flush
+
+    def flushed(file):
+        flush(file)
+        on_disk[file.path.name] = file.path.read_bytes()
+
+    (cut / "config" / TABLE).write_bytes(on_disk[TABLE])
+    monkeypatch.setattr(WordsFile, "flush", flushed)
+    queue = make(cut)
+    new = [b"new %d" % number for number in range(5)]
+    for body in new:
+        queue.push(body)
+    queue._home.store.flush()
+    copy_as_killed(cut, again)
+    for name, content in on_disk.items():
+        (again / "config" / name).write_bytes(content)
+    queue.close()
+    queue = make(again)
+    assert set(new) <= set(drained(queue))
     queue.close()
 
 
@@ -323,6 +362,7 @@ def test_durability_disk_has_what_is_held_on_the_disk_before_it_is_popped(tmp_pa
         WordsFile, "flush", lambda file: (synced.append(file.path.name), flush(file))[1]
     )
     queue = LifoQueue(tmp_path / "queue", durability="disk")
+    synced.clear()
     queue.push(b"a")
     queue.push(b"b")
     assert queue.pop() == b"b"
