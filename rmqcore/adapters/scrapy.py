@@ -15,10 +15,10 @@ import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Self
 
 from scrapy import signals
-from scrapy.dupefilters import RFPDupeFilter
+from scrapy.dupefilters import _SIZE_BYTES, RFPDupeFilter, _read_fingerprints
 from scrapy.extensions.feedexport import FileFeedStorage
 from scrapy.squeues import _pickle_serialize, _scrapy_serialization_queue, _serializable_queue
 from scrapy.utils.defer import deferred_from_coro
@@ -26,6 +26,7 @@ from scrapy.utils.defer import deferred_from_coro
 from rmqcore.adapters.named_queues import named_queues
 from rmqcore.adapters.queuelib import DiskQueue, FifoQueue, LifoQueue
 from rmqcore.errors import ConfigError, MessageIllegalError, RmqCoreError, StoreError
+from rmqcore.world import sync_directory, sync_file
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -76,8 +77,30 @@ class DupeFilter(RFPDupeFilter):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
+        self._crawler: Crawler | None = None
         if self.file is not None:
+            _cut_half_a_record(self.file)
             self.file = SeenFile(self.file)
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """The filter of a crawl, which ends when the file takes nothing more.
+
+        Args:
+            crawler: that runs the spider.
+        """
+        made: Self = super().from_crawler(crawler)
+        made._crawler = crawler
+        return made
+
+    def request_seen(self, request: Request) -> bool:
+        """Tell whether a request was seen before, and keep that it is now.
+
+        Raises:
+            OSError: the system refused; Scrapy drops the request, and the crawl ends.
+        """
+        with refusals(Job.running(self._crawler)):
+            return bool(super().request_seen(request))
 
     def forget_last(self) -> None:
         """The last request is not queued: let the next run make it."""
@@ -85,17 +108,34 @@ class DupeFilter(RFPDupeFilter):  # type: ignore[misc]
             self.file.forget_last()
 
 
+def _cut_half_a_record(file: BinaryIO) -> None:
+    """Cut off half a record, which a kill or a full disk has left: it hides those behind it."""
+    file.seek(0)
+    read = _read_fingerprints(file.read())
+    file.truncate(sum(_SIZE_BYTES + len(fingerprint) for fingerprint in read))
+
+
 class WholeWrites(io.BufferedWriter):
-    """A file that has all that was written once `write` returns."""
+    """A file that has all that was written once `write` returns.
+
+    Args:
+        raw: the file.
+        crawler: whose crawl ends when the file takes nothing more.
+    """
+
+    def __init__(self, raw: io.RawIOBase, crawler: Crawler | None) -> None:
+        super().__init__(raw)
+        self._crawler = crawler
 
     def write(self, content: Any, /) -> int:
         """Write all of it.
 
         Raises:
-            OSError: the system refused.
+            OSError: the system refused; Scrapy goes on without the item, and the crawl ends.
         """
-        size = super().write(content)
-        self.flush()
+        with refusals(Job.running(self._crawler)):
+            size = super().write(content)
+            self.flush()
         return size
 
 
@@ -122,7 +162,7 @@ class FeedFile(FileFeedStorage):  # type: ignore[misc]
         """
         with super().open(spider) as scrapys:
             ends_in_a_line = not scrapys.tell() or _last_byte(self.path) == b"\n"
-        file = WholeWrites(io.FileIO(self.path, "ab"))
+        file = WholeWrites(io.FileIO(self.path, "ab"), getattr(spider, "crawler", None))
         if self._has_lines and not ends_in_a_line:
             file.write(b"\n")
         return file
@@ -170,6 +210,15 @@ class Job:
             job = cls._running[requests] = Job(crawler, requests)
         return job
 
+    @classmethod
+    def running(cls, crawler: Crawler | None) -> Job | None:
+        """The crawl that a crawler runs; None when none of its queues is open.
+
+        Args:
+            crawler: None is nobody's.
+        """
+        return next((job for job in cls._running.values() if job._crawler is crawler), None)
+
     def add(self, queue: Path, request: Request) -> None:
         """See that the list has the queue that a request is about to be put in.
 
@@ -200,7 +249,11 @@ class Job:
     def _write_list(self) -> None:
         written = self._requests / f"{ACTIVE}.new"
         written.write_text(json.dumps(self._list), "utf-8")
+        # a power cut else leaves the name with nothing in it, with which no crawl begins, or the
+        # list without a queue whose requests are on the disk
+        sync_file(written)
         written.replace(self._requests / ACTIVE)
+        sync_directory(self._requests)
 
     def hold(self, request: Request, release: Callable[[], None]) -> None:
         """Note a request that the engine is about to take.
@@ -221,7 +274,7 @@ class Job:
             self._held.pop(request)()
 
     def refuse(self, error: Exception) -> None:
-        """End the crawl: a request cannot be queued, and Scrapy drops it.
+        """End the crawl: a request cannot be queued, or an item not be written; Scrapy drops it.
 
         Nothing is released from now on, so that the next run makes what was at work again, and
         what that yields.
@@ -232,6 +285,8 @@ class Job:
             dupe_filter.forget_last()
         if not self._refused:
             self._refused = True
+            # the list is in place, and Scrapy's way to write it leaves nothing on a full disk
+            engine._slot.scheduler._write_dqs_state = lambda *_: None
             _log.error("%s: the crawl ends, run it again: %s", self._home.path, error)
             deferred_from_coro(engine.close_spider_async(reason="queue_refused"))
 
@@ -239,7 +294,8 @@ class Job:
         """The crawl has ended in order: every request was done with, or a queue has refused."""
         del self._running[self._requests]
         if self._refused:
-            self._write_list()
+            with suppress(OSError):
+                self._write_list()
         else:
             self._home.release_all()
         self._home.leave()

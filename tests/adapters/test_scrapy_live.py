@@ -14,10 +14,11 @@ from typing import ClassVar
 
 import pytest
 from patience import TIMEOUT_S, until
+from scrapy import Request
 
 from rmqcore import open_store
 from rmqcore.adapters.named_queues import DEAD_LETTERS
-from rmqcore.adapters.scrapy import FeedFile
+from rmqcore.adapters.scrapy import DupeFilter, FeedFile
 
 pytestmark = pytest.mark.peers
 
@@ -198,6 +199,69 @@ def test_a_queue_that_refuses_ends_the_crawl_and_the_next_run_makes_the_rest(
     assert crawl(tmp_path).wait(10 * TIMEOUT_S) == 0
     assert set(Site.asked) == set(range(60))
     assert not (tmp_path / "job/requests.queue/rmqcore").exists()
+
+
+#: makes a file take nothing from a write on, as a full disk does; Scrapy's way to write its list
+#: leaves nothing of it then
+FULL = """
+from scrapy.core.scheduler import Scheduler
+from rmqcore.adapters import scrapy as adapter
+
+calls, call = [], adapter.{file}.{method}
+
+def refuse(self, *given):
+    calls.append(given)
+    if len(calls) > 20:
+        raise OSError(28, "no room")
+    return call(self, *given)
+
+def keep_list(self, write=adapter.Job._write_list):
+    if self._refused:
+        raise OSError(28, "no room")
+    write(self)
+
+def truncate(self, directory, state):
+    open(directory + "/active.json", "w").close()
+    raise OSError(28, "no room")
+
+adapter.{file}.{method} = refuse
+adapter.Job._write_list = keep_list
+Scheduler._write_dqs_state = truncate
+"""
+
+
+@pytest.mark.parametrize(("file", "method"), [("SeenFile", "write"), ("WholeWrites", "flush")])
+def test_a_full_disk_below_what_is_beside_the_queues_ends_the_crawl_and_the_next_run_makes_the_rest(
+    tmp_path, site, monkeypatch, file, method
+):
+    monkeypatch.setitem(globals(), "COUNT", 60)
+    spider = printed_spider(site)
+    (tmp_path / "spider.py").write_text(spider + FULL.format(file=file, method=method), "utf-8")
+    assert crawl(tmp_path).wait(10 * TIMEOUT_S) == 0
+    log = (tmp_path / "log").read_text("utf-8")
+    assert "Spider closed (queue_refused)" in log
+    assert json.loads((tmp_path / "job/requests.queue/active.json").read_text("utf-8"))
+    (tmp_path / "spider.py").write_text(spider, "utf-8")
+    assert crawl(tmp_path).wait(10 * TIMEOUT_S) == 0
+    assert set(Site.asked) == set(range(60))
+    items = (tmp_path / "pages.jsonl").read_text("utf-8").splitlines()
+    pages = {int(json.loads(item)["url"].rpartition("/")[2] or 0) for item in items}
+    assert pages == set(range(60))
+    assert not (tmp_path / "job/requests.queue/rmqcore").exists()
+
+
+def test_half_a_record_of_what_was_seen_hides_none_behind_it(tmp_path):
+    first, second = Request("http://a/1"), Request("http://a/2")
+    for request, torn in ((first, b"\0\x14half"), (second, b"")):
+        seen = DupeFilter(str(tmp_path))
+        assert not seen.request_seen(request)
+        seen.close("")
+        with (tmp_path / "requests.seen").open("ab") as file:
+            file.write(torn)
+    seen = DupeFilter(str(tmp_path))
+    assert seen.request_seen(first)
+    assert seen.request_seen(second)
+    seen.close("")
 
 
 def test_a_store_that_cannot_be_opened_is_no_reason_to_crawl_in_memory(tmp_path, site):

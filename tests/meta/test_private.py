@@ -17,6 +17,7 @@ FOREIGN = {
     *("_callbacks", "_deliver"),
     # Scrapy
     *("_pickle_serialize", "_scrapy_serialization_queue", "_serializable_queue", "_slot"),
+    *("_SIZE_BYTES", "_read_fingerprints", "_write_dqs_state"),
 }
 
 
