@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from rmqcore.broker.state.resets import RESETS_TOLD, Resets
+from rmqcore.broker.state.topics_of_log import has_queue
 from rmqcore.errors import StoreError
 from rmqcore.files.config_tables import ConfigTable, TopicConfigTable
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC
@@ -56,8 +57,8 @@ _EMPTY_TABLES: Final = {RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: '{"messageRequ
 class SlaveSynchronize:
     """Asks the master every 10 seconds; what cannot be had is had the next time.
 
-    It asks sooner when the log brings a topic that is not known: without it nobody could read the
-    topic here once the master is gone.
+    It asks sooner when the log brings a topic, or a queue, that is not known: without it nobody
+    could read it here once the master is gone.
 
     - Nothing is taken over but from the master whose log this one is: as long as the connection
       that the log comes over has compared both, and the log of whoever answers is no shorter.
@@ -158,9 +159,9 @@ class SlaveSynchronize:
             logger.exception("how far deliveries are cannot be set back to the log's end")
 
     def arrived(self, queues: Sequence[tuple[str, int]]) -> None:
-        """Look whether messages that have come are of topics that are known; any thread."""
+        """Look whether messages that have come are of known topics and queues; any thread."""
         loop = self._loop
-        if loop is not None and any(self._topics.get(topic) is None for topic, _ in queues):
+        if loop is not None and not all(has_queue(self._topics, *queue) for queue in queues):
             with suppress(RuntimeError):
                 # the loop may have ended
                 loop.call_soon_threadsafe(self._wanted.set)

@@ -223,19 +223,22 @@ class Topics:
         """
         counts: dict[str, int] = {}
         for topic, queue_id in queues:
-            if topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
+            read = topic.startswith(RETRY_PREFIX)
+            if read or (topic.startswith(DEAD_LETTER_PREFIX) and self.table.get(topic) is None):
                 counts[topic] = max(counts.get(topic, 0), queue_id + 1)
         self._know(counts)
 
     def know_of_log(self, queues: Iterable[tuple[str, int]]) -> None:
-        """Have topics that came with a master's log, and not with its table, see `unknown_topics`.
+        """Have topics and queues that came with a master's log alone, see `unknown_topics`.
 
         Args:
-            queues: (topic, queue id) of what they need; a topic has as many as a new one at least.
+            queues: (topic, queue id) of what they need; a new topic has as many as usual at least,
+                and one that is there gets them to read.
         """
         usual, counts = self._config().default_topic_queue_nums, dict[str, int]()
         for topic, queue_id in queues:
-            least = 1 if topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)) else usual
+            is_of_group = topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+            least = 1 if is_of_group or self.table.get(topic) is not None else usual
             counts[topic] = max(counts.get(topic, least), queue_id + 1)
         self._know(counts)
 
@@ -244,7 +247,7 @@ class Topics:
             found = self.table.get(topic)
             if found is None:
                 known = TopicConfig(topic_name=topic, read_queue_nums=count, write_queue_nums=count)
-            elif found.read_queue_nums < count and topic.startswith(RETRY_PREFIX):
+            elif found.read_queue_nums < count:
                 known = replace(found, read_queue_nums=count)
             else:
                 continue

@@ -1,8 +1,9 @@
-"""Topics that the log of a slave has, and its table has not: what it needs as the master.
+"""Topics and queues that the log of a slave has, and its table has not: what it needs as master.
 
-A slave asks its master for topics every 10 seconds, and soon when messages of an unknown one come.
-A master that is gone before leaves messages that nobody could read: in queues without a topic, or
-waiting to be delivered to one.
+A slave asks its master for topics every 10 seconds, and soon when messages of an unknown one come,
+or of a queue that a topic did not have. A master that is gone before leaves messages that nobody
+could read: in queues without a topic, in queues that their topic got last, or waiting to be
+delivered to one.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ from contextlib import suppress
 from typing import Final
 
 from rmqcore.errors import CorruptStoreError
+from rmqcore.files.config_tables import TopicConfigTable
 from rmqcore.files.consume_queue import LIGHT_QUEUE_PREFIX, SCHEDULE_TOPIC
 from rmqcore.files.service_topics import HALF_TOPIC
 from rmqcore.files.timer_check import TIMER_TOPIC
 from rmqcore.message import MessageExt
 from rmqcore.store.message_store import DefaultMessageStore
 
-#: A topic with messages that are this old when the log ends is one that the master has deleted.
+#: A topic with messages that are this old when the log ends is one that the master has deleted; a
+#: queue, one that it has taken away.
 _NEW_MS: Final = 600_000
 _BATCH: Final = 256
 #: Messages wait there for other topics, which they name.
@@ -27,7 +30,9 @@ _DIGITS_MAX: Final = 5
 
 
 def unknown_topics(store: DefaultMessageStore) -> list[tuple[str, int]]:
-    """Queues, by topic and queue id, that the log needs of topics which the table has not.
+    """Queues, by topic and queue id, that the log needs and the table has not.
+
+    Of a topic that the table has these are queues behind all that it has to read or to write.
 
     Args:
         store: of a slave that is made master, before anything is put.
@@ -39,11 +44,27 @@ def unknown_topics(store: DefaultMessageStore) -> list[tuple[str, int]]:
     for topic, queue_id in queues:
         if topic in _WAITING_IN:
             found.update(_destinations(store, topic, queue_id, since_ms))
-        elif store.topics.get(topic) is not None or topic.startswith(LIGHT_QUEUE_PREFIX):
+        elif has_queue(store.topics, topic, queue_id):
             continue
         elif _stored_ms(store, topic, queue_id, last=False) >= since_ms:
             found.add((topic, queue_id))
     return sorted(found)
+
+
+def has_queue(topics: TopicConfigTable, topic: str, queue_id: int) -> bool:
+    """Tell whether a table explains that a message is in a queue: somebody reads or writes it.
+
+    Light queues are in no table, and delay levels are as many as the settings say.
+
+    Args:
+        topics: the table.
+        topic: by name.
+        queue_id: of the queue.
+    """
+    if topic in _WAITING_IN or topic.startswith(LIGHT_QUEUE_PREFIX):
+        return True
+    found = topics.get(topic)
+    return found is not None and queue_id < max(found.read_queue_nums, found.write_queue_nums)
 
 
 def _destinations(
