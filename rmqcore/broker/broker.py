@@ -301,8 +301,8 @@ class Broker:
 
         self._stop_listening = store.on_arrival(arrived)
         store.consumer_offsets.begin()
-        for table in (store.topics, store.consumer_offsets):
-            await self._persist(partial(asyncio.to_thread, table.persist))
+        await self._persist(parts.topics.file.save)
+        await self._persist(partial(asyncio.to_thread, store.consumer_offsets.persist))
         self._tasks = [loop.create_task(restarted(work)) for work in self._work(parts)]
         await self._accept_appends(store, parts)
         await self._registration.start()
@@ -339,6 +339,8 @@ class Broker:
             promoted = store.topics.follows and parts.offsets.resets.was_serving is None
             if promoted:
                 parts.topics.know_of_log(unknown_topics(store))
+                # who is killed before looks for them once more
+                parts.offsets.resets.ahead = store.topics.persist
             may_be_shorter = promoted or not report.clean_shutdown
             end_of = parts.offsets.ends_at(report.end_offset)
             parts.offsets.bring_back(end_of, may_be_shorter=may_be_shorter)

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import shutil
 
 import pytest
 from broker.conftest import SMALL, records
@@ -297,6 +298,54 @@ def test_a_full_disk_keeps_no_broker_from_starting_behind_a_crash(lives, monkeyp
     lives(as_a_slave)
     full.append(True)
     lives(as_the_master)
+
+
+@pytest.mark.parametrize("full_for_long", [False, True])
+def test_a_topic_of_the_log_is_not_forgotten_when_it_could_not_be_written(
+    lives, tmp_path, monkeypatch, full_for_long
+):
+    """Whoever is killed before the table is written looks for it once more."""
+    full = []
+
+    def write(path, raw, really=config_file._write):
+        if full and path.name.startswith("topics.json"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        really(path, raw)
+
+    monkeypatch.setattr(config_file, "_write", write)
+
+    async def as_a_slave(broker, peer):
+        await send_many(peer, 3, queues=1)
+        becomes_a_slave(broker)
+        assert broker.store.topics.remove("T")
+
+    async def as_the_master(broker, peer):
+        assert len(records((await peer.pull("T")).body)) == 3
+        sent = await peer.send("T", b"not acknowledged")
+        assert sent.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        if not full_for_long:
+            copy_as_killed(broker.store.path, tmp_path / "killed")
+        full.clear()
+        # it is tried again
+        await until_async(
+            lambda: broker.managers.topics.file.is_saved("T"), "the table is written after all"
+        )
+        assert (await peer.send("T", b"acknowledged")).code == ResponseCode.SUCCESS
+        if full_for_long:
+            copy_as_killed(broker.store.path, tmp_path / "killed")
+
+    async def again(broker, peer):
+        # the one that was not answered for is there, too
+        bodies = [bytes(message.body) for message in records((await peer.pull("T")).body)]
+        assert bodies[:3] == [b"0", b"1", b"2"]
+        assert (b"acknowledged" in bodies) == full_for_long
+
+    lives(as_a_slave)
+    full.append(True)
+    lives(as_the_master)
+    shutil.rmtree(tmp_path / "store")
+    (tmp_path / "killed").rename(tmp_path / "store")
+    lives(again)
 
 
 def test_a_damaged_message_hides_no_topic_of_those_that_wait_beside_it(store_path):

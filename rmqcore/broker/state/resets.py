@@ -34,6 +34,8 @@ class Resets(dict[ReadQueue, int]):
         ends: where queues ended when this broker took over a log that may have been longer. A group
             that comes from behind such an end has read what is lost, and is sent there; it commits
             nothing behind it before a pull is from there, or from before it.
+        ahead: called before it is written that a broker serves, which ends what is done once
+            behind a promotion; an OSError of it keeps what was written.
 
     Args:
         folder: the store's ``config`` folder.
@@ -51,6 +53,7 @@ class Resets(dict[ReadQueue, int]):
         self.ends, self.was_serving = self._ends_file.load() or ({}, None)
         self._serving, self._begun = self.was_serving, False
         self._ends_changed = self._resets_changed = False
+        self.ahead: Callable[[], object] = lambda: None
 
     def __contains__(self, key: object) -> bool:
         """Whether a group may have to go on elsewhere."""
@@ -140,6 +143,7 @@ class Resets(dict[ReadQueue, int]):
             return
         self._ends_changed = False
         try:
+            self.ahead()
             serving = {} if self._serving is None else {"serving": self._serving}
             content = {"readers": _by_topic(self.ends.copy()), **serving}
             self._ends_file.store(format_compact_java_json(content))

@@ -231,6 +231,8 @@ class Topics:
     def know_of_log(self, queues: Iterable[tuple[str, int]]) -> None:
         """Have topics and queues that came with a master's log alone, see `unknown_topics`.
 
+        Nothing that is sent to one is answered before the file has it.
+
         Args:
             queues: (topic, queue id) of what they need; a new topic has as many as usual at least,
                 and one that is there gets them to read.
@@ -241,6 +243,8 @@ class Topics:
             least = 1 if is_of_group or self.table.get(topic) is not None else usual
             counts[topic] = max(counts.get(topic, least), queue_id + 1)
         self._know(counts)
+        for topic in counts:
+            self.file.changed(topic)
 
     def _know(self, counts: Mapping[str, int]) -> None:
         for topic, count in counts.items():
