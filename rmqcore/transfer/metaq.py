@@ -11,12 +11,13 @@ import itertools
 import re
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rmqcore import DefaultMessageStore, GetMessageStatus, Message, MessageExt, open_store
 from rmqcore.errors import StoreError, StoreNotFoundError
+from rmqcore.files.config_tables import TopicConfig
 from rmqcore.metaq import message as metaq
 from rmqcore.metaq.message_store import MessageStore
 from rmqcore.metaq.meta_config import MetaConfig
@@ -98,12 +99,14 @@ def migrate(
         StoreNotFoundError: there is no partition below ``source``.
         CorruptStoreError: a record in the middle of the source is damaged.
         MigrationError: a target queue holds other messages, or differs from its source.
+        MessageIllegalError: a topic's name is too long for RocketMQ; nothing was moved.
     """
     names = partitions(Path(source))
     if not names:
         raise StoreNotFoundError(source, "no MetaQ partitions here")
     config = MetaConfig(SystemConfig(data_path=str(source)))
     with open_store(target, **settings) as store:
+        _make_topics(store, names)
         moved = {}
         for topic, partition in names:
             with MessageStore(topic, partition, config, mode="r") as origin:
@@ -126,6 +129,26 @@ def partitions(source: Path) -> list[tuple[str, int]]:
         raise StoreNotFoundError(source, "no such directory")
     matches = (_PARTITION.fullmatch(entry.name) for entry in source.iterdir() if entry.is_dir())
     return sorted((match[1], int(match[2])) for match in matches if match)
+
+
+def _make_topics(store: DefaultMessageStore, names: list[tuple[str, int]]) -> None:
+    """Have topics with a queue to read for each partition, on the disk before a message is put.
+
+    A broker answers no pull of others, and messages of a topic that is not in its table count as
+    deleted where their queues are lost.
+    """
+    counts: dict[str, int] = {}
+    for topic, partition in names:
+        name = target_topic(topic)
+        counts[name] = max(counts.get(name, 0), partition + 1)
+    for name, count in counts.items():
+        found = store.topics.get(name)
+        if found is None:
+            made = TopicConfig(topic_name=name, read_queue_nums=count, write_queue_nums=count)
+            store.topics.put(made)
+        elif found.read_queue_nums < count:
+            store.topics.put(replace(found, read_queue_nums=count))
+    store.topics.persist()
 
 
 def target_topic(topic: str) -> str:

@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import shutil
 import signal
 
 import pytest
@@ -15,6 +16,7 @@ from reference import metaq as reference
 from rmqcore import open_store
 from rmqcore.cli.metaq import app
 from rmqcore.errors import CorruptStoreError, StoreNotFoundError
+from rmqcore.files.config_tables import TopicConfig
 from rmqcore.metaq import Hole, Message, MessageStoreManager, MetaConfig, SystemConfig
 from rmqcore.transfer.metaq import MigrationError, migrate, target_topic, to_rocketmq, to_row
 
@@ -68,6 +70,34 @@ def test_every_message_arrives_in_order_with_id_and_attribute(tmp_path):
                     assert bytes(copy.body) == message.data
             found = store.query_message(target_topic(topic), "150000").messages
             assert [m.properties["METAQ_ID"] for m in found] == ["150000"]
+
+
+def test_a_broker_knows_each_partition_as_a_queue_to_read(tmp_path):
+    """Without an entry in its table it answers no pull, and makes new topics with few queues."""
+    system = SystemConfig(data_path=str(tmp_path / "metaq"), num_partitions=12)
+    config = MetaConfig(system, ("t", "wide", "odd.topic"))
+    with MessageStoreManager(config) as manager:
+        for topic, partition in (("t", 0), ("t", 11), ("wide", 2), ("odd.topic", 3)):
+            message = Message(topic, b"x", None, 1)
+            manager.get_or_create(topic, partition).append(*message.row())
+    with open_store(tmp_path / "rocketmq") as store:
+        store.topics.put(TopicConfig(topic_name="t", read_queue_nums=4, write_queue_nums=4))
+        store.topics.put(TopicConfig(topic_name="wide", read_queue_nums=16, write_queue_nums=8))
+    migrate(tmp_path / "metaq", tmp_path / "rocketmq")
+    with open_store(tmp_path / "rocketmq") as store:
+        queues = {t.topic_name: (t.read_queue_nums, t.write_queue_nums) for t in store.topics}
+    assert queues == {"t": (12, 4), "wide": (16, 8), "odd%2Etopic": (4, 4)}
+
+
+def test_what_a_killed_migration_has_put_does_not_count_as_deleted(tmp_path):
+    """A broker's table lists all topics there are: others are deleted, once queues are lost."""
+    fill(tmp_path / "metaq", topics=("t",), count=10)
+    with open_store(tmp_path / "rocketmq") as store:
+        store.topics.put(TopicConfig(topic_name="TBW102"))
+    migrate(tmp_path / "metaq", tmp_path / "rocketmq")
+    shutil.rmtree(tmp_path / "rocketmq" / "consumequeue")
+    with open_store(tmp_path / "rocketmq") as store:
+        assert [store.max_queue_offset("t", queue_id) for queue_id in range(2)] == [10, 10]
 
 
 def test_topics_get_names_that_rocketmq_takes():
