@@ -393,10 +393,10 @@ class Planner:
         deleted = DeletedTopics(self._directory)
         with suppress(CorruptConfigFileError):
             deleted.load()
+        begins = {topic: max(deleted.since(topic), deleted.gone_below(topic)) for topic, _ in runs}
         return {
-            key: [one for one in found if one.phy_offset >= deleted.since(key[0])]
+            key: [one for one in found if one.phy_offset >= begins[key[0]]]
             for key, found in runs.items()
-            if not deleted.is_gone(key[0])
         }
 
     def _regular_files(self, size: int) -> list[tuple[int, Path, int]]:

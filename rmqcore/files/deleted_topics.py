@@ -5,7 +5,8 @@ derived from the log again must leave them out. Three things tell:
 
 - rmqcore writes down the end of the log when it deletes a topic: records below are deleted;
 - a topic that RocketMQ has deleted is missing in its ``topics.json``; in a slave's also one that
-  has come with the log, and not yet with the table;
+  has come with the log, and not yet with the table; and one that was put here, into the store of a
+  broker, before an end that was not in order, which may have taken its queues;
 - a topic that was made again counts its queue offsets from 0 again: the last run of offsets that
   begins with 0 is the queue's, and the queue's own first unit says where that is. What it says of
   the topic's other queues tells `rmqcore.native.derive.runs.TopicRuns`.
@@ -21,6 +22,7 @@ from rmqcore.files.config_file import ConfigFile, sealed, unsealed
 from rmqcore.files.config_tables import TopicConfigTable
 from rmqcore.files.mapped_file_queue import numbered_files
 from rmqcore.files.store_dir import subdirectories
+from rmqcore.files.store_mark import StoreMark
 from rmqcore.files.unit_file import UNIT_HEAD
 from rmqcore.java.json import format_java_json, parse_java_json
 from rmqcore.native.format._numbers import FILLER_SIZE
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 DELETED_TOPICS_NAME = "deletedTopics.json"
 #: Every broker of RocketMQ has these topics, so a table with one of them lists all topics.
 _BROKERS_OWN = ("SELF_TEST_TOPIC", "TBW102", "OFFSET_MOVED_EVENT")
+#: No record lies here.
+_NOWHERE = 2**63 - 1
 #: Topics with these names are never in that table, or are made with their first message.
 _UNLISTED_PREFIXES = ("%LMQ%", "%RETRY%", "%DLQ%", "rmq_sys_", "RMQ_SYS_", "SCHEDULE_TOPIC_")
 
@@ -53,10 +57,14 @@ class DeletedTopics:
         self._deleted_at: dict[str, int] = {}
         self._listed: frozenset[str] | None = None
         self._is_slaves = False
+        self._left_from = _NOWHERE
         self._has_queues: dict[str, bool] = {}
 
-    def load(self) -> DeletedTopics:
+    def load(self, *, clean_shutdown: bool | None = None) -> DeletedTopics:
         """Read what there is.
+
+        Args:
+            clean_shutdown: whether the store was closed in order; None: as its directory says.
 
         Returns:
             itself.
@@ -66,8 +74,17 @@ class DeletedTopics:
         """
         self._deleted_at = self._file.load() or {}
         self._listed = self._table_of_a_broker()
+        if clean_shutdown is None:
+            clean_shutdown = not self._directory.was_aborted
+        self._left_from = _NOWHERE if clean_shutdown or self._listed is None else self._marked_end()
         self._has_queues.clear()
         return self
+
+    def _marked_end(self) -> int:
+        """Where the log ended when all queues were last on the disk, behind any that is unknown."""
+        mark = StoreMark(self._directory)
+        mark.load()
+        return mark.log_end if mark.is_known else _NOWHERE
 
     def discard_unfinished(self) -> None:
         """Remove what a kill has left of a `delete`; only for the store's writer."""
@@ -104,12 +121,27 @@ class DeletedTopics:
         """Physical offset from which records of a topic count; 0 for one that was not deleted."""
         return self._deleted_at.get(topic, 0)
 
-    def is_gone(self, topic: str) -> bool:
-        """True for a topic that RocketMQ has deleted: no queue is left, and no broker knows it.
+    def is_gone(self, topic: str, phy_offset: int = 0) -> bool:
+        """True for a record of a topic that RocketMQ has deleted: see `gone_below`.
 
-        A topic that has queues, or that a broker never lists, is not judged by that.
+        Args:
+            topic: the record's.
+            phy_offset: where it lies.
         """
-        return self.is_unlisted(topic) and not self._had_queues(topic)
+        return phy_offset < self.gone_below(topic)
+
+    def gone_below(self, topic: str) -> int:
+        """Physical offset below which records are of a topic that RocketMQ has deleted.
+
+        No queue of it is left, and no broker knows it. A topic that has queues, or that a broker
+        never lists, is not judged by that; nor is what has come since this engine opened a store
+        that was not closed in order: its queues may never have been on the disk.
+
+        Returns:
+            0 for a topic that is not judged, or has queues.
+        """
+        gone = self.is_unlisted(topic) and not self._had_queues(topic)
+        return self._left_from if gone else 0
 
     def is_unlisted(self, topic: str) -> bool:
         """True for a topic that a broker's table of topics would have, and has not."""

@@ -36,6 +36,7 @@ class StoreMark:
     """Ends of queues, how far a derivation is, and when the machine was started.
 
     Attributes:
+        is_known: whether `load` has found a mark.
         log_end: physical offset; the log was on the disk up to here, and every queue.
         first_offset, first_timestamp_ms: physical offset and store time of the log's first record
             then, which tell whether the mark is of this log.
@@ -59,6 +60,7 @@ class StoreMark:
         self._file = ConfigFile(directory.config / MARK_NAME, _decoded)
         self._lock = ReentrantLock()
         self._stored = ""
+        self.is_known = False
         self.log_end = 0
         self.first_offset = 0
         self.first_timestamp_ms = 0
@@ -84,6 +86,7 @@ class StoreMark:
         self.log_end, self.first_offset, self.first_timestamp_ms = numbers[:3]
         self.derive_from, self.unsure_from = numbers[3:]
         self._stored = self._text()
+        self.is_known = True
 
     def shorten(self, log_end: int, ends: Mapping[QueueKey, int]) -> None:
         """Forget what lay behind the end of a log that has become shorter; `store` writes it.

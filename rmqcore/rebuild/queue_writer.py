@@ -122,7 +122,7 @@ class QueueWriter:
             return False
         phy_offset, _ = UNIT_HEAD.unpack_from(stretch.units)
         since = self._deleted.since(stretch.topic)
-        return phy_offset < since or self._deleted.is_gone(stretch.topic)
+        return phy_offset < since or self._deleted.is_gone(stretch.topic, phy_offset)
 
     def _has(self, key: QueueKey) -> bool:
         return bool(self.written.runs.get(key) or self.written.batches.get(key))

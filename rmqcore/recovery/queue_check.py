@@ -121,7 +121,8 @@ class QueueCheck:
             DiskFullError: no room.
         """
         for stretch, more_follow in with_more_follow(batch.stretches()):
-            if not self._deleted.is_gone(stretch.topic):
+            phy_offset, _ = UNIT_HEAD.unpack_from(stretch.units)
+            if not self._deleted.is_gone(stretch.topic, phy_offset):
                 self._check_stretch(stretch, more_follow=more_follow)
         self._queues.dispatched(batch)
 

@@ -184,7 +184,7 @@ class _Comparison:
     def _is_of_deleted(self, stretch: QueueStretch, key: QueueKey) -> bool:
         """True for records that a deletion of their topic has taken out of its queues."""
         phy_offset, _ = UNIT_HEAD.unpack_from(stretch.units)
-        if self._deleted.is_gone(key[0]) or phy_offset < self._deleted.since(key[0]):
+        if self._deleted.is_gone(key[0], phy_offset) or phy_offset < self._deleted.since(key[0]):
             return True
         self._report.topics.add(stretch)
         if key not in self._report.first_records and self._files.has_any(key):

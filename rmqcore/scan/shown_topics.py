@@ -86,9 +86,10 @@ class ShownTopics:
         """The `TopicRule` of the store."""
         if is_service_topic(topic) and not (self._services or topic in self._named):
             return HIDDEN, {}
-        if not self._is_written and self._deleted.is_gone(topic):
+        gone = 0 if self._is_written else self._deleted.gone_below(topic)
+        if gone >= HIDDEN:
             return HIDDEN, {}
-        first = self._deleted.since(topic)
+        first = max(gone, self._deleted.since(topic))
         # a topic that RocketMQ has deleted and made again begins with offset 0 in each queue
         begins = self._deleted.begins(topic)
         return first, {queue_id: max(first, begin) for queue_id, begin in begins.items()}

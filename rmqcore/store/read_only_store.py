@@ -74,7 +74,7 @@ class FollowedReading(Reading):
             if (
                 transaction in (0, SysFlag.TRANSACTION_COMMIT)
                 and message.phy_offset >= deleted.since(message.topic)
-                and not deleted.is_gone(message.topic)
+                and not deleted.is_gone(message.topic, message.phy_offset)
             ):
                 raise CorruptConsumeQueueError(
                     self._directory.consume_queue,

@@ -5,6 +5,7 @@ import struct
 
 import pytest
 from children import die, run_child
+from killed_copy import copy_as_killed
 
 import rmqcore
 from crash.small_store import SETTINGS
@@ -505,3 +506,50 @@ def test_a_put_to_a_topic_that_a_broker_deleted_brings_nothing_back(store_path):
     lose_marks(store_path)
     assert counts(store_path) == {0: 1}
     assert verify(store_path).clean
+
+
+@pytest.mark.parametrize("derive", ["an opening", "an opening behind one refused", "a rebuild"])
+def test_what_was_put_here_beside_a_brokers_table_is_not_deleted(
+    store_path, tmp_path, monkeypatch, derive
+):
+    """A power cut may take the new queues of a topic that no broker has listed; a kill, too."""
+    with rmqcore.open_store(store_path, **SMALL) as store:
+        store.topics.put(TopicConfig(topic_name="TBW102"))
+        fill(store, topic="TBW102", count=3)
+    killed = tmp_path / "killed"
+    with rmqcore.open_store(store_path, **SMALL, flush_disk_type="SYNC_FLUSH") as store:
+        assert store.put("T", b"new 0").durability == "disk"
+        copy_as_killed(store_path, killed)
+    lose_topic(killed)
+    if derive == "a rebuild":
+        rebuild_by_splits(killed)
+        assert (killed / "consumequeue/T/0").is_dir()
+    elif derive == "an opening behind one refused":
+
+        def refuse(*_):
+            raise OSError("refused")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(QueueCheck, "dispatch", refuse)
+            with pytest.raises(OSError, match="refused"):
+                rmqcore.open_store(killed, **SMALL)
+    # one is that it was not closed
+    assert len(verify(killed).findings) == (1 if derive == "a rebuild" else 2)
+    with rmqcore.open_store(killed, **SMALL) as store:
+        assert bodies(store) == [b"new 0"]
+        assert store.put("T", b"new 1").queue_offset == 1
+    assert verify(killed).clean
+
+
+def test_what_a_broker_of_rocketmq_deleted_is_gone_behind_an_older_mark(store_path):
+    """It was closed in order then: nothing of ours is left without a queue."""
+    with rmqcore.open_store(store_path, **SMALL) as store:
+        store.topics.put(TopicConfig(topic_name="TBW102"))
+        fill(store, count=3)
+        mark = (store_path / "config/storeMark.json").read_bytes()
+        store.flush()
+    (store_path / "config/storeMark.json").write_bytes(mark)
+    shutil.rmtree(store_path / "consumequeue/T")
+    with rmqcore.open_store(store_path, **SMALL) as store:
+        assert bodies(store) == []
+        assert store.put("T", b"new").queue_offset == 0

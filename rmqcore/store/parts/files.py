@@ -176,7 +176,7 @@ class StoreFiles:
             self.index,
             self.checkpoint,
             self.mark,
-            self.deleted.load(),
+            self.deleted.load(clean_shutdown=clean_shutdown),
             self._config,
             batches,
             clean_shutdown=clean_shutdown,
