@@ -93,6 +93,26 @@ def test_two_threads_that_close(store_path):
     rmqcore.open_store(store_path).close()
 
 
+def test_a_put_that_finds_its_file_full_while_the_store_is_closed_makes_none(
+    store_path, monkeypatch
+):
+    store = rmqcore.open_store(store_path, allocate_ahead=0, **SMALL)
+    end = store.put("T", bytes(40_000)).store_size
+    writer = store.parts.files.writer
+    end_puts = writer.end_puts
+
+    def end_puts_before_one_rolls():
+        end_puts()
+        writer.roll(0)
+
+    monkeypatch.setattr(writer, "end_puts", end_puts_before_one_rolls)
+    store.close()
+    assert [path.name for path in (store_path / "commitlog").iterdir()] == [f"{0:020d}"]
+    with rmqcore.open_store(store_path) as again:
+        assert again.recovery_report.clean_shutdown
+        assert again.max_phy_offset == end
+
+
 def test_what_was_read_outlives_store_files_and_deletion(store_path):
     store = rmqcore.open_store(store_path, **SMALL)
     bodies = [b"%d " % number * 200 for number in range(400)]

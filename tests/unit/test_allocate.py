@@ -6,6 +6,7 @@ import pytest
 from patience import until
 from syncs import watched
 
+from rmqcore import open_store
 from rmqcore.errors import DiskFullError, StoreNotWritableError
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.services.allocate import AllocateMappedFileService
@@ -249,3 +250,15 @@ def test_a_file_is_made_where_nothing_is_mounted_at_proc(tmp_path, monkeypatch):
     assert file.path.stat().st_size == SIZE
     assert [path.name for path in tmp_path.iterdir()] == ["0"]
     file.close()
+
+
+def test_of_two_threads_that_find_a_file_full_one_goes_on_in_the_next(store_path):
+    with open_store(store_path, mapped_file_size_commit_log=SIZE) as store:
+        for _ in range(2):
+            store.put("T", bytes(SIZE // 2))
+        writer, end = store.parts.files.writer, store.max_phy_offset
+        assert writer.attached_offset == SIZE
+        # the other one comes when the first has rolled
+        writer.roll(0)
+        assert store.max_phy_offset == end
+        assert store.put("T", b"small").phy_offset == end
