@@ -53,7 +53,10 @@ class KeptCuts:
             path, is_there = self._place(files, start, kept)
             if not is_there:
                 self._write(path, files, start, kept)
-                self._forget_oldest()
+            # the name also of one that is there: who made it may have been killed just then
+            sync_directory(self._home)
+            sync_directory(self._home.parent)
+            self._forget_oldest()
         except OSError as error:
             _log.warning("what is cut off at %d is not kept: %s", start, error)
             return f"what was cut off at {start} could not be kept: {error}"
@@ -84,8 +87,6 @@ class KeptCuts:
             written.replace(path)
         finally:
             written.unlink(missing_ok=True)
-        sync_directory(self._home)
-        sync_directory(self._home.parent)
 
     def _forget_oldest(self) -> None:
         cuts = [path for path in self._home.glob(f"{_PREFIX}*") if path.is_file()]

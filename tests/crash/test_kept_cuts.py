@@ -136,6 +136,37 @@ def test_what_is_cut_in_the_same_place_again_is_kept_beside_it(store_path, damag
     assert b"another 1" in cuts(store_path)[2].read_bytes()
 
 
+@pytest.fixture
+def synced(store_path, damaged, monkeypatch):
+    """What is synced for the copy, and how many there are then; nothing of the log is cleared."""
+    before, found = log_of(store_path), []
+
+    def note(path):
+        assert log_of(store_path) == before
+        found.append((path, len(cuts(store_path))))
+
+    monkeypatch.setattr(kept_cuts, "sync_file", note)
+    monkeypatch.setattr(kept_cuts, "sync_directory", note)
+    return found
+
+
+def test_the_copy_and_its_name_are_on_the_disk_before_the_log_is_cleared(store_path, synced):
+    rmqcore.open_store(store_path, on_corruption="truncate").close()
+    home = store_path / "doctor"
+    assert synced == [(home / kept_cuts.UNFINISHED, 0), (home, 1), (store_path, 1)]
+
+
+def test_the_name_of_a_copy_that_a_killed_opening_has_left_is_brought_to_the_disk(
+    store_path, damaged, synced
+):
+    copy = store_path / "doctor" / f"cut-{damaged:020d}"
+    copy.parent.mkdir()
+    copy.write_bytes(log_of(store_path)[damaged:].rstrip(b"\0"))
+    rmqcore.open_store(store_path, on_corruption="truncate").close()
+    assert cuts(store_path) == [copy]
+    assert synced == [(copy.parent, 1), (store_path, 1)]
+
+
 def test_a_disk_without_room_for_the_copy_lets_the_store_open(store_path, damaged, monkeypatch):
     def full(path):
         raise OSError(errno.ENOSPC, "No space left on device")
