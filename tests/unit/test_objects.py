@@ -2,8 +2,10 @@
 
 import fcntl
 import sys
+from pathlib import Path
 
 import pytest
+from syncs import watched
 
 from rmqcore.errors import RmqCoreError
 from rmqcore.files.objects import directory, open_objects, tries
@@ -39,6 +41,20 @@ def test_objects_are_created_once_in_every_place(tmp_path):
         objects.delete("a/b")
         with pytest.raises(ObjectMissingError):
             objects.open("a/b")
+
+
+def test_an_object_is_on_the_disk_before_it_has_its_name_and_then_its_name_is(tmp_path):
+    objects, synced = open_objects(str(tmp_path)), []
+    objects.create("a/first", b"1", "")
+
+    def note(call, fd):
+        assert call == "fsync"
+        path = Path(f"/proc/self/fd/{fd}").readlink()
+        synced.append((path.name, (tmp_path / "a" / "second").exists()))
+
+    with watched(note):
+        objects.create("a/second", b"2", "")
+    assert synced == [(".second.tmp", False), ("a", True)]
 
 
 def test_somebody_elses_error_is_told_without_credentials(monkeypatch):
