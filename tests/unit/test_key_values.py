@@ -269,7 +269,10 @@ def test_no_key_that_was_put_aside_comes_back_into_a_table_made_anew(tmp_path, m
         assert not store.parts.key_values._aside.load()
 
 
-def test_a_table_never_begins_behind_what_a_power_cut_leaves_of_its_records(tmp_path, monkeypatch):
+@pytest.mark.parametrize("how", ["aside", "anew"])
+def test_a_table_never_begins_behind_what_a_power_cut_leaves_of_its_records(
+    tmp_path, monkeypatch, how
+):
     """Else the numbers of later records would lie in front of where it begins."""
     with open_store(tmp_path / "s", **SMALL) as store:
         store.kv_put("t", b"a", b"1")
@@ -280,8 +283,12 @@ def test_a_table_never_begins_behind_what_a_power_cut_leaves_of_its_records(tmp_
             commit(topic, group, queue_id, offset)
 
         monkeypatch.setattr(store.consumer_offsets, "commit", committed)
-        with store.parts.key_values._tables_held():
-            store.parts.key_values._put_aside({"%KV%t": store.parts.key_values._table("t")})
+        key_values_of = store.parts.key_values
+        with key_values_of._tables_held():
+            if how == "aside":
+                key_values_of._put_aside({"%KV%t": key_values_of._table("t")})
+            else:
+                key_values_of._put_anew("%KV%t", key_values_of._table("t"))
         assert flushed == [True]
 
 
