@@ -44,6 +44,16 @@ def test_buffers_come_back_while_files_fill(tmp_path):
         assert [message.body for message in store.messages("T", 0)] == bodies
 
 
+def test_a_large_table_waits_in_a_buffer_too(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    bodies = [b"%d" % number * 700 for number in range(20)]
+    with open_store(tmp_path / "s", **SETTINGS) as store:
+        store.put("T", b"first")
+        store.put_columns(pa.table({"body": bodies}), topic="T")
+        assert store.log.queue.last.write_buffer is not None
+        assert [message.body for message in store.messages("T", 0)] == [b"first", *bodies]
+
+
 def test_it_goes_on_in_a_file_that_was_begun(tmp_path):
     for number in range(3):
         with open_store(tmp_path / "s", **SETTINGS) as store:
