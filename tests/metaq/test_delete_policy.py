@@ -2,8 +2,10 @@
 
 import os
 import zipfile
+from pathlib import Path
 
 import pytest
+from syncs import watched
 
 from rmqcore.errors import ConfigError
 from rmqcore.metaq import ArchiveDeletePolicy, DiscardDeletePolicy, parse_delete_policy
@@ -65,6 +67,18 @@ def test_archiving_packs(old):
     assert packed.name == f"{old.name}.zip"
     with zipfile.ZipFile(packed) as archive:
         assert archive.read(old.name) == b"content" * 1000
+
+
+def test_an_archive_and_its_name_are_on_the_disk_before_the_segment_goes(old):
+    synced = []
+
+    def note(_call, fd):
+        there = sorted(path.suffix for path in old.parent.iterdir())
+        synced.append((Path(f"/proc/self/fd/{fd}").resolve().suffix, there))
+
+    with watched(note):
+        ArchiveDeletePolicy(0, compress=True).process(old)
+    assert synced == [(".tmp", [".meta", ".tmp"]), ("", [".meta", ".zip"])]
 
 
 def test_packing_that_fails_keeps_the_segment(old, monkeypatch):

@@ -5,8 +5,10 @@ import os
 import resource
 import socket
 import threading
+from pathlib import Path
 
 import pytest
+from syncs import watched
 
 from reference import metaq as reference
 from rmqcore.errors import CorruptRecordError, DiskFullError, StoreClosedError
@@ -190,6 +192,27 @@ def test_messages_behind_the_damage_are_kept_beside(path):
     assert path.read_bytes() == damaged[:valid]
     assert messages.recovery.saved.read_bytes() == damaged[valid:]
     assert not messages.recovery.saved.name.endswith(".meta")
+
+
+def test_what_a_killed_process_has_left_is_on_the_disk_before_it_counts(path):
+    synced = []
+    with watched(lambda _call, fd: synced.append(Path(f"/proc/self/fd/{fd}").resolve())):
+        messages = grown(path, CONTENT)
+    assert synced == [path]
+    assert messages.high_water_mark == len(CONTENT)
+
+
+def test_the_copy_and_its_name_are_on_the_disk_before_the_segment_is_cut(path):
+    damaged, synced = bytearray(CONTENT), []
+    damaged[25] ^= 1
+
+    def note(_call, fd):
+        synced.append((Path(f"/proc/self/fd/{fd}").resolve(), path.stat().st_size))
+
+    with watched(note):
+        saved = grown(path, damaged).recovery.saved
+    whole = len(CONTENT)
+    assert synced == [(saved, whole), (path.parent, whole), (path, path.stat().st_size)]
 
 
 def test_what_was_cut_twice_in_one_place_is_kept_twice(path):
