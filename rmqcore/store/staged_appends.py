@@ -31,7 +31,7 @@ from rmqcore.store.append_ledger import (
 from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.store.staged_files import StagedFile, forget_staged, pieces_behind
 from rmqcore.store.staged_records import StagedRecords, records_in
-from rmqcore.world import wall_clock_ms
+from rmqcore.world import sync_directory, wall_clock_ms
 
 _STALE_S = 7 * 24 * 3600
 #: By these columns a row is found again in the log; the CRC is that of its body.
@@ -65,7 +65,10 @@ def append_staged(
         _note_others(store, root, name)
         if ledger.is_appending:
             appended = _resume(store, ledger)
-        if not ledger.is_done(number):
+        if ledger.is_done(number):
+            # who has noted that may have been killed before it was on the disk
+            sync_directory(root)
+        else:
             for file in files:
                 # one that is gone, or cut, is found before any of the others is appended
                 file.records()

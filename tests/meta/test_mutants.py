@@ -10,8 +10,8 @@ pytestmark = pytest.mark.logic
 
 ROOT = Path(__file__).parents[2]
 PARTS = (
-    *("archive", "checkpoint", "config", "delivery", "flush", "index", "leases", "metaq"),
-    *("pool", "queue", "recovery", "repair", "replication", "roll", "tables", "tail"),
+    *("archive", "checkpoint", "config", "delivery", "flush", "index", "leases", "metaq", "pool"),
+    *("queue", "recovery", "repair", "replication", "roll", "staged", "tables", "tail"),
 )
 ALL = mutants()
 

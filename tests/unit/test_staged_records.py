@@ -1,14 +1,21 @@
-"""A file of staged records is what its writer left, or is refused; its rows are found by number."""
+"""A file of staged records is what its writer left, or is refused; its rows are found by number.
+
+What is noted of an append of them is true after a power cut, too.
+"""
 
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from staged_rows import pairs, stage
+from syncs import watched
 
 from rmqcore import open_store
 from rmqcore._codec import decode_record
 from rmqcore.errors import MessageIllegalError, StoreError
+from rmqcore.files.store_dir import make_directory
+from rmqcore.store.append_ledger import Ledger, staging_root
+from rmqcore.store.staged_appends import append_staged
 from rmqcore.store.staged_records import StagedRecords, records_in
 
 pytestmark = pytest.mark.engine
@@ -80,3 +87,66 @@ def test_a_writer_that_fails_leaves_no_file(tmp_path):
         with pytest.raises(MessageIllegalError):
             stage(tmp_path / "bad", columns, **settings)
         assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_is_on_the_disk_when_its_task_says_so(tmp_path):
+    synced = []
+
+    def note(_call, fd):
+        path = Path(f"/proc/self/fd/{fd}").resolve()
+        synced.append((path.name, path.stat().st_size))
+
+    with watched(note):
+        staged = stage(tmp_path / "folder" / "staged.rows", {"body": ["a", "b"]})
+    assert synced[-2] == ("staged.rows", staged.size)
+    assert synced[-1][0] == "folder"
+
+
+@pytest.mark.parametrize("died_behind", [0, 1, 3])
+def test_a_ledger_says_nothing_that_a_power_cut_could_take_back(
+    staged, store_path, monkeypatch, died_behind
+):
+    noted, synced, save = [], set(), Ledger._save
+    slow = {"flush_interval_commit_log_ms": 3_600_000}
+    with open_store(store_path, **slow) as store:
+        root = staging_root(store.path)
+        make_directory(root)
+
+        def saved(path, facts):
+            writer = store.parts.files.writer
+            noted.append((path.suffix, writer.flushed_offset == store.max_phy_offset))
+            with watched(lambda _call, fd: synced.add(Path(f"/proc/self/fd/{fd}").resolve())):
+                save(path, facts)
+
+        monkeypatch.setattr(Ledger, "_save", staticmethod(saved))
+        store.put("T0", b"other")
+        if died_behind:
+            store.flush()
+            Ledger(root, "job-1").begin(0, store.max_phy_offset, [staged])
+            records = staged.records()
+            for piece, _ in zip(records.pieces(), range(died_behind), strict=False):
+                store.put_records(piece, records.queues)
+        assert append_staged(store, "job-1", 0, [staged]) == 20 - 4 * died_behind
+        assert len(list(store.messages())) == 21
+    assert noted == [(".appending", True)] * (3 if died_behind else 1) + [(".json", True)]
+    assert synced == {root, root / "job-1.appending.new", root / "job-1.json.new"}
+
+
+def test_an_append_that_a_killed_process_has_noted_is_so_on_the_disk_before_its_rows_go(
+    staged, store_path
+):
+    synced = []
+
+    def note(call, fd):
+        if call == "fsync":
+            path = Path(f"/proc/self/fd/{fd}").resolve()
+            synced.append((path, Path(staged.path).exists()))
+
+    with open_store(store_path) as store:
+        root = staging_root(store.path)
+        make_directory(root)
+        (root / "job-1.json").write_text('{"number": 0}')
+        with watched(note):
+            assert append_staged(store, "job-1", 0, [staged]) == 0
+    assert (root, True) in synced
+    assert not Path(staged.path).exists()
