@@ -8,6 +8,7 @@ import importlib.machinery
 import os
 import random
 import struct
+import tempfile
 import zlib
 from pathlib import Path
 
@@ -29,6 +30,10 @@ NATIVE = [
 
 #: Seeds that once found something, each with its test: the gate runs them beside a test's own.
 SEEDS = Path(__file__).parent / "seeds.txt"
+
+#: Percent of a disk. Above 85 a broker deletes log files whatever their age, above 90 it refuses
+#: messages; a run takes some of the rest.
+DISK_USED_MAX = 80
 
 #: Of Linux: reads and sets a file's flags, and the flag of a directory whose own are unrelated.
 _GET_FLAGS, _SET_FLAGS, _UNRELATED = 0x80086601, 0x40086602, 0x00020000
@@ -58,6 +63,20 @@ def pytest_addoption(parser):
     group.addoption("--rmqcore-from", metavar="DIR", help="refuse any other rmqcore")
 
 
+def refuse_full_disk(path):
+    """Test nothing where brokers would do what they do on a disk that is nearly full.
+
+    Raises:
+        UsageError: the disk is.
+    """
+    percent = importlib.import_module("rmqcore.services.retention").disk_usage(path).percent
+    if percent > DISK_USED_MAX:
+        raise pytest.UsageError(
+            f"{path}: {percent} % of the disk are in use, and brokers delete files and refuse "
+            f"messages above 85: make room, or give --basetemp on a disk below {DISK_USED_MAX} %"
+        )
+
+
 def pytest_configure(config):
     config.pluginmanager.register(LanePlugin(), "lanes")
     profile = "gate" if config.getoption("--storm") is None else "storm"
@@ -73,6 +92,8 @@ def pytest_configure(config):
             raise pytest.UsageError(f"{name} is not built: {error}; run `make build`") from error
         if not module.__file__.endswith(suffixes):
             raise pytest.UsageError(f"{name} is not the compiled module: {module.__file__}")
+    base = Path(config.getoption("basetemp") or tempfile.gettempdir()).absolute()
+    refuse_full_disk(next(path for path in (base, *base.parents) if path.exists()))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 
 import conftest
@@ -17,6 +18,8 @@ from patience import TIMEOUT_S, rounds, until, until_async
 
 import rmqcore
 from interop.peer import free_port, take_port
+from rmqcore.services import retention
+from rmqcore.services.retention import DiskUsage
 from rmqcore.services.runner import Threads
 from rmqcore.services.service import Service
 
@@ -411,3 +414,12 @@ for port in ({port}, {port + 1}):
     assert done.stdout == "is another's\n" * 2
     # a process may ask again for what it has
     take_port(port)
+
+
+def test_a_disk_that_is_nearly_full_is_said_before_any_test(tmp_path, monkeypatch):
+    """Brokers delete what tests read, and refuse what they send: many reds that say nothing."""
+    for used, refused in ((80, False), (81, True)):
+        usage = DiskUsage(used, 100 - used)
+        monkeypatch.setattr(retention, "disk_usage", lambda _, usage=usage: usage)
+        with pytest.raises(pytest.UsageError, match="81 %") if refused else nullcontext():
+            conftest.refuse_full_disk(tmp_path)
