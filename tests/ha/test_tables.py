@@ -21,7 +21,7 @@ from rmqcore.files.group_table import SubscriptionGroupTable
 from rmqcore.files.request_mode_table import POP, PULL, MessageRequestModeTable
 from rmqcore.files.timer_check import TimerCheck, TimerProgress
 from rmqcore.ha import HAClient
-from rmqcore.remoting import RequestCode, success
+from rmqcore.remoting import RemotingClosedError, RequestCode, success
 from rmqcore.world import wall_clock_ms
 
 pytestmark = pytest.mark.engine
@@ -55,7 +55,7 @@ class Slave:
         self.tables = [kind(folder, clock=wall_clock_ms) for kind in KINDS]
         self.topics, self.offsets, self.groups, self.modes = self.tables
         self.folder = folder
-        self.synchronize = SlaveSynchronize(
+        self._synchronize = SlaveSynchronize(
             self,
             lambda: MASTER,
             *self.tables,
@@ -68,7 +68,8 @@ class Slave:
             has_messages=lambda topic, behind: topic.startswith("Full") and behind < 100,
             topics_changed=lambda: None,
             resets=Resets(folder),
-        ).synchronize
+        )
+        self.synchronize, self.problem = self._synchronize.synchronize, self._synchronize.problem
 
     def delete(self, topic, phy_offset):
         return self.deleted.setdefault(topic, phy_offset) == phy_offset
@@ -129,6 +130,42 @@ def test_an_answer_counts_as_long_as_the_connection_holds_that_has_compared(tmp_
     missing = ALL - slave.taken
     assert {"delays", "timer"} <= missing
     assert (missing == ALL) == (code in slave.asked[:2])
+
+
+@pytest.mark.parametrize("code", list(ANSWERS))
+def test_an_answer_that_comes_is_no_problem_though_the_log_has_to_catch_up(
+    tmp_path, monkeypatch, code
+):
+    """How far groups are waits for the log, for hours where there is much of it."""
+    monkeypatch.setattr(slave_synchronize, "_CATCH_UP_S", 0)
+    slave = Slave(tmp_path, log_end=4095)
+
+    def hang_up(asked):
+        if asked == code:
+            raise RemotingClosedError(MASTER)
+
+    slave.after = hang_up
+    asyncio.run(slave.synchronize())
+    # a master without a timer has nothing to tell of one
+    told = code is not RequestCode.GET_TIMER_CHECK_POINT
+    assert (slave.problem() is not None) == told
+    assert code.name in (slave.problem() or code.name)
+    slave.after = lambda _code: None
+    asyncio.run(slave.synchronize())
+    assert slave.problem() is None
+    assert "offsets" not in slave.taken
+
+
+def test_an_answer_that_is_no_table_is_a_problem_for_as_long_as_it_comes(tmp_path, monkeypatch):
+    code = RequestCode.GET_ALL_TOPIC_CONFIG
+    monkeypatch.setitem(ANSWERS, code, b"no table")
+    slave = Slave(tmp_path)
+    for _ in range(2):
+        assert not asyncio.run(slave.synchronize())
+        assert code.name in slave.problem()
+    monkeypatch.undo()
+    assert asyncio.run(slave.synchronize())
+    assert slave.problem() is None
 
 
 def test_deliveries_behind_the_end_of_a_queue_are_not_taken(tmp_path):

@@ -137,6 +137,8 @@ class SlaveSynchronize:
         self._topics_changed = topics_changed
         self._resets = resets
         self._failures: dict[RequestCode, str] = {}
+        #: of these, the ones to which the last answer was none
+        self._unanswered: set[RequestCode] = set()
         self._topics = topics
         self._wanted = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -239,17 +241,24 @@ class SlaveSynchronize:
 
     async def _ask(self, address: str, code: RequestCode) -> str | None:
         """A table as the master has it; None when it was not had."""
+        text = None
         try:
             answer = await self._client.invoke(address, RemotingCommand(code), _TIMEOUT_MS)
             if answer.code == ResponseCode.SUCCESS:
-                return bytes(answer.body).decode()
-            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and code in _EMPTY_TABLES:
-                return _EMPTY_TABLES[code]
+                text = bytes(answer.body).decode()
+            elif answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                text = _EMPTY_TABLES.get(code)
+            reason = f"code {answer.code}: {answer.remark}"
         except (RemotingError, ValueError) as error:
-            self._failed(code, address, str(error))
-        else:
-            self._failed(code, address, f"code {answer.code}: {answer.remark}")
-        return None
+            reason = str(error)
+        if text is None:
+            self._unanswered.add(code)
+            self._failed(code, address, reason)
+        elif code in self._unanswered:
+            # whether it is a table is said when it is taken over, which the log may put off
+            self._unanswered.remove(code)
+            self._failures.pop(code, None)
+        return text
 
     def _adopt(
         self,
