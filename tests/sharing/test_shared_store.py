@@ -8,6 +8,7 @@ import signal
 import stat
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from patience import TIMEOUT_S, until, until_async
@@ -16,6 +17,7 @@ from sharing.processes import TIMEOUT_MS, owner_of, program, while_asked
 import rmqcore
 from rmqcore import (
     CorruptRecordError,
+    DiskFullError,
     GetMessageStatus,
     Message,
     MessageIllegalError,
@@ -28,6 +30,8 @@ from rmqcore import (
 from rmqcore.doctor import verify
 from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.store.sharing import listeners, owner_watch, pending_call, shared_handle
+from rmqcore.store.sharing import owner as owner_module
+from rmqcore.store.sharing.owner import StoreServer
 from rmqcore.store.sharing.pending_call import PendingCall
 from rmqcore.store.sharing.place import MeetingPlace
 from rmqcore.store.sharing.unique_keys import UniqueKeys
@@ -502,6 +506,34 @@ def test_a_damaged_store_is_an_error_and_nobody_owns_it(store_path):
         with pytest.raises(CorruptRecordError, match="good records follow"):
             rmqcore.open_shared(store_path)
     assert not (store_path / "rmqcore.sock").exists()
+
+
+def test_who_asks_an_owner_that_cannot_open_the_store_asks_the_next_one(store_path, monkeypatch):
+    waiting, first, store_class = threading.Event(), [], shared_handle.DefaultMessageStore
+    call_when_ready = StoreServer._call_when_ready
+
+    def waits(server, connection, request):
+        waiting.set()
+        return call_when_ready(server, connection, request)
+
+    def open_when_asked(*args, **settings):
+        if first:
+            return store_class(*args, **settings)
+        first.append(args)
+        assert waiting.wait(TIMEOUT_S)
+        raise DiskFullError(store_path, "no room")
+
+    monkeypatch.setattr(owner_module, "_STOP_S", 1000 * TIMEOUT_S)
+    monkeypatch.setattr(StoreServer, "_call_when_ready", waits)
+    monkeypatch.setattr(shared_handle, "DefaultMessageStore", open_when_asked)
+    with ThreadPoolExecutor() as threads:
+        opening = threads.submit(rmqcore.open_shared, store_path)
+        until(lambda: first, "the one that becomes the owner")
+        other = threads.submit(rmqcore.open_shared, store_path)
+        put = threads.submit(lambda: other.result().put("T", b"x"))
+        assert isinstance(opening.exception(TIMEOUT_S), DiskFullError)
+        assert put.result(TIMEOUT_S).queue_offset == 0
+        other.result().close()
 
 
 def test_the_doctor_knows_the_socket(store):

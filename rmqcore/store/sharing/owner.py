@@ -200,7 +200,8 @@ class StoreServer:
             for task in self._waiting_calls.values():
                 task.cancel()
             if self._server is not None:
-                await self._server.stop(_STOP_S)
+                # who asked a store that could not be opened is to ask the next owner, at once
+                await self._server.stop(0 if self._store is None else _STOP_S)
             if self._store is not None:
                 self._store.parts.consuming.keep_leases(set().union(*self._holders.values()))
         finally:
