@@ -302,6 +302,7 @@ class Broker:
         self._stop_listening = store.on_arrival(arrived)
         store.consumer_offsets.begin()
         await self._persist(parts.topics.file.save)
+        await self._persist(parts.groups.file.save)
         await self._persist(partial(asyncio.to_thread, store.consumer_offsets.persist))
         self._tasks = [loop.create_task(restarted(work)) for work in self._work(parts)]
         await self._accept_appends(store, parts)
@@ -333,6 +334,8 @@ class Broker:
             parts.offsets.resets.follow()
             parts.offsets.resets.persist_ends()
         else:
+            for table in (store.topics, store.consumer_offsets, parts.groups.table):
+                table.lead()
             parts.topics.know_again(store.queues())
             report = store.recovery_report
             # a slave that becomes the master, or a crash, may have lost what groups have read

@@ -29,6 +29,8 @@ QUEUE_ID_MAX: Final = 2**31 - 1
 _FOLLOWED: Final = "followedVersion"
 #: Another one: entries that a table which was begun anew did not have.
 _KEPT: Final = "keptOfFollowed"
+#: A third one: when a master's table was begun, which its slaves take over with it.
+BEGUN: Final = "tableBegun"
 
 
 def check_topic_name(topic: str, what: str = "topic") -> None:
@@ -199,6 +201,8 @@ class ConfigTable:
         self._followed: DataVersion | None = None
         #: what the master had before it lost its table, and has not told again
         self._kept: frozenset[str] = frozenset()
+        #: when the table was begun, here or where it was taken over from; None: nobody says
+        self.begun_ms: int | None = None
         content = self._file.load()
         if content is not None:
             self._other, self.data_version = content[0], content[1]
@@ -206,6 +210,7 @@ class ConfigTable:
                 self._followed = DataVersion.from_java(followed)
             kept = self._other.pop(_KEPT, None)
             self._kept = frozenset(map(str, kept if isinstance(kept, list) else ()))
+            self.begun_ms = _begun_in(self._other)
             self._install(content[2])
 
     @property
@@ -232,6 +237,15 @@ class ConfigTable:
         with self._lock.within():
             if self._followed is None:
                 self._followed, self._changed = DataVersion(), True
+
+    def lead(self) -> None:
+        """Note, with the next `persist`, when the table was begun, for others that take it over.
+
+        They tell it by that from one that takes its place when it is lost.
+        """
+        with self._lock.within():
+            if self.begun_ms is None:
+                self.begun_ms, self._changed = max(1, self._clock()), True
 
     def begin(self) -> None:
         """Have the next `persist` write the file if there is none, even of an empty table."""
@@ -275,14 +289,19 @@ class ConfigTable:
             content[_FOLLOWED] = self._followed.to_java()
         if self._kept:
             content[_KEPT] = sorted(self._kept)
+        content |= self.told_begin()
         return format_java_json(dict(sorted(content.items())))
+
+    def told_begin(self) -> dict[str, object]:
+        """When the table was begun, as a member of what others are told; empty: nobody says."""
+        return {} if self.begun_ms is None else {BEGUN: self.begun_ms}
 
     def adopt(self, text: str, keep: Callable[[str], bool] = lambda _: False) -> bool:
         """Take over a table that another broker has told, in the form of the file.
 
-        One that is empty, or of a lower version than was taken over before, is that of a broker
-        that has lost its own: it takes nothing away. What it does not have stays here also when
-        its version has grown, until it has had it again.
+        One that is empty, or of a lower version than was taken over before, or that was begun at
+        another time, is that of a broker that has lost its own: it takes nothing away. What it does
+        not have stays here also when its version has grown, until it has had it again.
 
         Args:
             text: the table.
@@ -294,12 +313,13 @@ class ConfigTable:
         Raises:
             ValueError: it is no such table; nothing was changed.
         """
-        _, version, told = _decoded_by(self._decode)(text)
-        told = self._fitted(told)
+        besides, version, told = _decoded_by(self._decode)(text)
+        told, begun_ms = self._fitted(told), _begun_in(besides)
         with self._lock.within():
             before, followed = self._encode(), self._followed or DataVersion()
             names, kept = self._names(told), self._kept
-            if version.counter < followed.counter or self._is_empty(told):
+            another = None not in (begun_ms, self.begun_ms) and begun_ms != self.begun_ms
+            if another or version.counter < followed.counter or self._is_empty(told):
                 self._kept = (kept | self._names_here()) - names
                 self._install(self._with(told))
             else:
@@ -307,6 +327,9 @@ class ConfigTable:
                 self._install(self._followed_by(told, lambda name: name in kept or keep(name)))
             self._followed = version
             self._changed |= self._kept != kept
+            if begun_ms is not None:
+                self._changed |= begun_ms != self.begun_ms
+                self.begun_ms = begun_ms
             changed = self._encode() != before
             if changed:
                 # a slave of this broker, once it is a master, must not see a lower version either
@@ -471,6 +494,12 @@ def _integer(name: str, value: object, *, least: int = 0) -> int:
     if type(value) is not int or not least <= value <= OFFSET_MAX:
         raise ValueError(f"{name}={value!r} is no number from {least} to {OFFSET_MAX}")
     return value
+
+
+def _begun_in(content: dict[str, object]) -> int | None:
+    """Take out of a table when it was begun; None where it does not say."""
+    found = content.pop(BEGUN, None)
+    return found if type(found) is int and 0 < found <= OFFSET_MAX else None
 
 
 def numbered_offsets(name: str, value: object) -> dict[int, int]:

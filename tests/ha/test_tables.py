@@ -298,8 +298,12 @@ def test_a_master_that_has_lost_its_log_wipes_nothing(tmp_path, again):
 
 
 @pytest.mark.usefixtures("asks_when_told")
-def test_a_master_that_has_lost_its_tables_takes_none_away(tmp_path):
-    """Its log is whole, so the slave follows; what it makes anew comes, the rest stays."""
+@pytest.mark.parametrize("away", [False, True])
+def test_a_master_that_has_lost_its_tables_takes_none_away(tmp_path, away):
+    """Its log is whole, so the slave follows; what it makes anew comes, the rest stays.
+
+    Also when the slave first sees the new tables when they have outgrown the lost ones.
+    """
 
     async def scenario():
         async with running(tmp_path) as pair:
@@ -316,7 +320,8 @@ def test_a_master_that_has_lost_its_tables_takes_none_away(tmp_path):
             before = tables_of(pair.slave)
             assert '"idle"' in before[3]
             await pair.master.stop()
-            for name in ("topics.json", "subscriptionGroup.json", "messageRequestMode.json"):
+            lost = ["topics.json", "subscriptionGroup.json", "messageRequestMode.json"]
+            for name in [*lost, "consumerOffset.json"] if away else lost:
                 for file in (tmp_path / "m" / "config").glob(name + "*"):
                     file.unlink()
             pair.master = Pair(tmp_path, pair.namesrv, {}).master
@@ -327,20 +332,24 @@ def test_a_master_that_has_lost_its_tables_takes_none_away(tmp_path):
             await until_async(
                 lambda: pair.slave.replication.client.agrees, "the slave follows it again"
             )
-            await pair.synchronize()
-            after = tables_of(pair.slave)
-            assert after[0] == {*before[0], "New"}
-            assert after[1:5] == before[1:5]
+            if not away:
+                await pair.synchronize()
+                after = tables_of(pair.slave)
+                assert after[0] == {*before[0], "New"}
+                assert after[1:5] == before[1:5]
             # the new tables grow older than the lost ones were
             for number in range(9):
                 pair.master.managers.groups.put("new", {"retryMaxTimes": number})
                 pair.master.managers.groups.table.persist()
                 pair.master.store.topics.put(TopicConfig(topic_name="New", perm=number % 8))
                 pair.master.store.topics.persist()
+                pair.master.store.consumer_offsets.commit("Orders", "new", 0, number)
+                pair.master.store.consumer_offsets.persist()
             await pair.master.managers.modes.put("New", "new", POP, 2)
             await pair.synchronize()
             after = tables_of(pair.slave)
             assert after[0] == {*before[0], "New"}
+            assert after[1] == {**before[1], ("Orders", "new"): {0: 8}}
             assert after[2] == sorted([*before[2], "new"])
             assert all(f'"{group}"' in after[3] for group in ("billing", "idle", "new"))
 

@@ -387,6 +387,43 @@ class TestAdopted:
         table.adopt(self.topics(11, "E"))
         assert self.names(table) == {"C", "E"}
 
+    @pytest.mark.parametrize(
+        "kind", [TopicConfigTable, SubscriptionGroupTable, ConsumerOffsetTable]
+    )
+    def test_a_table_that_was_begun_at_another_time_is_another_one(self, tmp_path, kind):
+        """It was lost and has outgrown the one before while nobody looked."""
+
+        def put(table, name):
+            if kind is TopicConfigTable:
+                table.put(TopicConfig(topic_name=name))
+            elif kind is SubscriptionGroupTable:
+                table.put(name, {})
+            else:
+                table.commit(name, "G", 0, 1)
+
+        def names(table):
+            if kind is TopicConfigTable:
+                return {topic.topic_name for topic in table}
+            if kind is SubscriptionGroupTable:
+                return set(table.names())
+            return {topic for topic, _ in table.pairs()}
+
+        slave = open_table(kind, tmp_path / "slave")
+        for begun in (5, 6):
+            master = kind(tmp_path / f"master {begun}", clock=lambda begun=begun: begun)
+            master.lead()
+            for counter in range(begun):
+                put(master, f"A{begun}-{counter % 2}")
+                master.persist()
+            slave.adopt(master.to_text())
+            slave.persist()
+            assert open_table(kind, tmp_path / "slave").begun_ms == begun
+        assert names(slave) == {f"A{begun}-{number}" for begun in (5, 6) for number in (0, 1)}
+        assert slave.begun_ms == 6
+        # who takes that one over goes on with it, also when it leads itself
+        slave.lead()
+        assert slave.begun_ms == 6
+
     def test_a_group_that_was_lost_stays_with_what_is_forbidden_to_it(self, tmp_path):
         def told(counter, *groups):
             table = {group: {"retryMaxTimes": 3} for group in groups}

@@ -82,6 +82,7 @@ class AdminGroups:
             "dataVersion": table.data_version.to_java(),
             "forbiddenTable": table.forbidden(),
             "subscriptionGroupTable": groups,
+            **table.told_begin(),
         }
         return success({"totalGroupNum": str(len(groups))}, java_body(body))
 

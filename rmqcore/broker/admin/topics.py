@@ -166,6 +166,7 @@ class AdminTopics:
             "dataVersion": table.data_version.to_java(),
             "deletedTopics": dict(self._store.followed_log.deletions()),
             "topicConfigTable": topics,
+            **table.told_begin(),
         }
         return success({"totalTopicNum": str(len(topics))}, java_body(body))
 
