@@ -13,10 +13,10 @@ HALF = {"TRAN_MSG": "true", "PGROUP": "PG", "UNIQ_KEY": "U"}
 WAITING = {"level": {"DELAY": "1"}, "timer": {"TIMER_DELAY_MS": "1000"}, "half": HALF}
 
 
-async def set_queues(peer, count):
+async def set_queues(peer, count, read=None):
     fields = {
         **{"topic": "T", "defaultTopic": "TBW102", "perm": "6", "topicSysFlag": "0"},
-        **{"readQueueNums": count, "writeQueueNums": count, "order": "false"},
+        **{"readQueueNums": read or count, "writeQueueNums": count, "order": "false"},
         "topicFilterType": "SINGLE_TAG",
     }
     answer = await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
@@ -49,6 +49,35 @@ def test_what_was_put_off_comes_to_a_queue_that_is_read(with_broker, clock):
         assert await read() == [[], to_1, [], to_7]
 
     with_broker(scenario)
+
+
+@pytest.mark.engine
+def test_the_broker_chooses_no_queue_that_nobody_reads(with_broker):
+    """A producer may: its message is read when the number is raised."""
+
+    async def scenario(broker, peer):
+        await set_queues(peer, 8, read=2)
+        for _ in range(40):
+            sent = await peer.send("T", b"any", queue_id=-1)
+            assert int(sent.ext_fields["queueId"]) < 2
+        urgent = await peer.send("T", b"urgent", properties={"_SYS_MSG_PRIORITY_": "7"})
+        assert urgent.ext_fields["queueId"] == "1"
+        chosen = await peer.send("T", b"chosen", queue_id=7)
+        assert chosen.ext_fields["queueId"] == "7"
+        assert (await peer.pull("T", queue_id=7)).code == ResponseCode.INVALID_PARAMETER
+        await set_queues(peer, 8)
+        assert [m.body for m in records((await peer.pull("T", queue_id=7)).body)] == [b"chosen"]
+
+    with_broker(scenario)
+
+
+@pytest.mark.logic
+@pytest.mark.parametrize(
+    ("write", "read", "count"), [(8, 2, 2), (2, 8, 2), (4, 0, 4), (0, 4, 1), (0, 0, 1)]
+)
+def test_among_how_many_queues_the_broker_chooses(write, read, count):
+    topic = TopicConfig(topic_name="T", write_queue_nums=write, read_queue_nums=read)
+    assert Topics.queues_for_send(topic) == count
 
 
 @pytest.mark.logic

@@ -28,7 +28,7 @@ def queue_by_priority(properties: Mapping[str, str], queue_count: int) -> int | 
 
     Args:
         properties: of the message.
-        queue_count: queues of its topic that are written.
+        queue_count: queues of its topic that there are to choose from.
     """
     text = properties.get(PRIORITY_PROPERTY, "")
     known = text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX

@@ -344,7 +344,7 @@ class SendMessages:
         properties, name = decode_properties(text), wanted.topic
         properties.pop("POP_CK", None)
         properties.setdefault("UNIQ_KEY", token_hex(16).upper())
-        own_queue = queue_by_priority(properties, topic.write_queue_nums)
+        own_queue = queue_by_priority(properties, self._topics.queues_for_send(topic))
         if own_queue is None:
             properties.pop(PRIORITY_PROPERTY, None)
         else:

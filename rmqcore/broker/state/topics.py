@@ -285,7 +285,7 @@ class Topics:
 
     @staticmethod
     def queue_for_send(topic: TopicConfig, queue_id: int) -> int:
-        """The queue that a message goes to; a negative number is any.
+        """The queue that a message goes to; a negative number is any of `queues_for_send`.
 
         Args:
             topic: the topic.
@@ -302,7 +302,19 @@ class Topics:
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
         if queue_id >= 0:
             return queue_id
-        return randrange(max(1, topic.write_queue_nums))
+        return randrange(Topics.queues_for_send(topic))
+
+    @staticmethod
+    def queues_for_send(topic: TopicConfig) -> int:
+        """Among how many queues the broker chooses one for a message: those that consumers read.
+
+        Where no queue is read it is those that are written.
+
+        Args:
+            topic: the topic.
+        """
+        write, read = topic.write_queue_nums, topic.read_queue_nums
+        return max(1, write if read < 1 else min(write, read))
 
     @staticmethod
     def queue_at_delivery(topic: TopicConfig | None, queue_id: int) -> int:
