@@ -131,6 +131,20 @@ def test_many_threads_lose_and_tear_nothing(open_store, threshold):
     assert len(store.segments) > 1
 
 
+def test_what_comes_between_a_flush_and_a_roll_is_flushed_before_the_next_segment(open_store):
+    flushed = []
+
+    def at(name):
+        if name == "before_roll":
+            flushed.append(store.max_offset)
+
+    store = open_store(unflush_threshold=1000, world=World(failpoint=at))
+    store.append(1, b"x")
+    store._roll(store.segments[-1])
+    assert flushed == [21]
+    assert [message.message_id for message in store.messages()] == [1]
+
+
 def test_a_refused_flush_ends_appends_for_good(open_store):
     broken = []
 
