@@ -291,7 +291,11 @@ class Assignment:
             await assigned.room()
             try:
                 answer, address = await self._requests.pull(
-                    assigned.queue, assigned.next_offset, subscription, assigned.broker_id
+                    assigned.queue,
+                    assigned.next_offset,
+                    subscription,
+                    assigned.broker_id,
+                    0 if self._broadcasting else assigned.commit_offset,
                 )
                 await self._accept_pulled(assigned, answer, address, subscription)
                 self._troubles.end(self._pull_of(assigned))

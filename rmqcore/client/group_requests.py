@@ -115,7 +115,12 @@ class GroupRequests:
             await self._instance.invoke_oneway(address, RequestCode.UPDATE_CONSUMER_OFFSET, fields)
 
     async def pull(
-        self, queue: MessageQueue, offset: int, subscription: Subscription, broker_id: int
+        self,
+        queue: MessageQueue,
+        offset: int,
+        subscription: Subscription,
+        broker_id: int,
+        consumed: int = 0,
     ) -> tuple[RemotingCommand, str]:
         """Pull from an offset on (11); the broker waits for messages when there are none.
 
@@ -124,6 +129,8 @@ class GroupRequests:
             offset: of the first message that is wanted.
             subscription: which of the topic's messages are wanted.
             broker_id: of whom to ask: 0 is the master, others are slaves.
+            consumed: offset of the first message that is not done with; it is not committed: our
+                broker wants it where it has to send a group back whose offset it does not know.
         """
         address = self._instance.address_of(queue.broker_name, broker_id, or_slave=True)
         fields = self._queue(queue) | {
@@ -131,7 +138,7 @@ class GroupRequests:
             "queueOffset": str(offset),
             "maxMsgNums": str(_PULL_COUNT),
             "sysFlag": str(PULL_SUSPEND | PULL_SUBSCRIPTION),
-            "commitOffset": "0",
+            "commitOffset": str(consumed),
             "suspendTimeoutMillis": str(PULL_SUSPEND_MS),
             "subscription": subscription.expression,
             "subVersion": str(subscription.version),

@@ -179,8 +179,8 @@ def looks(monkeypatch):
     """Up to where pulls have looked in their queue; one that is held looks at what comes."""
     ends, look = [], PullMessages._look
 
-    def noted(pulls, wanted, asked):
-        result = look(pulls, wanted, asked)
+    def noted(*given):
+        result = look(*given)
         ends.append(result.next_queue_offset)
         return result
 

@@ -86,6 +86,34 @@ def test_a_broker_that_comes_again_is_found_again(tmp_path, run, monkeypatch):
     assert run(scenario()) == b"after"
 
 
+def test_what_is_not_done_with_comes_again_from_a_broker_that_has_lost_the_groups_offset(
+    tmp_path, run
+):
+    async def scenario():
+        async with name_server() as namesrv, Producer(namesrv) as producer:
+            broker = await started(tmp_path / "s", namesrv)
+            held = broker.managers.waiting_pulls
+            await producer.send("T", b"0", queue_id=0)
+            async with Consumer(namesrv, "G", {"T": "*"}, start="first") as consumer:
+                # of four queues and of what comes again
+                for number in range(1, 6):
+                    message = await consumer.receive()
+                    if number <= 2:
+                        await consumer.ack(message)
+                    await until_async(lambda: len(held) == 5, "it pulls what comes next")
+                    if number < 5:
+                        await producer.send("T", b"%d" % number, queue_id=0)
+                # as when it takes over a log that ended in front of the last message
+                broker.managers.offsets.resets.take_over({}, {("T", 0): 4})
+                broker.store.consumer_offsets.remove(group="G")
+                await producer.send("T", b"5", queue_id=0)
+                bodies = [message.body for message in await receive(consumer, 4)]
+            await broker.stop()
+        return bodies
+
+    assert run(scenario()) == [b"2", b"3", b"4", b"5"]
+
+
 def test_no_error_ends_pulls_shares_or_heart_beats(tmp_path, run, monkeypatch):
     """Not one of a kind that nobody has thought of, either: what has failed is tried again."""
     for pause in ("_PULL_PAUSE_S", "_REBALANCE_INTERVAL_S"):

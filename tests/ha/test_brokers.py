@@ -436,6 +436,36 @@ def test_who_reads_on_a_slave_alone_is_sent_to_a_master_that_has_to_send_the_gro
 
 
 @pytest.mark.usefixtures("asks_when_told")
+def test_a_slave_knows_where_queues_ended_for_groups_that_have_no_offset(tmp_path):
+    async def scenario():
+        async with running(tmp_path) as pair, Producer(pair.namesrv) as producer:
+            for number in range(6):
+                await producer.send("T", b"%d" % number, queue_id=0)
+            await pair.in_step()
+            pair.master.managers.offsets.resets.take_over({}, {("T", 0): 3})
+            await pair.synchronize()
+            answer = await pair.pull(pair.slave, 5)
+            assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+            answer = await pair.pull(pair.master, 5)
+            assert answer.code == ResponseCode.PULL_OFFSET_MOVED
+            assert answer.ext_fields["nextBeginOffset"] == "3"
+            assert (await pair.pull(pair.master, 3)).code == ResponseCode.SUCCESS
+            await pair.synchronize()
+            assert (await pair.pull(pair.slave, 5)).code == ResponseCode.SUCCESS
+        # made master, it sends on who has not come to the one before
+        broker = Broker(tmp_path / "s", SMALL)
+        await broker.start()
+        try:
+            offsets = broker.managers.offsets
+            assert offsets.moved_to(("OTHER", "T", 0), 8) == 3
+            assert offsets.moved_to(("CG", "T", 0), 8) == 6
+        finally:
+            await broker.stop()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.usefixtures("asks_when_told")
 def test_a_slave_that_is_made_master_sends_back_whom_its_master_had_to(tmp_path):
     lost, deleted = ("CG", "T", 0), ("CG", "Again", 0)
 

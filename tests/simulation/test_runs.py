@@ -134,6 +134,35 @@ def test_when_a_slave_is_promoted_nothing_is_lost_and_consumers_go_on(way, caplo
     assert report.counts["delivered"] >= report.counts["send ok"]
 
 
+@pytest.mark.parametrize("way", Way)
+def test_a_slave_that_is_promoted_need_not_know_the_groups_that_go_on(way, caplog):
+    """It asks for offsets every ten seconds; what was delivered later has come before they do."""
+    befalls = (
+        Befalls(1.25, Fault.PARTITION, "broker0", "broker0-slave1", for_s=2.0),
+        Befalls(1.75, Fault.PROMOTE, "broker0", for_s=1.0),
+    )
+    plan = plan_of(*befalls, sends=0, way=way)
+    operations = [
+        *(Operation(0.4 + 0.02 * n, "client0", Does.SEND, n, "T0", n % 4, 100) for n in range(100)),
+        *(
+            Operation(0.5 + 0.01 * n, "client0", Does.TIMER, 1000 + n, "T0", -1, 100, 2)
+            for n in range(40)
+        ),
+    ]
+    settings = {"brokerRole": "SYNC_MASTER", "slaveTimeout": 200}
+    plan = dataclasses.replace(
+        plan,
+        groups=(Group("broker0", 1, settings=settings),),
+        operations=tuple(sorted(operations, key=lambda each: each.at_s)),
+    )
+    # a record that is kept has the tasks of a dead master in its hands
+    with caplog.at_level(logging.CRITICAL):
+        report = run(plan)
+    assert not report.broken
+    assert report.counts["promoted"] == 1
+    assert report.counts["send stored"] > 0
+
+
 def test_a_cluster_that_has_nothing_to_do_does_little():
     """A minute of a broker, its slave, a name server and a client, none of which is asked."""
     idle = dataclasses.replace(

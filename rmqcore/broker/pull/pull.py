@@ -167,7 +167,7 @@ class PullMessages:
         """
         wanted = PullRequest.of(request)
         asked = wanted.range_of(self._checked(wanted))
-        if wanted.place not in self._offsets.resets and not self._cold.is_cached(asked):
+        if not self._offsets.may_move(wanted.place) and not self._cold.is_cached(asked):
             if wanted.commits:
                 self._commit(wanted)
             return self._pull_cold(connection, request, wanted, asked)
@@ -195,7 +195,7 @@ class PullMessages:
         wanted: PullRequest,
         asked: PullRange,
     ) -> RemotingCommand | None:
-        result = self._look(wanted, asked)
+        result = self._look(connection, wanted, asked)
         if wanted.commits and result.status is not GetMessageStatus.OFFSET_RESET:
             self._commit(wanted)
         if result.code == ResponseCode.PULL_NOT_FOUND and wanted.flags & PULL_SUSPEND:
@@ -206,7 +206,7 @@ class PullMessages:
     def _find_directly(self, *values: Any) -> GetMessageResult | None:
         """What a plain pull finds, see `DirectPulls`; None: look at it closer."""
         wanted, config = PullRequest(*values), self._config()
-        if config.slave_read_enable or config.is_slave or wanted.place in self._offsets.resets:
+        if config.slave_read_enable or config.is_slave or self._offsets.may_move(wanted.place):
             return None
         if wanted.queue_offset < 0:
             return None
@@ -271,7 +271,7 @@ class PullMessages:
             answer = waits_at = None
             try:
                 self._groups.expect_readable(pull.group, pull.topic)
-                result = self._look(pull, pull.range_of(subscription))
+                result = self._look(connection, pull, pull.range_of(subscription))
                 if arrived:
                     waits_at = _where_to_wait(pull, result)
                 if waits_at is None:
@@ -342,10 +342,14 @@ class PullMessages:
 
     # ---- looking
 
-    def _look(self, wanted: PullRequest, asked: PullRange) -> FetchResult:
+    def _look(self, connection: Connection, wanted: PullRequest, asked: PullRange) -> FetchResult:
         """What is there now."""
-        # kept until a pull is from there: an answer may be lost
-        moved_to = self._offsets.moved_to(wanted.place, wanted.queue_offset)
+        moved_to = None
+        if self._offsets.may_move(wanted.place):
+            # kept until a pull is from there: an answer may be lost
+            moved_to = self._offsets.moved_to(
+                wanted.place, wanted.queue_offset, connection, self._consumed(wanted)
+            )
         config = self._config()
         if moved_to is not None:
             moved = self._moved(wanted, moved_to, GetMessageStatus.OFFSET_RESET)
@@ -378,6 +382,21 @@ class PullMessages:
             found if found.status is GetMessageStatus.FOUND else None,
         )
         return self._of_slave(wanted, result) if config.is_slave else result
+
+    def _consumed(self, wanted: PullRequest) -> int | None:
+        """The first message that a client has not consumed, as it says itself; None: nothing.
+
+        Those that consumers are sent tell it with each pull, and drop what they have not consumed
+        when they are sent elsewhere; others tell 0.
+
+        Source: DefaultMQPushConsumerImpl, pullMessage.
+        """
+        if wanted.commit_offset > 0:
+            return wanted.commit_offset
+        group = self._consumers.find(wanted.group)
+        if group is None or group.broadcasting or group.consume_type != "CONSUME_PASSIVELY":
+            return None
+        return 0
 
     def _of_slave(self, wanted: PullRequest, result: FetchResult) -> FetchResult:
         """What is there on a slave, who may not have all that its master has.

@@ -25,8 +25,10 @@ GROUP_NAME_MAX: Final = 120
 #: The broker's own groups consume the decisions of transactions, and what POP has open.
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
 REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
+#: The one under which RocketMQ's tools read, and ours.
+TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 _SYSTEM_GROUPS: Final = (
-    "TOOLS_CONSUMER",
+    TOOLS_GROUP,
     "FILTERSRV_CONSUMER",
     "SELF_TEST_C_GROUP",
     "CID_ONS-HTTP-PROXY",

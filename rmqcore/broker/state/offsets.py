@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from rmqcore.broker.state.budgets import OFFSETS_MAX, BudgetExceededError
-from rmqcore.broker.state.groups import Groups
+from rmqcore.broker.state.groups import TOOLS_GROUP, Groups
 from rmqcore.broker.state.resets import ReadQueue, Resets
 from rmqcore.broker.state.topics import Topics
 from rmqcore.errors import MessageIllegalError
@@ -116,7 +116,8 @@ class Offsets:
                 {
                     (group, topic, queue_id): ends[topic, queue_id]
                     for topic, group, queue_id, _ in read
-                }
+                },
+                {queue: end_of(*queue) for queue in self._queues()},
             )
         try:
             resets.persist_ends()
@@ -132,40 +133,88 @@ class Offsets:
                 )
                 table.advance(topic, group, queue_id, end)
 
-    def moved_to(self, key: ReadQueue, offset: int) -> int | None:
+    def _queues(self) -> set[tuple[str, int]]:
+        """All queues that have messages, or may get some; by topic and queue id."""
+        queues = set(self._store.queues())
+        for topic in self._topics.table:
+            most = max(topic.read_queue_nums, topic.write_queue_nums)
+            queues.update((topic.topic_name, queue_id) for queue_id in range(most))
+        return queues
+
+    def may_move(self, key: ReadQueue) -> bool:
+        """Tell whether a group may have to go on elsewhere than where it pulls from.
+
+        Args:
+            key: group, topic and queue id.
+        """
+        return key in self.resets or self._is_stranger(key)
+
+    def _is_stranger(self, key: ReadQueue) -> bool:
+        """Tell whether a group has no offset, and may have read what is lost."""
+        if not self.resets.strangers.awaits(key):
+            return False
+        group, topic, queue_id = key
+        known = self._store.consumer_offsets.get(topic, group, queue_id) is not None
+        # tools look at messages under a name that all of them have
+        return not known and group != TOOLS_GROUP
+
+    def moved_to(
+        self,
+        key: ReadQueue,
+        offset: int,
+        client: Connection | None = None,
+        consumed: int | None = None,
+    ) -> int | None:
         """Where a group has to go on that pulls from an offset; None: there.
 
         Args:
             key: group, topic and queue id.
             offset: queue offset that a pull asks for.
+            client: that pulls; None: not known.
+            consumed: what it says itself that it has consumed up to; None: it does not say.
         """
+        if self._is_stranger(key):
+            self.resets.meet(key, client)
         if key not in self.resets:
             return None
         group, topic, queue_id = key
         committed = self._store.consumer_offsets.get(topic, group, queue_id)
-        return self.resets.moved_to(key, offset, committed)
+        return self.resets.moved_to(key, offset, consumed if committed is None else committed)
 
     def forget_topic(self, topic: str) -> None:
         """Forget what an administrator has set for a topic that is deleted."""
-        self._forget(lambda key: key[1] == topic)
+        self.resets.forget_topic(topic)
 
     def forget_group(self, group: str) -> None:
         """Forget what a group has consumed, and where it would be sent."""
-        self._forget(lambda key: key[0] == group)
-        self._store.consumer_offsets.remove(group=group)
-
-    def _forget(self, chosen: Callable[[ReadQueue], bool]) -> None:
-        for key in [key for key in (*self.resets, *self.resets.ends) if chosen(key)]:
-            self.resets.forget(key)
+        resets, table = self.resets, self._store.consumer_offsets
+        read = [
+            (group, topic, queue_id)
+            for topic, name in table.pairs()
+            if name == group
+            for queue_id in table.queues(topic, group)
+        ]
+        for key in [key for key in (*resets, *resets.ends) if key[0] == group]:
+            resets.forget(key)
+        table.remove(group=group)
+        # one of its name begins where it wants
+        for key in read:
+            resets.know(key, has_offset=False)
 
     @serves(RequestCode.QUERY_CONSUMER_OFFSET, needs=needs.consume)
-    def query(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """The next offset that a group wants of a queue."""
+    def query(self, client: Connection, request: RemotingCommand) -> RemotingCommand:
+        """The next offset that a group wants of a queue.
+
+        Args:
+            client: who asks, and begins where it wants when it is told that there is none.
+            request: header of 14.
+        """
         group, topic = request.text("consumerGroup"), request.text("topic")
         queue_id = request.number("queueId", bits=32)
         stored = self._store.consumer_offsets.get(topic, group, queue_id)
         if stored is not None:
             return success({"offset": str(stored)})
+        self.resets.strangers.ask(client, (group, topic, queue_id))
         if not request.boolean("setZeroIfNotFound", True):
             return failure(ResponseCode.QUERY_NOT_FOUND, _NOT_FOUND)
         if self.is_young(topic, queue_id):
@@ -192,15 +241,23 @@ class Offsets:
         return self._store.max_phy_offset - first[0].phy_offset < _YOUNG_BYTES
 
     @serves(RequestCode.UPDATE_CONSUMER_OFFSET, needs=needs.consume)
-    def update(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """A group has consumed a queue up to an offset."""
+    def update(self, client: Connection, request: RemotingCommand) -> RemotingCommand:
+        """A group has consumed a queue up to an offset.
+
+        Args:
+            client: of the group.
+            request: header of 15.
+        """
         group, topic = request.text("consumerGroup"), request.text("topic")
         queue_id, offset = request.number("queueId", bits=32), request.number("commitOffset")
         self._groups.expect_for_client(group)
         config, end = self._topics.expect(topic), self._store.max_queue_offset(topic, queue_id)
         if queue_id >= max(config.read_queue_nums, config.write_queue_nums) and end == 0:
             return failure(ResponseCode.INVALID_PARAMETER, f"topic {topic} has no queue {queue_id}")
-        if not self.resets.accepts((group, topic, queue_id), offset):
+        key = group, topic, queue_id
+        if self._is_stranger(key):
+            self.resets.meet(key, client)
+        if not self.resets.accepts(key, offset):
             return success(remark="Offset has been previously reset")
         if offset > end:
             return success(remark=f"beyond the end of the queue, {end}, and passed over")
@@ -225,6 +282,7 @@ class Offsets:
             self._store.consumer_offsets.commit(topic, group, queue_id, offset)
         except (ValueError, MessageIllegalError) as error:
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, str(error)) from error
+        self.resets.know((group, topic, queue_id), has_offset=True)
 
     def expect_room(self, topic: str, group: str, queue_id: int) -> None:
         """Refuse one offset more than are kept.

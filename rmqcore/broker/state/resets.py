@@ -5,20 +5,81 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeAlias
+from weakref import WeakKeyDictionary
 
 from rmqcore.broker.state.budgets import OFFSETS_MAX
 from rmqcore.files.config_file import ConfigFile
 from rmqcore.java.json import format_compact_java_json, parse_java_json
+from rmqcore.remoting import Connection
 
 _NAME: Final = "readersOfDeleted.json"
 _ENDS_NAME: Final = "readersOfLost.json"
-#: Fields of our own in what a master tells of offsets: those of `Resets`, and its `ends`.
+#: Fields of our own in what a master tells of offsets: `Resets`, its `ends`, its `strangers`.
 _RESETS: Final = "readersToReset"
 _ENDS: Final = "readersOfLost"
-RESETS_TOLD: Final = (_RESETS, _ENDS)
+_STRANGERS: Final = "strangersOfLost"
+RESETS_TOLD: Final = (_RESETS, _ENDS, _STRANGERS)
+#: What stands in `Strangers` of a group that has come.
+_MET: Final = -1
+#: A group is noted in `Strangers` while there are fewer than these; and questions of one client.
+_STRANGERS_MAX: Final = 2 * OFFSETS_MAX
+_ASKED_MAX: Final = 4096
 
 #: Group, topic and queue id.
 ReadQueue: TypeAlias = tuple[str, str, int]
+
+
+class Strangers(dict[ReadQueue, int]):
+    """Where queues ended of a log that may have been longer, for groups that have no offset.
+
+    They may have read what is lost: a slave whose own disk fails takes no offsets over, and a crash
+    takes those of its last seconds. The ends stand under an empty name; under their own names stand
+    groups that have come since.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: what clients were told that nobody knows
+        self._asked: WeakKeyDictionary[Connection, dict[ReadQueue, None]] = WeakKeyDictionary()
+
+    def awaits(self, key: ReadQueue) -> bool:
+        """Tell whether it counts where a queue ended when a group comes that has no offset."""
+        return bool(self) and key not in self and _of_all(key) in self
+
+    def ask(self, client: Connection, key: ReadQueue) -> None:
+        """Note that a client was told that its group has no offset: it begins where it wants.
+
+        Args:
+            client: that asks; others of the group may still go on where they were.
+            key: what it asks for.
+        """
+        if self.awaits(key):
+            asked = self._asked.setdefault(client, {})
+            asked[key] = None
+            if len(asked) > _ASKED_MAX:
+                del asked[next(iter(asked))]
+
+    def meet(self, key: ReadQueue, client: Connection | None) -> int | None:
+        """Note that a group has come, if there is room; where its queue ended.
+
+        Args:
+            key: group and queue; it is awaited.
+            client: of the group; None: not known.
+
+        Returns:
+            None where it begins where it wants.
+        """
+        if len(self) >= _STRANGERS_MAX:
+            return None
+        self[key] = _MET
+        asked = None if client is None else self._asked.get(client)
+        return self[_of_all(key)] if asked is None or key not in asked else None
+
+    def take_over(self, ends: Mapping[tuple[str, int], int]) -> None:
+        """Note where queues end, by topic and queue id; the lower of two ends counts."""
+        for (topic, queue_id), end in ends.items():
+            key = "", topic, queue_id
+            self[key] = min(end, self.get(key, end))
 
 
 class Resets(dict[ReadQueue, int]):
@@ -36,6 +97,7 @@ class Resets(dict[ReadQueue, int]):
             nothing behind it before a pull is from there, or from before it.
         ahead: called before it is written that a broker serves, which ends what is done once
             behind a promotion; an OSError of it keeps what was written.
+        strangers: the same, for groups that have no offset: see `meet`.
 
     Args:
         folder: the store's ``config`` folder.
@@ -50,7 +112,9 @@ class Resets(dict[ReadQueue, int]):
         self._kept = self._file.load() or []
         self._ends_file = ConfigFile(folder / _ENDS_NAME, _ends_in)
         self.ends: dict[ReadQueue, int]
-        self.ends, self.was_serving = self._ends_file.load() or ({}, None)
+        self.strangers = Strangers()
+        self.ends, strangers, self.was_serving = self._ends_file.load() or ({}, {}, None)
+        self.strangers.update(strangers)
         self._serving, self._begun = self.was_serving, False
         self._ends_changed = self._resets_changed = False
         self.ahead: Callable[[], object] = lambda: None
@@ -64,14 +128,54 @@ class Resets(dict[ReadQueue, int]):
         self.pop(key, None)
         self._ends_changed |= self.ends.pop(key, None) is not None
 
-    def take_over(self, ends: Mapping[ReadQueue, int]) -> None:
+    def meet(self, key: ReadQueue, client: Connection | None) -> None:
+        """Let it count for a group that has no offset, and that comes first, where its queue ended.
+
+        Args:
+            key: group and queue, which `strangers` awaits.
+            client: see `Strangers.meet`.
+        """
+        end = self.strangers.meet(key, client)
+        if end is not None:
+            self.ends[key] = min(end, self.ends.get(key, end))
+        self._ends_changed |= key in self.strangers
+
+    def know(self, key: ReadQueue, *, has_offset: bool) -> None:
+        """Let nothing count for a group that comes first: it has an offset now, or had one.
+
+        Args:
+            key: group and queue.
+            has_offset: whether the table has it, which says enough then.
+        """
+        if has_offset:
+            self._ends_changed |= self.strangers.pop(key, None) is not None
+        elif self.strangers.awaits(key):
+            self.strangers[key] = _MET
+            self._ends_changed = True
+
+    def forget_topic(self, topic: str) -> None:
+        """Let all groups go on where they are in a topic, whose queues begin anew."""
+        for key in [key for key in (*self, *self.ends) if key[1] == topic]:
+            self.forget(key)
+        for key in [key for key in self.strangers if key[1] == topic]:
+            del self.strangers[key]
+            self._ends_changed = True
+
+    def take_over(
+        self, ends: Mapping[ReadQueue, int], of_all: Mapping[tuple[str, int], int] | None = None
+    ) -> None:
         """Note where queues end of a log that may have been longer; the lower of two ends counts.
 
         Args:
             ends: by group and queue, of groups that have offsets.
+            of_all: by topic and queue id, for groups that have none.
         """
-        self.ends |= {key: min(end, self.ends.get(key, end)) for key, end in ends.items()}
-        self._ends_changed |= bool(ends)
+        of_all = of_all or {}
+        met = {key: of_all[key[1:]] for key in self.strangers if key[0] and key[1:] in of_all}
+        for key, end in (met | dict(ends)).items():
+            self.ends[key] = min(end, self.ends.get(key, end))
+        self.strangers.take_over(of_all)
+        self._ends_changed |= bool(ends or of_all)
 
     def begin(self) -> None:
         """Note, with the next `persist_ends`, that a broker serves from now on."""
@@ -94,12 +198,13 @@ class Resets(dict[ReadQueue, int]):
         self._ends_changed = True
         self._serving, self._begun = None, False
         self.ends.clear()
+        self.strangers.clear()
 
     # ---- what a slave knows of its master's
 
     def told(self) -> dict[str, object]:
         """What slaves have to know, as members of an object: see `adopt`; empty for nothing."""
-        tables = {_RESETS: self.copy(), _ENDS: self.ends.copy()}
+        tables = {_RESETS: self, _ENDS: self.ends, _STRANGERS: self.strangers}
         return {name: _by_topic(table) for name, table in tables.items() if table}
 
     def adopt(self, told: Mapping[str, object]) -> None:
@@ -114,13 +219,17 @@ class Resets(dict[ReadQueue, int]):
         Raises:
             ValueError: they are wrong; nothing has changed.
         """
-        resets, ends = (_offsets_in(told.get(name)) for name in RESETS_TOLD)
+        resets, ends, strangers = (_offsets_in(told.get(name)) for name in RESETS_TOLD)
         if self != resets:
             self.clear()
             self.update(resets)
             self._resets_changed = True
         if self.ends != ends:
             self.ends, self._ends_changed = ends, True
+        if self.strangers != strangers:
+            self.strangers.clear()
+            self.strangers.update(strangers)
+            self._ends_changed = True
 
     def persist_told(self) -> None:
         """Write what was adopted, if that has changed.
@@ -134,7 +243,7 @@ class Resets(dict[ReadQueue, int]):
         self.persist_ends()
 
     def persist_ends(self) -> None:
-        """Write `ends` down, and whether a broker serves, if that has changed.
+        """Write `ends` and `strangers` down, and whether a broker serves, if that has changed.
 
         Raises:
             OSError: it cannot be written.
@@ -145,7 +254,9 @@ class Resets(dict[ReadQueue, int]):
         try:
             self.ahead()
             serving = {} if self._serving is None else {"serving": self._serving}
-            content = {"readers": _by_topic(self.ends.copy()), **serving}
+            strangers = _by_topic(self.strangers.copy())
+            others = {"strangers": strangers} if strangers else {}
+            content = {"readers": _by_topic(self.ends.copy()), **others, **serving}
             self._ends_file.store(format_compact_java_json(content))
         except BaseException:
             self._ends_changed = True
@@ -207,6 +318,11 @@ class Resets(dict[ReadQueue, int]):
             del self[key]
 
 
+def _of_all(key: ReadQueue) -> ReadQueue:
+    """Where `Strangers` has the end of a queue."""
+    return "", key[1], key[2]
+
+
 def _readers_in(text: str) -> list[ReadQueue]:
     """Read the file.
 
@@ -224,7 +340,7 @@ def _readers_in(text: str) -> list[ReadQueue]:
         raise ValueError("it does not say who has read deleted topics") from error
 
 
-def _ends_in(text: str) -> tuple[dict[ReadQueue, int], bool | None]:
+def _ends_in(text: str) -> tuple[dict[ReadQueue, int], dict[ReadQueue, int], bool | None]:
     """Read the other file.
 
     Raises:
@@ -233,10 +349,10 @@ def _ends_in(text: str) -> tuple[dict[ReadQueue, int], bool | None]:
     content = parse_java_json(text)
     try:
         serving = content.get("serving")
-        ends = _offsets_in(content.get("readers"))
+        ends, strangers = (_offsets_in(content.get(name)) for name in ("readers", "strangers"))
     except AttributeError as error:
         raise ValueError("it does not say who has read what is lost") from error
-    return ends, None if serving is None else bool(serving)
+    return ends, strangers, None if serving is None else bool(serving)
 
 
 def _by_topic(offsets: Mapping[ReadQueue, int]) -> dict[str, dict[str, dict[int, int]]]:
