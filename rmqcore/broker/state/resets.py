@@ -95,9 +95,9 @@ class Resets(dict[ReadQueue, int]):
         ends: where queues ended when this broker took over a log that may have been longer. A group
             that comes from behind such an end has read what is lost, and is sent there; it commits
             nothing behind it before a pull is from there, or from before it.
+        strangers: the same, for groups that have no offset: see `meet`.
         ahead: called before it is written that a broker serves, which ends what is done once
             behind a promotion; an OSError of it keeps what was written.
-        strangers: the same, for groups that have no offset: see `meet`.
 
     Args:
         folder: the store's ``config`` folder.
