@@ -4,17 +4,14 @@ import json
 import pickle
 import shutil
 import signal
-from pathlib import Path
 
 import pytest
 from children import die, run_child
-from syncs import watched
 from webhdfs import webhdfs
 
 import rmqcore
 from rmqcore.cli import archive as archive_command
 from rmqcore.errors import ConfigError, CorruptRecordError, RecordsGoneError, StoreError
-from rmqcore.files.archive_note import archived_end
 from rmqcore.files.objects import directory, open_objects
 from rmqcore.files.objects.errors import (
     ArchiveConflictError,
@@ -23,12 +20,11 @@ from rmqcore.files.objects.errors import (
     ObjectStoreError,
     StoreUnsettledError,
 )
-from rmqcore.files.store_dir import StoreDir
 from rmqcore.scan import ArchiveLog, open_any_log, read_store, select
 from rmqcore.scan.dataset import StoreDataset
 from rmqcore.scan.manifest import ArchivedFile, Manifest, commit, load_manifest, with_file
 from rmqcore.store.parts.files import StoreFiles
-from rmqcore.transfer.archive import Archiver, archiver, restore, verify_archive
+from rmqcore.transfer.archive import Archiver, restore, verify_archive
 
 pytestmark = pytest.mark.engine
 
@@ -557,48 +553,6 @@ def test_an_archive_on_hdfs_is_read_through_webhdfs_and_not_written(archived):
             read_store(f"{url}/none")
         with pytest.raises(ObjectStoreError, match="can be read, not written"):
             Archiver(store, f"{url}/none").run_once()
-
-
-def test_a_file_is_on_the_disk_before_it_is_in_an_archive(archived, tmp_path, monkeypatch):
-    store, _, report = archived
-    archive, synced = tmp_path / "archive", []
-
-    def sync(path):
-        synced.append(path.name)
-        assert not (archive / "commitlog" / path.name).exists()
-
-    monkeypatch.setattr(archiver, "sync_file", sync)
-    Archiver(store, str(archive)).run_once()
-    assert synced == report.files
-
-
-def test_a_store_is_told_of_a_file_when_the_manifest_names_it(tmp_path, monkeypatch):
-    """Retention goes by it: a kill in between must not cost the file."""
-    put(tmp_path / "store", 1500)
-    told, commit_one = [], archiver.commit
-
-    def committed(*what):
-        told.append(archived_end(StoreDir(tmp_path / "store")))
-        return commit_one(*what)
-
-    monkeypatch.setattr(archiver, "commit", committed)
-    report = Archiver(tmp_path / "store", str(tmp_path / "archive")).run_once()
-    assert told == [0, FILE_SIZE]
-    assert archived_end(StoreDir(tmp_path / "store")) == report.end == 2 * FILE_SIZE
-
-
-def test_a_restored_file_is_on_the_disk_before_it_has_its_name(archived, tmp_path):
-    restored, synced = tmp_path / "restored", []
-
-    def note(call, fd):
-        path = Path(f"/proc/self/fd/{fd}") if call == "fsync" else restored
-        if path.resolve().parent == restored / "commitlog":
-            there = sum(1 for _ in (restored / "commitlog").glob("[0-9]*"))
-            synced.append((path.resolve().name, there))
-
-    with watched(note):
-        restore(str(archived[1]), restored)
-    assert synced == [(f".{name}.tmp", at) for at, name in enumerate(archived[2].files)]
 
 
 def test_places_that_are_no_archive_are_told(tmp_path):

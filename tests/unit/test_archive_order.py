@@ -1,0 +1,65 @@
+"""In which order an archive is written and restored, so that no power cut takes what counts."""
+
+from pathlib import Path
+
+import pytest
+from syncs import watched
+
+from rmqcore import open_store
+from rmqcore.files.archive_note import archived_end
+from rmqcore.files.store_dir import StoreDir
+from rmqcore.transfer.archive import Archiver, archiver, restore
+
+pytestmark = pytest.mark.engine
+
+FILE_SIZE = 1 << 16
+
+
+@pytest.fixture
+def store(tmp_path):
+    """The directory of a store with two sealed log files, and one that is not."""
+    with open_store(tmp_path / "store", mapped_file_size_commit_log=FILE_SIZE) as opened:
+        for _ in range(3):
+            opened.put("T", bytes(40_000))
+    return tmp_path / "store"
+
+
+def test_a_file_is_on_the_disk_before_it_is_in_an_archive(store, tmp_path, monkeypatch):
+    archive, synced = tmp_path / "archive", []
+
+    def sync(path):
+        synced.append(path.name)
+        assert not (archive / "commitlog" / path.name).exists()
+
+    monkeypatch.setattr(archiver, "sync_file", sync)
+    report = Archiver(store, str(archive)).run_once()
+    assert synced == report.files
+    assert len(synced) == 2
+
+
+def test_a_store_is_told_of_a_file_when_the_manifest_names_it(store, tmp_path, monkeypatch):
+    """Retention goes by it: a kill in between must not cost the file."""
+    told, commit = [], archiver.commit
+
+    def committed(*what):
+        told.append(archived_end(StoreDir(store)))
+        return commit(*what)
+
+    monkeypatch.setattr(archiver, "commit", committed)
+    report = Archiver(store, str(tmp_path / "archive")).run_once()
+    assert told == [0, FILE_SIZE]
+    assert archived_end(StoreDir(store)) == report.end == 2 * FILE_SIZE
+
+
+def test_a_restored_file_is_on_the_disk_before_it_has_its_name(store, tmp_path):
+    names = Archiver(store, str(tmp_path / "archive")).run_once().files
+    log, synced = tmp_path / "restored" / "commitlog", []
+
+    def note(call, fd):
+        path = Path(f"/proc/self/fd/{fd}") if call == "fsync" else log
+        if path.resolve().parent == log:
+            synced.append((path.resolve().name, sum(1 for _ in log.glob("[0-9]*"))))
+
+    with watched(note):
+        restore(str(tmp_path / "archive"), tmp_path / "restored")
+    assert synced == [(f".{name}.tmp", at) for at, name in enumerate(names)]
