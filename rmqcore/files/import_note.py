@@ -31,7 +31,8 @@ class ImportNote:
     Attributes:
         files: by their digests.
         counts: messages of a file that were in before the place that its state names.
-        log_end: where the log ended when the last import had ended; None: it may be going on.
+        log_end: where the log ended when the last import had ended, or since, when that is less;
+            None: it may be going on.
     """
 
     files: dict[str, State] = field(default_factory=dict)
@@ -62,7 +63,8 @@ def end_imports(directory: StoreDir, log_end: int) -> None:
     with suppress(CorruptConfigFileError, OSError):
         note = file.load()
         begun = note is not None and any(type(state) is int for state in note.files.values())
-        if note is not None and begun and note.log_end is None:
+        if note is not None and begun and (note.log_end is None or note.log_end > log_end):
+            # also where a log that has lost its end goes on: what was in there is gone
             note.log_end = log_end
             file.store(note.text())
 

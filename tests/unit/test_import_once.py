@@ -1,6 +1,7 @@
 """An import goes on where it was killed; nothing comes twice, and nothing is changed."""
 
 import json
+import shutil
 
 import pytest
 from children import die, die_at, run_child
@@ -186,6 +187,57 @@ def test_what_others_put_behind_an_import_that_failed_is_none_of_its_messages(tm
             import_once(FailingStore(store, 1), source)
         store.put("T", b"same")
         assert import_once(store, source).messages == 2
+
+
+def test_nothing_is_noted_of_an_import_that_a_power_cut_could_take_back(
+    exported, tmp_path, monkeypatch
+):
+    noted = []
+
+    def watching(name):
+        method = getattr(ImportRecord, name)
+
+        def watched(record, *what):
+            writer = store.parts.files.writer
+            noted.append((name, writer.flushed_offset == store.max_phy_offset))
+            return method(record, *what)
+
+        monkeypatch.setattr(ImportRecord, name, watched)
+
+    watching("begin")
+    watching("finish")
+    slow = {"flush_interval_commit_log_ms": 3_600_000}
+    with rmqcore.open_store(tmp_path / "new", **SMALL, **slow) as store:
+        store.put("T", b"other")
+        import_once(store, exported)
+    assert noted == [("begin", True), ("finish", True)] * 3
+
+
+@pytest.mark.process
+def test_what_others_put_where_the_log_has_lost_its_end_is_none_of_its_messages(tmp_path):
+    """An opening had noted where the messages of a kill end; then a power cut took some."""
+    source, path = tmp_path / "in.jsonl", tmp_path / "new"
+    source.write_text('{"topic": "T", "body": "same"}\n' * 3)
+
+    def work(_):
+        with rmqcore.open_store(path) as store:
+            import_once(DyingStore(store, 2), source)
+
+    run_child(work)
+    with rmqcore.open_store(path) as store:
+        end = store.max_phy_offset
+    file = path / "commitlog" / f"{0:020d}"
+    with file.open("r+b") as log:
+        log.seek(end // 2)
+        log.write(bytes(end - end // 2))
+    shutil.rmtree(path / "consumequeue")
+    (path / "config" / "storeMark.json").unlink()
+    (path / "abort").touch()
+    with rmqcore.open_store(path) as store:
+        assert store.max_phy_offset == end // 2
+        store.put("T", b"same")
+        report = import_once(store, source)
+        assert (report.already, report.messages) == (1, 2)
 
 
 def test_an_import_goes_on_in_a_log_that_ends_before_where_it_began(tmp_path):
