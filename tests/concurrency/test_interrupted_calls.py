@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+from contextlib import nullcontext
+from queue import Empty
 
 import pytest
 from interrupts import Interrupt, each_interrupt
@@ -273,3 +275,57 @@ def test_no_other_item_is_taken_for_one_that_is_said_again_to_be_done_with(tmp_p
             queue.nack(delay_s=0)
             assert queue.get() == "second", interrupt.at
             queue.done()
+
+
+#: files that an item goes through on its way to who gets it
+WAYS_OF_A_GET = ("queue.py", "consumer.py", "consuming.py", "shared_handle.py", "calls.py")
+
+
+@pytest.mark.parametrize("role", ["owner", "client"])
+def test_an_item_that_an_interrupted_get_was_given_is_handed_out_by_a_next_one(tmp_path, role):
+    owns = rmqcore.open_shared(tmp_path / "q") if role == "client" else nullcontext()
+    with owns, rmqcore.Queue(tmp_path / "q") as queue:
+        for interrupt in each_interrupt(1, WAYS_OF_A_GET):
+            queue.put("held")
+            assert queue.get() == "held"
+            queue.put("item")
+            given = interrupt.during(queue.get)
+            assert (given is None) == bool(interrupt.at)
+            queue.done()
+            if interrupt.at:
+                assert queue.get(block=False) == "item", interrupt.at
+            queue.done()
+            assert queue.unfinished() == 0, interrupt.at
+
+
+def test_what_an_interrupted_get_was_given_waits_for_nobody_who_holds_nothing(tmp_path):
+    with rmqcore.Queue(tmp_path / "q") as queue, rmqcore.Queue(tmp_path / "q") as other:
+        for interrupt in each_interrupt(3, ["queue.py", "consumer.py"]):
+            queue.put("item")
+            if interrupt.during(queue.get) is not None:
+                queue.done()
+            queue.put("next")
+            assert queue.get(block=False) == ("item" if interrupt.at else "next"), interrupt.at
+            queue.done()
+            if interrupt.at:
+                assert other.get(block=False) == "next", interrupt.at
+                other.done()
+            assert queue.unfinished() == 0, interrupt.at
+
+
+def test_what_could_neither_be_read_nor_given_back_comes_when_there_is_room(tmp_path, monkeypatch):
+    with rmqcore.Queue(tmp_path / "q") as queue:
+        queue.store.put("queue", b"no JSON")
+
+        def full(*_, **__):
+            raise rmqcore.DiskFullError("no room")
+
+        with monkeypatch.context() as patch:
+            for name in ("give_back", "release_leases"):
+                patch.setattr(queue.store, name, full, raising=False)
+            with pytest.raises(rmqcore.DiskFullError):
+                queue.get(block=False)
+            with pytest.raises(Empty):
+                queue.get(block=False)
+        with pytest.raises(rmqcore.ArgumentError):
+            queue.get(block=False)

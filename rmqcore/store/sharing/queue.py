@@ -11,8 +11,10 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from queue import Empty
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+from weakref import WeakSet
 
 from rmqcore.errors import ArgumentError, StoreClosedError, StoreError
 from rmqcore.store.consumer import Consumer
@@ -31,7 +33,7 @@ GROUP: Final = "queue"
 _DELETES_EVERY_S: Final = 60.0
 _HOUR_S: Final = 3600.0
 #: A wait for an item is broken off this often, so that a queue that was closed is noticed.
-_POLL_MS: Final = 500.0
+_POLL_S: Final = 0.5
 _ANY: Final = object()
 
 
@@ -52,6 +54,7 @@ class _Held:
     """An item that was got, by which thread, and its message.
 
     Attributes:
+        consumer: who holds it.
         leaving: `done` has begun with it, and was perhaps interrupted.
         settled: it is nobody's any more, and leaves the list with the next look at it.
     """
@@ -59,8 +62,22 @@ class _Held:
     thread: int
     item: Any
     message: ReceivedMessage
+    consumer: Consumer
     leaving: bool = False
     settled: bool = False
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class _Getting:
+    """A `get` that is under way: it is known as long as its frame is there.
+
+    Attributes:
+        consumer: who gets the item.
+        held: the item, once it is on the list.
+    """
+
+    consumer: Consumer
+    held: _Held | None = None
 
 
 def _milliseconds(name: str, seconds: object) -> int:
@@ -122,17 +139,22 @@ class Queue:
         self._serializer = serializer
         self.store: SharedStore = open_shared(path, **settings)
         self.path = self.store.path
+        self._new_consumer = partial(
+            Consumer,
+            self.store,
+            GROUP,
+            {name: "*"},
+            lease_ms=lease_ms,
+            max_reconsume_times=max_reconsume_times,
+        )
         try:
-            self._consumer = Consumer(
-                self.store,
-                GROUP,
-                {name: "*"},
-                lease_ms=lease_ms,
-                max_reconsume_times=max_reconsume_times,
-            )
+            self._consumer = self._new_consumer()
         except BaseException:
             self.store.close()
             raise
+        #: those who may hold what a `get` that was interrupted did not hand out
+        self._retired: list[Consumer] = []
+        self._gettings: WeakSet[_Getting] = WeakSet()
         #: what was got and not settled, oldest first
         self._taken: deque[_Held] = deque()
         #: those of them of which somebody has begun to say what becomes of them
@@ -152,7 +174,8 @@ class Queue:
 
     def close(self) -> None:
         """Let the directory go; what was got and is not done comes again at once. Idempotent."""
-        self._consumer.close()
+        for consumer in (self._consumer, *self._retired):
+            consumer.close()
         self.store.close()
 
     # ---- putting and getting
@@ -191,37 +214,84 @@ class Queue:
                 one has put. It comes again later, as after `nack`, and is a dead letter in the end;
                 others come first.
             StoreClosedError: the queue is closed, maybe since this began to wait.
+
+        Interrupted, it hands out nothing: an item that it was given comes again with a next `get`,
+        of this process too, once all is settled that was handed out before the interrupt.
         """
         wait_ms = None if timeout is None else _milliseconds("timeout", timeout)
         self._finish_leaving()
-        found = self._receive(wait_ms if block else 0)
-        if not found:
-            raise Empty
-        return self._taken_out(found[0])
+        getting = self._begin_get()
+        try:
+            held = self._get(getting, wait_ms if block else 0)
+            if held is not None:
+                # no call behind it, in which an interrupt could come
+                return held.item
+        except StoreClosedError:
+            raise
+        except BaseException:
+            self._give_up(getting)
+            raise
+        raise Empty
 
-    def _receive(self, wait_ms: float | None) -> list[ReceivedMessage]:
-        """The next message, as one or none; without a time to wait until there is one.
+    def _begin_get(self) -> _Getting:
+        """Begin to get an item; those that were interrupted in that let go of theirs."""
+        with self._own_lock():
+            getting = _Getting(self._consumer)
+            self._gettings.add(getting)
+        if self._retired:
+            self._let_go()
+        return getting
+
+    def _let_go(self) -> None:
+        """Let come again what is held by those who hold nothing that was handed out."""
+        with self._own_lock():
+            busy = {held.consumer for held in self._unsettled()}
+            busy |= {getting.consumer for getting in self._gettings}
+            idle = [consumer for consumer in self._retired if consumer not in busy]
+        for consumer in idle:
+            # what the store refuses, on a full disk, is tried by the next `get`
+            with suppress(StoreError, OSError):
+                self.store.release_leases(consumer.holder)
+                with self._own_lock():
+                    self._retired = [each for each in self._retired if each is not consumer]
+
+    def _give_up(self, getting: _Getting) -> None:
+        """Hand out nothing of a `get` that did not come to its end.
+
+        Nobody knows whether it was given an item. What its consumer holds comes again when all is
+        settled that this one has handed out; another one goes on.
+        """
+        with self._own_lock():
+            if getting.held is not None:
+                getting.held.settled = True
+                self._begun.append(getting.held)
+            if getting.consumer is self._consumer:
+                self._retired.append(self._consumer)
+                self._consumer = self._new_consumer()
+
+    def _get(self, getting: _Getting, wait_ms: float | None) -> _Held | None:
+        """The next item, which is to be settled from now on; without a time wait until it is there.
 
         Raises:
             StoreClosedError: the queue is closed.
         """
-        found = self._consumer.receive(timeout_ms=wait_ms)
-        if wait_ms is None and not found:
-            raise StoreClosedError(f"the queue {self.name} in {self.path} has been closed")
-        return found
-
-    def _taken_out(self, message: ReceivedMessage) -> Any:
-        """The item of a message, which is to be settled from now on."""
+        found = getting.consumer.receive(timeout_ms=wait_ms)
+        if not found:
+            if wait_ms is None:
+                raise StoreClosedError(f"the queue {self.name} in {self.path} has been closed")
+            return None
+        (message,) = found
         try:
             item = self._serializer.loads(message.body)
         except Exception as error:
-            self._consumer.nack(message)
+            getting.consumer.nack(message)
             rule = f"bytes that the queue's serializer reads ({error}), at {message.queue_offset}"
             raise ArgumentError("item", bytes(message.body), rule) from error
+        held = getting.held = _Held(threading.get_ident(), item, message, getting.consumer)
         with self._own_lock():
-            self._unsettled().append(_Held(threading.get_ident(), item, message))
+            self._unsettled().append(held)
             self._handed_out_size += message.stored.store_size
-        return item
+        return held
 
     def done(self, item: Any = _ANY) -> None:
         """Be done with an item: it is gone for good.
@@ -287,11 +357,13 @@ class Queue:
         """
         with suppress(StoreClosedError):
             while not self._stopped:
-                for message in self._receive(_POLL_MS):
-                    item = self._taken_out(message)
-                    yield item
-                    if self._has(item):
-                        self.done(item)
+                try:
+                    item = self.get(timeout=_POLL_S)
+                except Empty:
+                    continue
+                yield item
+                if self._has(item):
+                    self.done(item)
 
     def stop(self) -> None:
         """Let loops end when they are done with the item that they have; a signal may call it."""
@@ -326,7 +398,8 @@ class Queue:
     def _own_lock(self) -> threading.Lock:
         """The lock of what was got; a forked child begins with nothing, and a lock of its own."""
         if self._pid != os.getpid():
-            self._taken, self._begun = deque(), []
+            self._taken, self._begun, self._retired = deque(), [], []
+            self._gettings = WeakSet()
             self._taking, self._pid = threading.Lock(), os.getpid()
         return self._taking
 
