@@ -497,14 +497,19 @@ class NamedQueues:
                     continue
             self.release(slot)
         # after all others: a stack that has more on top does not tell any more what it still holds
-        for message, _ in gone:
-            queue = self._queue_of(message)
-            queue.push(bytes(message.body))
-            queue.save()
-        if gone:
-            self.store.flush()
-        for _, slot in gone:
-            self.release(slot)
+        pushed: list[int] = []
+        try:
+            for message, slot in gone:
+                queue = self._queue_of(message)
+                queue.push(bytes(message.body))
+                queue.save()
+                pushed.append(slot)
+        finally:
+            # the others are held still, where the store refuses
+            if pushed:
+                self.store.flush()
+            for slot in pushed:
+                self.release(slot)
 
     def _queue_of(self, message: MessageExt) -> NamedQueue:
         link = ElementLink.of(message, self.path)

@@ -26,7 +26,7 @@ from rmqcore import (
     open_store,
 )
 from rmqcore.adapters.named_queue import TOPIC
-from rmqcore.adapters.named_queues import DEAD_LETTERS, HELD, TABLE, named_queues
+from rmqcore.adapters.named_queues import DEAD_LETTERS, HELD, TABLE, NamedQueues, named_queues
 from rmqcore.adapters.queuelib import FifoQueue, LifoQueue
 from rmqcore.adapters.words_file import WordsFile
 
@@ -250,6 +250,35 @@ def test_what_is_held_comes_back_when_it_was_not_released(tmp_path):
     fifo.close()
     lifo.close()
     assert not path.exists()
+
+
+@KINDS
+def test_what_comes_back_to_a_full_disk_comes_back_once(make, tmp_path, monkeypatch):
+    queue = make(tmp_path / "queue")
+    bodies = [b"%d" % number for number in range(6)]
+    for body in bodies:
+        queue.push(body)
+    for _ in bodies:
+        queue.hold()
+    copy_as_killed(tmp_path / "queue", tmp_path / "killed")
+    queue.close()
+    put, room = NamedQueues.put, 3
+
+    def put_where_there_is_room(home, *message):
+        nonlocal room
+        if not room:
+            raise DiskFullError(home.path, "no room")
+        room -= 1
+        return put(home, *message)
+
+    monkeypatch.setattr(NamedQueues, "put", put_where_there_is_room)
+    for _ in range(2):
+        with pytest.raises(DiskFullError):
+            make(tmp_path / "killed")
+    room = 100
+    queue = make(tmp_path / "killed")
+    assert sorted(drained(queue)) == bodies
+    queue.close()
 
 
 @pytest.mark.process
