@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from queue import Empty
 
 import pytest
@@ -329,3 +329,22 @@ def test_what_could_neither_be_read_nor_given_back_comes_when_there_is_room(tmp_
                 queue.get(block=False)
         with pytest.raises(rmqcore.ArgumentError):
             queue.get(block=False)
+
+
+def test_a_signal_handler_gets_and_is_done_in_the_middle_of_a_call(tmp_path):
+    with rmqcore.Queue(tmp_path / "q") as queue:
+
+        def one():
+            with suppress(Empty, rmqcore.StoreNotWritableError):
+                queue.done(queue.get(block=False))
+
+        interrupt, number = None, 0
+        while interrupt is None or interrupt.at:
+            number += 1
+            interrupt = Interrupt(number, one, files=["queue.py"])
+            queue.put("first")
+            queue.put("second")
+            interrupt.during(one)
+            while not queue.empty():
+                one()
+            assert queue.unfinished() == 0, interrupt.at

@@ -9,7 +9,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty
@@ -159,7 +159,8 @@ class Queue:
         self._taken: deque[_Held] = deque()
         #: those of them of which somebody has begun to say what becomes of them
         self._begun: list[_Held] = []
-        self._taking = threading.Lock()
+        # a signal handler may come in a block of its own thread's
+        self._taking = threading.RLock()
         self._pid = os.getpid()
         self._stopped = False
         self._file_size = self.store.config.mapped_file_size_commit_log
@@ -245,7 +246,7 @@ class Queue:
     def _let_go(self) -> None:
         """Let come again what is held by those who hold nothing that was handed out."""
         with self._own_lock():
-            busy = {held.consumer for held in self._unsettled()}
+            busy = {held.consumer for held in list(self._unsettled())}
             busy |= {getting.consumer for getting in self._gettings}
             idle = [consumer for consumer in self._retired if consumer not in busy]
         for consumer in idle:
@@ -395,24 +396,25 @@ class Queue:
     def _lag(self) -> list[Any]:
         return [row for row in self._consumer.lag() if row.topic == self.name]
 
-    def _own_lock(self) -> threading.Lock:
+    def _own_lock(self) -> AbstractContextManager[object]:
         """The lock of what was got; a forked child begins with nothing, and a lock of its own."""
         if self._pid != os.getpid():
             self._taken, self._begun, self._retired = deque(), [], []
             self._gettings = WeakSet()
-            self._taking, self._pid = threading.Lock(), os.getpid()
+            self._taking, self._pid = threading.RLock(), os.getpid()
         return self._taking
 
     def _has(self, item: Any) -> bool:
         with self._own_lock():
-            return any(held.item is item for held in self._unsettled())
+            return any(held.item is item for held in list(self._unsettled()))
 
     def _held(self, item: Any) -> _Held:
         """What `get` has returned and is to be settled; it stays on the list until it is."""
         here = threading.get_ident()
         with self._own_lock():
-            for held in self._unsettled():
-                if held.item is item or (item is _ANY and held.thread == here):
+            for held in list(self._unsettled()):
+                wanted = held.item is item or (item is _ANY and held.thread == here)
+                if wanted and not held.settled:
                     if held not in self._begun:
                         self._begun.append(held)
                     return held
@@ -421,9 +423,9 @@ class Queue:
     def _unsettled(self) -> deque[_Held]:
         """What is to be settled, oldest first; under the lock."""
         for held in [each for each in self._begun if each.settled]:
-            with suppress(ValueError):
-                self._taken.remove(held)
-            self._begun.remove(held)
+            for those in (self._taken, self._begun):
+                with suppress(ValueError):
+                    those.remove(held)
         return self._taken
 
     def _give_files_back(self) -> None:
