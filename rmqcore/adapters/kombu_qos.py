@@ -79,4 +79,7 @@ class QoS(virtual.QoS):  # type: ignore[misc]
     def _forget_lease(self, delivery_tag: str) -> None:
         self.leases.pop(delivery_tag, None)
         super().ack(delivery_tag)
-        self.channel.connection.window_opened()
+        # Celery acknowledges a task that ends when its channel has been closed, and has none then
+        connection = self.channel.connection
+        if connection is not None:
+            connection.window_opened()

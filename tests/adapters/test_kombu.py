@@ -146,6 +146,20 @@ def test_a_closed_channel_gives_back_what_it_held(connect):
     assert all(m.delivery_info["redelivered"] for m in got)
 
 
+def test_what_a_closed_channel_gave_back_is_settled_by_nobody_and_without_an_error(connect):
+    queue = kombu.Queue("q")
+    connection = connect()
+    for number in range(3):
+        publish(connection, number, queue)
+    channel = connection.channel()
+    held = [queue(channel).get(no_ack=False) for _ in range(3)]
+    channel.close()
+    held[0].ack()
+    held[1].reject()
+    held[2].requeue()
+    assert [m.payload for m in drained(connect(), queue)] == [0, 1, 2]
+
+
 @pytest.mark.process
 def test_a_forked_child_that_closes_a_connection_leaves_what_its_parent_holds(connect):
     queue = kombu.Queue("q")
