@@ -513,6 +513,9 @@ class Transport(virtual.Transport):  # type: ignore[misc]
         deadline = None if timeout is None else monotonic_s() + timeout
         options = self.client.transport_options
         every_s = options.get("delete_consumed_every", DELETE_CONSUMED_EVERY_S)
+        for channel in self.channels:
+            # whoever was long busy, or had no room to say that it is there, deletes no queue of its
+            channel.keep_queues(channel.queues, 0)
         for channel in self.channels[:1]:
             self.opened.delete_consumed(every_s, channel.delete_expired)
         while True:

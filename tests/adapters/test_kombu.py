@@ -306,6 +306,26 @@ def test_a_queue_that_nobody_uses_expires_with_its_bindings(connect, clock):
     assert "kombu-kept" in topics
 
 
+def test_a_consumer_that_was_busy_for_longer_than_its_queue_lives_deletes_it_not(connect, clock):
+    connection = connect(delete_consumed_every=0)
+    queue = kombu.Queue("q", expires=0.5)
+    publish(connection, 1, queue)
+    publish(connection, 2, queue)
+    got = []
+
+    def work(message):
+        clock.pass_ms(5000)
+        connection.transport.channels[0]._kept_until.clear()
+        message.ack()
+        got.append(message.payload)
+
+    with kombu.Consumer(connection, [queue], on_message=work) as consumer:
+        consumer.qos(prefetch_count=1)
+        for _ in range(2):
+            connection.drain_events(timeout=TIMEOUT_S)
+    assert got == [1, 2]
+
+
 def test_a_queue_that_is_declared_anew_while_it_expires_keeps_what_is_published(
     connect, clock, monkeypatch
 ):
