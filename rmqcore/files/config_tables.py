@@ -330,6 +330,7 @@ class ConfigTable:
             if begun_ms is not None:
                 self._changed |= begun_ms != self.begun_ms
                 self.begun_ms = begun_ms
+            self._adopt_besides(besides)
             changed = self._encode() != before
             if changed:
                 # a slave of this broker, once it is a master, must not see a lower version either
@@ -337,6 +338,9 @@ class ConfigTable:
                 self.data_version = dataclasses.replace(self.data_version, counter=counter)
                 self._changed = True
             return changed
+
+    def _adopt_besides(self, besides: dict[str, object]) -> None:
+        """Take over what another broker has told beside its table; see `adopt`."""
 
     @classmethod
     def check(cls, text: str) -> None:

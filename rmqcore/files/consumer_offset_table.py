@@ -68,10 +68,10 @@ class ConsumerOffsetTable(ConfigTable):
         """Note that these offsets know of all that POP has handed out until now.
 
         It is written with them: what POP notes later moves them on when it is read back, and what
-        it noted before says nothing of an offset that was set back.
+        it noted before says nothing of an offset that was set back. Of a slave's nobody says so
+        then, until its master tells again.
         """
-        if self.revive_ends_of is not None:
-            self._revive_ends = self.revive_ends_of()
+        self._revive_ends = None if self.revive_ends_of is None else self.revive_ends_of()
 
     def begin(self) -> None:
         """As `ConfigTable.begin`, also where the file says nothing or else of what POP hands out.
@@ -237,6 +237,12 @@ class ConsumerOffsetTable(ConfigTable):
         return self._offsets | {
             key: {**self._offsets.get(key, {}), **queues} for key, queues in told.items()
         }
+
+    def _adopt_besides(self, besides: dict[str, object]) -> None:
+        # once this broker leads, what the master's groups popped since moves them on
+        ends = _whole_numbers(besides.get(_REVIVE_ENDS))
+        self._changed |= ends != self._revive_ends
+        self._revive_ends = ends
 
     def _encode(self) -> dict[str, object]:
         table = {key: dict(sorted(queues.items())) for key, queues in sorted(self._offsets.items())}

@@ -6,10 +6,12 @@ import shutil
 import threading
 
 import pytest
+from broker.test_pop import handed_out, naming
 from ha.test_brokers import SMALL, Pair, asks_when_told, running  # noqa: F401 - a fixture
 from ha.test_timers import MASTER, TOLD
 from patience import TIMEOUT_S, until_async
 
+from rmqcore.broker import Broker
 from rmqcore.broker.replication import slave_synchronize
 from rmqcore.broker.replication.slave_synchronize import SlaveSynchronize
 from rmqcore.broker.state.resets import Resets
@@ -407,3 +409,37 @@ def test_no_group_passes_over_what_it_gave_back_before_that_has_come(tmp_path, m
     monkeypatch.setattr(HAClient, "_append", later)
     monkeypatch.setattr(slave_synchronize, "_CATCH_UP_S", 0)
     asyncio.run(as_pair())
+
+
+@pytest.mark.usefixtures("asks_when_told")
+@pytest.mark.parametrize("order", ["false", "true"])
+def test_what_was_popped_and_acknowledged_comes_to_no_slave_that_is_made_master(tmp_path, order):
+    """Its offsets are older than that; the log tells what was handed out since."""
+
+    async def popped(pair, broker, count):
+        fields = {"consumerGroup": "CG", "topic": "T", "queueId": 0, "maxMsgNums": count}
+        fields |= {"invisibleTime": 60_000, "pollTime": 0, "bornTime": 0, "initMode": 0}
+        answer = await pair.ask(broker, RequestCode.POP_MESSAGE, **fields, order=order)
+        return handed_out(answer)
+
+    async def consume(pair, count):
+        for message, receipt in await popped(pair, pair.master, count):
+            named = naming(message, receipt)
+            assert (await pair.ask(pair.master, RequestCode.ACK_MESSAGE, **named)).code == 0
+
+    async def scenario():
+        async with running(tmp_path) as pair, Producer(pair.namesrv) as producer:
+            for number in range(6):
+                await producer.send("T", b"%d" % number, queue_id=0)
+            await consume(pair, 2)
+            await pair.in_step()
+            await pair.synchronize()
+            await consume(pair, 2)
+            await pair.in_step()
+            await pair.slave.stop()
+            pair.slave = Broker(tmp_path / "s", SMALL)
+            await pair.slave.start()
+            left = await popped(pair, pair.slave, 32)
+            assert [message.body for message, _ in left] == [b"4", b"5"]
+
+    asyncio.run(scenario())

@@ -491,6 +491,18 @@ class TestAdopted:
         table.adopt(told(10, '"T@H":{0:5}'))
         assert table.pairs() == [("T", "G"), ("T", "H")]
 
+    def test_what_the_offsets_know_of_pops_is_taken_over_until_one_is_set_back(self, tmp_path):
+        """What was popped before an offset was set back says nothing of it."""
+        table = open_table(ConsumerOffsetTable, tmp_path)
+        for ends in ([1, 2], [3, 4]):
+            table.adopt(f'{{"offsetTable":{{"T@G":{{0:5}}}},"reviveQueueEnds":{ends}}}')
+            table.commit("T", "G", 0, 6)
+            table.persist()
+            assert open_table(ConsumerOffsetTable, tmp_path).read_revive_ends == ends
+        table.commit("T", "G", 0, 4)
+        table.persist()
+        assert open_table(ConsumerOffsetTable, tmp_path).read_revive_ends is None
+
     def test_no_offset_lies_behind_the_end_of_its_queue(self, tmp_path):
         table = ConsumerOffsetTable(tmp_path, clock=int, end_of=lambda _, queue_id: queue_id)
         table.adopt('{"offsetTable":{"T@G":{0:1,1:1,3:2}}}')
