@@ -237,7 +237,7 @@ def test_a_topic_that_is_made_anew_has_lost_nothing(lives):
         await delete(peer)
         await send_many(peer, 6, queues=1)
         assert await sent_to(peer, 5) is None
-        assert not [key for key in broker.managers.offsets.resets.strangers if key[1] == "T"]
+        assert not [key for key in broker.managers.offsets.resets.unknown_groups if key[1] == "T"]
 
     lives(as_a_slave, as_the_master)
 
@@ -249,8 +249,8 @@ def test_groups_without_offsets_are_noted_as_long_as_there_is_room(lives, monkey
 
     async def as_the_master(broker, peer):
         await send_many(peer, 6, queues=1)
-        strangers = broker.managers.offsets.resets.strangers
-        monkeypatch.setattr(resets, "_STRANGERS_MAX", len(strangers) + 1)
+        unknown_groups = broker.managers.offsets.resets.unknown_groups
+        monkeypatch.setattr(resets, "_UNKNOWN_MAX", len(unknown_groups) + 1)
         for group, place in (("A", 3), ("B", None), ("C", None)):
             assert await sent_to(peer, 5, group=group) == place
         # one that has an offset is known by it

@@ -147,11 +147,11 @@ class Offsets:
         Args:
             key: group, topic and queue id.
         """
-        return key in self.resets or self._is_stranger(key)
+        return key in self.resets or self._is_unknown(key)
 
-    def _is_stranger(self, key: ReadQueue) -> bool:
+    def _is_unknown(self, key: ReadQueue) -> bool:
         """Tell whether a group has no offset, and may have read what is lost."""
-        if not self.resets.strangers.awaits(key):
+        if not self.resets.unknown_groups.is_pending(key):
             return False
         group, topic, queue_id = key
         known = self._store.consumer_offsets.get(topic, group, queue_id) is not None
@@ -173,8 +173,8 @@ class Offsets:
             client: that pulls; None: not known.
             consumed: what it says itself that it has consumed up to; None: it does not say.
         """
-        if self._is_stranger(key):
-            self.resets.meet(key, client)
+        if self._is_unknown(key):
+            self.resets.note_came(key, client)
         if key not in self.resets:
             return None
         group, topic, queue_id = key
@@ -199,7 +199,7 @@ class Offsets:
         table.remove(group=group)
         # one of its name begins where it wants
         for key in read:
-            resets.know(key, has_offset=False)
+            resets.settle(key, has_offset=False)
 
     @serves(RequestCode.QUERY_CONSUMER_OFFSET, needs=needs.consume)
     def query(self, client: Connection, request: RemotingCommand) -> RemotingCommand:
@@ -214,7 +214,7 @@ class Offsets:
         stored = self._store.consumer_offsets.get(topic, group, queue_id)
         if stored is not None:
             return success({"offset": str(stored)})
-        self.resets.strangers.ask(client, (group, topic, queue_id))
+        self.resets.unknown_groups.note_asked(client, (group, topic, queue_id))
         if not request.boolean("setZeroIfNotFound", True):
             return failure(ResponseCode.QUERY_NOT_FOUND, _NOT_FOUND)
         if self.is_young(topic, queue_id):
@@ -255,8 +255,8 @@ class Offsets:
         if queue_id >= max(config.read_queue_nums, config.write_queue_nums) and end == 0:
             return failure(ResponseCode.INVALID_PARAMETER, f"topic {topic} has no queue {queue_id}")
         key = group, topic, queue_id
-        if self._is_stranger(key):
-            self.resets.meet(key, client)
+        if self._is_unknown(key):
+            self.resets.note_came(key, client)
         if not self.resets.accepts(key, offset):
             return success(remark="Offset has been previously reset")
         if offset > end:
@@ -282,7 +282,7 @@ class Offsets:
             self._store.consumer_offsets.commit(topic, group, queue_id, offset)
         except (ValueError, MessageIllegalError) as error:
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, str(error)) from error
-        self.resets.know((group, topic, queue_id), has_offset=True)
+        self.resets.settle((group, topic, queue_id), has_offset=True)
 
     def expect_room(self, topic: str, group: str, queue_id: int) -> None:
         """Refuse one offset more than are kept.

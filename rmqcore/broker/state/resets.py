@@ -14,22 +14,22 @@ from rmqcore.remoting import Connection
 
 _NAME: Final = "readersOfDeleted.json"
 _ENDS_NAME: Final = "readersOfLost.json"
-#: Fields of our own in what a master tells of offsets: `Resets`, its `ends`, its `strangers`.
+#: Fields of our own in what a master tells of offsets: `Resets`, its `ends`, its `unknown_groups`.
 _RESETS: Final = "readersToReset"
 _ENDS: Final = "readersOfLost"
-_STRANGERS: Final = "strangersOfLost"
-RESETS_TOLD: Final = (_RESETS, _ENDS, _STRANGERS)
-#: What stands in `Strangers` of a group that has come.
-_MET: Final = -1
-#: A group is noted in `Strangers` while there are fewer than these; and questions of one client.
-_STRANGERS_MAX: Final = 2 * OFFSETS_MAX
+_UNKNOWN: Final = "unknownGroupsOfLost"
+RESETS_TOLD: Final = (_RESETS, _ENDS, _UNKNOWN)
+#: Stands in `UnknownGroups` for a group that has come.
+_CAME: Final = -1
+#: A group is noted in `UnknownGroups` while it has fewer members; and so many questions of a client.
+_UNKNOWN_MAX: Final = 2 * OFFSETS_MAX
 _ASKED_MAX: Final = 4096
 
 #: Group, topic and queue id.
 ReadQueue: TypeAlias = tuple[str, str, int]
 
 
-class Strangers(dict[ReadQueue, int]):
+class UnknownGroups(dict[ReadQueue, int]):
     """Where queues ended of a log that may have been longer, for groups that have no offset.
 
     They may have read what is lost: a slave whose own disk fails takes no offsets over, and a crash
@@ -42,36 +42,36 @@ class Strangers(dict[ReadQueue, int]):
         #: what clients were told that nobody knows
         self._asked: WeakKeyDictionary[Connection, dict[ReadQueue, None]] = WeakKeyDictionary()
 
-    def awaits(self, key: ReadQueue) -> bool:
+    def is_pending(self, key: ReadQueue) -> bool:
         """Tell whether it counts where a queue ended when a group comes that has no offset."""
         return bool(self) and key not in self and _of_all(key) in self
 
-    def ask(self, client: Connection, key: ReadQueue) -> None:
+    def note_asked(self, client: Connection, key: ReadQueue) -> None:
         """Note that a client was told that its group has no offset: it begins where it wants.
 
         Args:
             client: that asks; others of the group may still go on where they were.
             key: what it asks for.
         """
-        if self.awaits(key):
+        if self.is_pending(key):
             asked = self._asked.setdefault(client, {})
             asked[key] = None
             if len(asked) > _ASKED_MAX:
                 del asked[next(iter(asked))]
 
-    def meet(self, key: ReadQueue, client: Connection | None) -> int | None:
+    def note_came(self, key: ReadQueue, client: Connection | None) -> int | None:
         """Note that a group has come, if there is room; where its queue ended.
 
         Args:
-            key: group and queue; it is awaited.
+            key: group and queue; it is pending.
             client: of the group; None: not known.
 
         Returns:
             None where it begins where it wants.
         """
-        if len(self) >= _STRANGERS_MAX:
+        if len(self) >= _UNKNOWN_MAX:
             return None
-        self[key] = _MET
+        self[key] = _CAME
         asked = None if client is None else self._asked.get(client)
         return self[_of_all(key)] if asked is None or key not in asked else None
 
@@ -95,7 +95,7 @@ class Resets(dict[ReadQueue, int]):
         ends: where queues ended when this broker took over a log that may have been longer. A group
             that comes from behind such an end has read what is lost, and is sent there; it commits
             nothing behind it before a pull is from there, or from before it.
-        strangers: the same, for groups that have no offset: see `meet`.
+        unknown_groups: the same, for groups that have no offset: see `note_came`.
         ahead: called before it is written that a broker serves, which ends what is done once
             behind a promotion; an OSError of it keeps what was written.
 
@@ -112,9 +112,9 @@ class Resets(dict[ReadQueue, int]):
         self._kept = self._file.load() or []
         self._ends_file = ConfigFile(folder / _ENDS_NAME, _ends_in)
         self.ends: dict[ReadQueue, int]
-        self.strangers = Strangers()
-        self.ends, strangers, self.was_serving = self._ends_file.load() or ({}, {}, None)
-        self.strangers.update(strangers)
+        self.unknown_groups = UnknownGroups()
+        self.ends, unknown_groups, self.was_serving = self._ends_file.load() or ({}, {}, None)
+        self.unknown_groups.update(unknown_groups)
         self._serving, self._begun = self.was_serving, False
         self._ends_changed = self._resets_changed = False
         self.ahead: Callable[[], object] = lambda: None
@@ -128,19 +128,19 @@ class Resets(dict[ReadQueue, int]):
         self.pop(key, None)
         self._ends_changed |= self.ends.pop(key, None) is not None
 
-    def meet(self, key: ReadQueue, client: Connection | None) -> None:
+    def note_came(self, key: ReadQueue, client: Connection | None) -> None:
         """Let it count for a group that has no offset, and that comes first, where its queue ended.
 
         Args:
-            key: group and queue, which `strangers` awaits.
-            client: see `Strangers.meet`.
+            key: group and queue, which is pending in `unknown_groups`.
+            client: see `UnknownGroups.note_came`.
         """
-        end = self.strangers.meet(key, client)
+        end = self.unknown_groups.note_came(key, client)
         if end is not None:
             self.ends[key] = min(end, self.ends.get(key, end))
-        self._ends_changed |= key in self.strangers
+        self._ends_changed |= key in self.unknown_groups
 
-    def know(self, key: ReadQueue, *, has_offset: bool) -> None:
+    def settle(self, key: ReadQueue, *, has_offset: bool) -> None:
         """Let nothing count for a group that comes first: it has an offset now, or had one.
 
         Args:
@@ -148,17 +148,17 @@ class Resets(dict[ReadQueue, int]):
             has_offset: whether the table has it, which says enough then.
         """
         if has_offset:
-            self._ends_changed |= self.strangers.pop(key, None) is not None
-        elif self.strangers.awaits(key):
-            self.strangers[key] = _MET
+            self._ends_changed |= self.unknown_groups.pop(key, None) is not None
+        elif self.unknown_groups.is_pending(key):
+            self.unknown_groups[key] = _CAME
             self._ends_changed = True
 
     def forget_topic(self, topic: str) -> None:
         """Let all groups go on where they are in a topic, whose queues begin anew."""
         for key in [key for key in (*self, *self.ends) if key[1] == topic]:
             self.forget(key)
-        for key in [key for key in self.strangers if key[1] == topic]:
-            del self.strangers[key]
+        for key in [key for key in self.unknown_groups if key[1] == topic]:
+            del self.unknown_groups[key]
             self._ends_changed = True
 
     def take_over(
@@ -171,10 +171,11 @@ class Resets(dict[ReadQueue, int]):
             of_all: by topic and queue id, for groups that have none.
         """
         of_all = of_all or {}
-        met = {key: of_all[key[1:]] for key in self.strangers if key[0] and key[1:] in of_all}
-        for key, end in (met | dict(ends)).items():
+        known = self.unknown_groups
+        came = {key: of_all[key[1:]] for key in known if key[0] and key[1:] in of_all}
+        for key, end in (came | dict(ends)).items():
             self.ends[key] = min(end, self.ends.get(key, end))
-        self.strangers.take_over(of_all)
+        self.unknown_groups.take_over(of_all)
         self._ends_changed |= bool(ends or of_all)
 
     def begin(self) -> None:
@@ -198,13 +199,13 @@ class Resets(dict[ReadQueue, int]):
         self._ends_changed = True
         self._serving, self._begun = None, False
         self.ends.clear()
-        self.strangers.clear()
+        self.unknown_groups.clear()
 
     # ---- what a slave knows of its master's
 
     def told(self) -> dict[str, object]:
         """What slaves have to know, as members of an object: see `adopt`; empty for nothing."""
-        tables = {_RESETS: self, _ENDS: self.ends, _STRANGERS: self.strangers}
+        tables = {_RESETS: self, _ENDS: self.ends, _UNKNOWN: self.unknown_groups}
         return {name: _by_topic(table) for name, table in tables.items() if table}
 
     def adopt(self, told: Mapping[str, object]) -> None:
@@ -219,16 +220,16 @@ class Resets(dict[ReadQueue, int]):
         Raises:
             ValueError: they are wrong; nothing has changed.
         """
-        resets, ends, strangers = (_offsets_in(told.get(name)) for name in RESETS_TOLD)
+        resets, ends, unknown_groups = (_offsets_in(told.get(name)) for name in RESETS_TOLD)
         if self != resets:
             self.clear()
             self.update(resets)
             self._resets_changed = True
         if self.ends != ends:
             self.ends, self._ends_changed = ends, True
-        if self.strangers != strangers:
-            self.strangers.clear()
-            self.strangers.update(strangers)
+        if self.unknown_groups != unknown_groups:
+            self.unknown_groups.clear()
+            self.unknown_groups.update(unknown_groups)
             self._ends_changed = True
 
     def persist_told(self) -> None:
@@ -243,7 +244,7 @@ class Resets(dict[ReadQueue, int]):
         self.persist_ends()
 
     def persist_ends(self) -> None:
-        """Write `ends` and `strangers` down, and whether a broker serves, if that has changed.
+        """Write `ends` and `unknown_groups` down, and whether a broker serves, if that has changed.
 
         Raises:
             OSError: it cannot be written.
@@ -254,8 +255,8 @@ class Resets(dict[ReadQueue, int]):
         try:
             self.ahead()
             serving = {} if self._serving is None else {"serving": self._serving}
-            strangers = _by_topic(self.strangers.copy())
-            others = {"strangers": strangers} if strangers else {}
+            unknown_groups = _by_topic(self.unknown_groups.copy())
+            others = {"unknownGroups": unknown_groups} if unknown_groups else {}
             content = {"readers": _by_topic(self.ends.copy()), **others, **serving}
             self._ends_file.store(format_compact_java_json(content))
         except BaseException:
@@ -319,7 +320,7 @@ class Resets(dict[ReadQueue, int]):
 
 
 def _of_all(key: ReadQueue) -> ReadQueue:
-    """Where `Strangers` has the end of a queue."""
+    """Where `UnknownGroups` has the end of a queue."""
     return "", key[1], key[2]
 
 
@@ -349,10 +350,12 @@ def _ends_in(text: str) -> tuple[dict[ReadQueue, int], dict[ReadQueue, int], boo
     content = parse_java_json(text)
     try:
         serving = content.get("serving")
-        ends, strangers = (_offsets_in(content.get(name)) for name in ("readers", "strangers"))
+        ends, unknown_groups = (
+            _offsets_in(content.get(name)) for name in ("readers", "unknownGroups")
+        )
     except AttributeError as error:
         raise ValueError("it does not say who has read what is lost") from error
-    return ends, strangers, None if serving is None else bool(serving)
+    return ends, unknown_groups, None if serving is None else bool(serving)
 
 
 def _by_topic(offsets: Mapping[ReadQueue, int]) -> dict[str, dict[str, dict[int, int]]]:
