@@ -13,8 +13,6 @@ from pathlib import Path
 import pytest
 from doctor.damage import (
     DAMAGES,
-    FILE_SIZE,
-    SIZES,
     assert_found,
     known_messages,
     last_used,
@@ -331,34 +329,6 @@ def test_a_size_that_is_not_the_logs_is_refused(damaged):
     for size in (1 << 30, 1 << 15):
         with pytest.raises(ConfigError, match="the store's files have 65536 bytes"):
             doctor.plan(damaged, config={"mappedFileSizeCommitLog": size})
-
-
-def test_the_size_of_a_single_log_file_that_was_cut_is_asked_for(golden_store):
-    golden = golden_store("5.5.0", "record-crc")
-    (log,) = log_files(golden.path)
-    os.truncate(log, 10_000)
-    with pytest.raises(ConfigError, match="as in -c mappedFileSizeCommitLog=65536"):
-        doctor.plan(golden.path)
-    assert doctor.repair(golden.path, config=golden.conf).clean
-
-
-@pytest.mark.parametrize("count", [40, 80])
-def test_the_only_log_file_was_not_cut_where_queues_lead_to_another_stores(tmp_path, count):
-    path, longer = tmp_path / "ours", tmp_path / "another's"
-    for store_path, puts in ((path, count), (longer, 200)):
-        with rmqcore.open_store(store_path, config=SIZES) as store:
-            for number in range(puts):
-                store.put("T", b"%d" % number * 100, queue_id=number % 2)
-    known = known_messages(path)
-    for lost in log_files(path)[1:]:
-        # what is left ends in an end-of-file record
-        lost.unlink()
-    queue = Path("consumequeue/T/1/00000000000000000320")
-    shutil.copy(longer / queue, path / queue)
-    doctor.repair(path)
-    assert_found(path, whole(path, known, FILE_SIZE))
-    with rmqcore.open_store(path) as store:
-        assert store.config.mapped_file_size_commit_log == FILE_SIZE
 
 
 def test_a_store_that_is_open_is_planned_but_not_repaired(tmp_path):

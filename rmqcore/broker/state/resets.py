@@ -21,7 +21,7 @@ _UNKNOWN: Final = "unknownGroupsOfLost"
 RESETS_TOLD: Final = (_RESETS, _ENDS, _UNKNOWN)
 #: Stands in `UnknownGroups` for a group that has come.
 _CAME: Final = -1
-#: A group is noted in `UnknownGroups` while it has fewer members; and so many questions of a client.
+#: A group is noted in `UnknownGroups` while it has fewer members; so many questions of a client.
 _UNKNOWN_MAX: Final = 2 * OFFSETS_MAX
 _ASKED_MAX: Final = 4096
 
