@@ -11,7 +11,9 @@ import os
 import struct
 import threading
 import weakref
+from collections import deque
 from configparser import NoOptionError
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -79,6 +81,9 @@ class RmqQueueStore(QueueStore):  # type: ignore[misc]
         super().__init__()
         self._lock = threading.RLock()
         self._queues: dict[str, NamedFifo] = {}
+        #: frames that no client took and the disk had no room for: as long as they are here they
+        #: are held, and come back when the store is opened again
+        self._refused: deque[tuple[str, Frame]] = deque()
         self._home = named_queues(Path(path), Durability(durability))
         self._open = True
         try:
@@ -107,6 +112,30 @@ class RmqQueueStore(QueueStore):  # type: ignore[misc]
                 self._queues[queue.name] = queue
             queue.push(body)
 
+    def requeue(self, destination: str, frame: Frame) -> None:
+        """Store a frame again that `dequeue` gave and no client took, at the end of its queue.
+
+        Args:
+            destination: the queue's name.
+            frame: one that the disk has no room for is stored again when it has.
+
+        Raises:
+            OSError: the disk is full.
+        """
+        with self._lock:
+            try:
+                self.enqueue(destination, frame)
+            except OSError:
+                self._refused.append((destination, frame))
+                raise
+
+    def _requeue_refused(self) -> None:
+        """Store again what the disk had no room for, as far as it has now."""
+        with suppress(OSError):
+            while self._refused:
+                self.enqueue(*self._refused[0])
+                self._refused.popleft()
+
     def dequeue(self, destination: str) -> Frame | None:
         """Take the first frame of a queue; None when there is none.
 
@@ -114,6 +143,7 @@ class RmqQueueStore(QueueStore):  # type: ignore[misc]
         acknowledgement.
         """
         with self._lock:
+            self._requeue_refused()
             queue = self._queue(destination)
             frame = None if queue is None else self._first_frame(destination, queue)
             if queue is not None and not len(queue):
@@ -146,12 +176,14 @@ class RmqQueueStore(QueueStore):  # type: ignore[misc]
     def size(self, destination: str) -> int:
         """How many frames a queue has."""
         with self._lock:
+            self._requeue_refused()
             queue = self._queue(destination)
             return 0 if queue is None else len(queue)
 
     def destinations(self) -> set[str]:
         """The names of the queues that have frames."""
         with self._lock:
+            self._requeue_refused()
             return set(self._queues)
 
     def close(self) -> None:

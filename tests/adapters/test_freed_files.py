@@ -10,6 +10,7 @@ import types
 from contextlib import suppress
 
 import pytest
+from killed_copy import copy_as_killed
 from patience import until
 
 import rmqcore
@@ -180,3 +181,30 @@ def test_a_frame_that_is_held_comes_back_though_its_place_is_anothers(coilmq, tm
     assert [again.dequeue(f"/queue/{name}").body for name in "ab"] == ["a", "b"]
     again.close()
     del held
+
+
+def test_a_frame_that_no_client_took_and_a_full_disk_refused_is_not_lost(
+    coilmq, tmp_path, monkeypatch
+):
+    store = coilmq.RmqQueueStore(tmp_path / "store")
+    store.enqueue("/queue/a", coilmq.Frame("SEND", {}, "a"))
+    frame = store.dequeue("/queue/a")
+
+    def full(*_):
+        raise DiskFullError(tmp_path, "no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store._home, "put", full)
+        with pytest.raises(DiskFullError):
+            store.requeue("/queue/a", frame)
+        del frame
+        gc.collect()
+        assert store.dequeue("/queue/a") is None
+        copy_as_killed(tmp_path / "store", tmp_path / "killed")
+    assert store.size("/queue/a") == 1
+    assert store.dequeue("/queue/a").body == "a"
+    assert store.dequeue("/queue/a") is None
+    store.close()
+    killed = coilmq.RmqQueueStore(tmp_path / "killed")
+    assert killed.dequeue("/queue/a").body == "a"
+    killed.close()
