@@ -382,6 +382,10 @@ def _request_queue(
         def pop(self) -> Request | None:
             if self._job is not None:
                 self._job.release_done()
+            with refusals(self._job):
+                return self._readable()
+
+        def _readable(self) -> Request | None:
             while True:
                 try:
                     request = super().pop()

@@ -184,12 +184,14 @@ NamedQueues.put = refuse
 """
 
 
+@pytest.mark.parametrize("method", ["put", "hold"])
 def test_a_queue_that_refuses_ends_the_crawl_and_the_next_run_makes_the_rest(
-    tmp_path, site, monkeypatch
+    tmp_path, site, monkeypatch, method
 ):
     monkeypatch.setitem(globals(), "COUNT", 60)
     spider = printed_spider(site)
-    (tmp_path / "spider.py").write_text(spider + REFUSING.format(30), "utf-8")
+    refusing = REFUSING.replace("NamedQueues.put", f"NamedQueues.{method}").format(30)
+    (tmp_path / "spider.py").write_text(spider + refusing, "utf-8")
     assert crawl(tmp_path).wait(10 * TIMEOUT_S) == 0
     log = (tmp_path / "log").read_text("utf-8")
     assert "the crawl ends, run it again" in log
