@@ -146,20 +146,6 @@ def test_a_closed_channel_gives_back_what_it_held(connect):
     assert all(m.delivery_info["redelivered"] for m in got)
 
 
-def test_what_a_closed_channel_gave_back_is_settled_by_nobody_and_without_an_error(connect):
-    queue = kombu.Queue("q")
-    connection = connect()
-    for number in range(3):
-        publish(connection, number, queue)
-    channel = connection.channel()
-    held = [queue(channel).get(no_ack=False) for _ in range(3)]
-    channel.close()
-    held[0].ack()
-    held[1].reject()
-    held[2].requeue()
-    assert [m.payload for m in drained(connect(), queue)] == [0, 1, 2]
-
-
 @pytest.mark.process
 def test_a_forked_child_that_closes_a_connection_leaves_what_its_parent_holds(connect):
     queue = kombu.Queue("q")
@@ -304,26 +290,6 @@ def test_a_queue_that_nobody_uses_expires_with_its_bindings(connect, clock):
     topics = {topic for topic, _ in channel.store.queues()}
     assert "kombu-old" not in topics
     assert "kombu-kept" in topics
-
-
-def test_a_consumer_that_was_busy_for_longer_than_its_queue_lives_deletes_it_not(connect, clock):
-    connection = connect(delete_consumed_every=0)
-    queue = kombu.Queue("q", expires=0.5)
-    publish(connection, 1, queue)
-    publish(connection, 2, queue)
-    got = []
-
-    def work(message):
-        clock.pass_ms(5000)
-        connection.transport.channels[0]._kept_until.clear()
-        message.ack()
-        got.append(message.payload)
-
-    with kombu.Consumer(connection, [queue], on_message=work) as consumer:
-        consumer.qos(prefetch_count=1)
-        for _ in range(2):
-            connection.drain_events(timeout=TIMEOUT_S)
-    assert got == [1, 2]
 
 
 def test_a_queue_that_is_declared_anew_while_it_expires_keeps_what_is_published(
