@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from queue import Empty
 
 import pytest
-from interrupts import Interrupt, each_interrupt
-from patience import TIMEOUT_S
+from interrupts import Interrupt, Interrupted, each_interrupt
+from patience import TIMEOUT_S, until
 
 import rmqcore
 from rmqcore.adapters.queuelib import FifoQueue, LifoQueue
+from rmqcore.store.sharing import queue as queue_module
 from rmqcore.store.sharing import shared_handle
 
 pytestmark = pytest.mark.engine
@@ -348,3 +351,32 @@ def test_a_signal_handler_gets_and_is_done_in_the_middle_of_a_call(tmp_path):
             while not queue.empty():
                 one()
             assert queue.unfinished() == 0, interrupt.at
+
+
+class InterruptedOnce:
+    """JSON, whose first item is interrupted while it is read."""
+
+    dumps = staticmethod(json.dumps)
+
+    def __init__(self):
+        self.read = 0
+
+    def loads(self, data):
+        self.read += 1
+        if self.read == 1:
+            raise Interrupted
+        return json.loads(data)
+
+
+def test_an_item_that_an_interrupted_get_was_given_comes_to_a_thread_that_waits(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(queue_module, "_WAIT_MS", 1.0)
+    queue = rmqcore.Queue(tmp_path / "q", serializer=InterruptedOnce())
+    with queue, ThreadPoolExecutor(2) as threads:
+        gets = [threads.submit(queue.get, timeout=TIMEOUT_S) for _ in range(2)]
+        until(lambda: len(queue._gettings) == 2, "both to wait")
+        queue.put("item")
+        ended = [(get.exception(), get.exception() or get.result()) for get in gets]
+        assert sorted(type(error) is Interrupted for error, _ in ended) == [False, True]
+        assert "item" in [each for _, each in ended]

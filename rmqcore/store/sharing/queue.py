@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 from weakref import WeakSet
 
 from rmqcore.errors import ArgumentError, StoreClosedError, StoreError
+from rmqcore.store.consume.arrivals import Deadline
 from rmqcore.store.consumer import Consumer
 from rmqcore.store.sharing import open_shared
 from rmqcore.world import monotonic_s
@@ -34,6 +35,8 @@ _DELETES_EVERY_S: Final = 60.0
 _HOUR_S: Final = 3600.0
 #: A wait for an item is broken off this often, so that a queue that was closed is noticed.
 _POLL_S: Final = 0.5
+#: Who waits for long looks this often whether an interrupt has left an item with nobody.
+_WAIT_MS: Final = 5_000.0
 _ANY: Final = object()
 
 
@@ -263,6 +266,8 @@ class Queue:
         settled that this one has handed out; another one goes on.
         """
         with self._own_lock():
+            # a traceback may keep its frame for long
+            self._gettings.discard(getting)
             if getting.held is not None:
                 getting.held.settled = True
                 self._begun.append(getting.held)
@@ -276,12 +281,9 @@ class Queue:
         Raises:
             StoreClosedError: the queue is closed.
         """
-        found = getting.consumer.receive(timeout_ms=wait_ms)
-        if not found:
-            if wait_ms is None:
-                raise StoreClosedError(f"the queue {self.name} in {self.path} has been closed")
+        message = self._receive(getting, wait_ms)
+        if message is None:
             return None
-        (message,) = found
         try:
             item = self._serializer.loads(message.body)
         except Exception as error:
@@ -293,6 +295,20 @@ class Queue:
             self._unsettled().append(held)
             self._handed_out_size += message.stored.store_size
         return held
+
+    def _receive(self, getting: _Getting, wait_ms: float | None) -> ReceivedMessage | None:
+        """The next message; now and then who waits goes on as the consumer of now."""
+        deadline = Deadline(wait_ms, monotonic_s)
+        while True:
+            left_ms = deadline.left_s * 1000
+            for message in getting.consumer.receive(timeout_ms=min(left_ms, _WAIT_MS)):
+                return message
+            if left_ms <= _WAIT_MS:
+                return None
+            with self._own_lock():
+                getting.consumer = self._consumer
+            if self._retired:
+                self._let_go()
 
     def done(self, item: Any = _ANY) -> None:
         """Be done with an item: it is gone for good.
