@@ -168,6 +168,9 @@ def test_a_batch_of_acknowledgements_lets_a_queue_go_on(with_broker, clock):
         assert endless.code == ResponseCode.SYSTEM_ERROR
         more = {"b": base64.b64encode(bytes([255] * 5)).decode()}
         assert (await acknowledge_batch(peer, last, [4], **more)).code == 0
+        # of no queue: the entries behind it count
+        for queue_id in (-1, 1 << 31, "99999999999999999999"):
+            assert (await acknowledge_batch(peer, last, [4], q=queue_id)).code == 0
         assert committed.get(*KEY) == 4
         assert (await acknowledge_batch(peer, last, [4])).code == 0
         assert committed.get(*KEY) == 5

@@ -31,7 +31,7 @@ from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.broker.state.masters_only import masters_only
 from rmqcore.broker.state.passed_over import REVIVE
 from rmqcore.errors import MessageIllegalError, StoreError
-from rmqcore.files.config_tables import TopicConfig
+from rmqcore.files.config_tables import QUEUE_ID_MAX, TopicConfig
 from rmqcore.message import Message, MessageExt, copy_to
 from rmqcore.remoting import (
     Connection,
@@ -345,8 +345,10 @@ def _batch_entry(fields: dict[str, Any]) -> tuple[CheckpointKey, list[int], int]
     group, topic = str(fields["consumerGroup"]), str(fields["topic"])
     if str(fields.get("retry", NORMAL)) != str(NORMAL):
         topic = retry_topic_of(group, topic)
-    start = int(fields["startOffset"])
-    key = (topic, group, int(fields["queueId"]), start, int(fields["popTime"]))
+    start, queue_id = int(fields["startOffset"]), int(fields["queueId"])
+    if not 0 <= queue_id <= QUEUE_ID_MAX:
+        raise ValueError(f"no queue has the id {queue_id}")
+    key = (topic, group, queue_id, start, int(fields["popTime"]))
     try:
         bits = base64.b64decode(fields["bitSet"], validate=True)[:_BITS_MAX]
     except binascii.Error as error:
