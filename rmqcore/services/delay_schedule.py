@@ -265,9 +265,7 @@ class ScheduleMessageService:
         self.skipped_count = 0
         levels = {queue_id + 1 for queue_id in parked_queue_ids}
         self._levels = sorted(levels.union(range(1, len(self._levels_ms) + 1)))
-        # before anything is put: behind the end that a queue has now it would count as delivered
-        for level in self._levels:
-            self._next_offset(level)
+        self._set_back()
 
     def run_once(self, now_ms: int) -> DeliveryReport:
         """Deliver all that is due, and write the offsets when their interval has passed.
@@ -291,6 +289,19 @@ class ScheduleMessageService:
             min(due, default=None),
             next((report.held_up for report in reports if report.held_up), None),
         )
+
+    def _set_back(self) -> None:
+        """Let no offset lie behind the end that its queue has now; before anything is put there.
+
+        What is put would count as delivered, behind a kill, too: so the file is written.
+        """
+        known = self._offsets.levels()
+        offsets = {level: self._next_offset(level) for level in self._levels}
+        if any(offset < known.get(level, 0) for level, offset in offsets.items()):
+            try:
+                self._offsets.persist()
+            except OSError as error:
+                _log.warning("offsets of delayed delivery are written later: %s", error)
 
     def persist(self) -> None:
         """Write ``delayOffset.json``, after what it says is delivered is on disk.

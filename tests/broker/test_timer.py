@@ -1,5 +1,6 @@
 """Messages with a time: they come at it and not before, once, whatever restarts lie between."""
 
+import asyncio
 import base64
 import json
 import struct
@@ -259,6 +260,31 @@ def test_what_is_put_after_the_logs_end_was_cut_off_is_delivered(with_broker, tm
     with_broker(first)
     cut(StoreDir(tmp_path / "store"), Divergence(0, ends[0], 1 << 20, False))
     with_broker(again, on_corruption="truncate")
+
+
+def test_what_came_behind_a_cut_is_delivered_also_when_the_broker_is_killed_at_once(
+    with_broker, tmp_path, monkeypatch
+):
+    async def never(_):
+        await asyncio.Event().wait()
+
+    async def taken(_broker, peer):
+        for body in (b"1", b"2"):
+            assert (await peer.send("T", body, properties={"TIMER_DELAY_MS": "1"})).code == 0
+
+    async def again(broker, peer):
+        assert broker.store.max_queue_offset(TIMER_TOPIC, 0) == 2
+        assert [m.body for m in await come(peer, "T", 2)] == [b"1", b"2"]
+
+    check = TimerCheck(tmp_path / "store" / "config")
+    check.path.parent.mkdir(parents=True)
+    # of two messages that the log has lost
+    check.store(TimerProgress(2, 2, wall_clock_ms(), 0))
+    with monkeypatch.context() as killed:
+        killed.setattr(TimerMessages, "run", never)
+        killed.setattr(TimerMessages, "finish", lambda _: None)
+        with_broker(taken)
+    with_broker(again)
 
 
 def test_what_came_before_anything_was_kept_does_not_come_again_after_a_restart(

@@ -1,20 +1,28 @@
 """A log that has lost its end and goes on without: nothing derived knows more than it."""
 
 import pytest
+from killed_copy import copy_as_killed, written_apart
 
 from rmqcore import open_store
 
 pytestmark = pytest.mark.engine
 
 
-def test_keys_of_what_is_put_next_are_filed(store_path):
-    with open_store(store_path, mapped_file_size_commit_log=1 << 16) as store:
-        receipts = [store.put("T", b"x" * 50, keys=f"k{number}") for number in range(6)]
+SIZE = 1 << 16
+
+
+def lose_behind(store_path, end):
     (file,) = (store_path / "commitlog").iterdir()
-    end = receipts[3].phy_offset
     with file.open("r+b") as log:
         log.seek(end)
-        log.write(bytes((1 << 16) - end))
+        log.write(bytes(SIZE - end))
+
+
+def test_keys_of_what_is_put_next_are_filed(store_path):
+    with open_store(store_path, mapped_file_size_commit_log=SIZE) as store:
+        receipts = [store.put("T", b"x" * 50, keys=f"k{number}") for number in range(6)]
+    end = receipts[3].phy_offset
+    lose_behind(store_path, end)
     with open_store(store_path, on_corruption="truncate") as store:
         assert store.max_phy_offset == end
         again = [store.put("T", b"x" * 50, keys=f"n{number}") for number in range(3)]
@@ -24,3 +32,30 @@ def test_keys_of_what_is_put_next_are_filed(store_path):
             assert len(store.query_message("T", f"k{number}").messages) == 1
             assert not store.query_message("T", f"k{number + 3}").messages
         assert store.max_queue_offset("T", 0) == 6
+
+
+def test_a_queue_goes_on_at_its_new_end_also_behind_a_kill(store_path, tmp_path, monkeypatch):
+    """The mark tells where each queue ended: of the log as it is, before anything is put."""
+    written_apart(monkeypatch)
+    with open_store(store_path, mapped_file_size_commit_log=SIZE) as store:
+        receipts = [store.put("T", b"x" * 50) for _ in range(6)]
+    lose_behind(store_path, receipts[3].phy_offset)
+    with open_store(store_path, on_corruption="truncate") as store:
+        assert store.put("T", b"x" * 50).queue_offset == 3
+        copy_as_killed(store_path, tmp_path / "killed")
+    with open_store(tmp_path / "killed") as store:
+        assert store.recovery_report.findings == []
+        assert store.max_queue_offset("T", 0) == 4
+        assert store.put("T", b"x").queue_offset == 4
+
+
+def test_a_deletion_takes_nothing_that_is_put_where_it_was(store_path):
+    with open_store(store_path, mapped_file_size_commit_log=SIZE) as store:
+        store.put("T", b"old")
+        end = store.put("Other", b"x" * 500).phy_offset
+        assert store.delete_topic("T")
+    lose_behind(store_path, end)
+    with open_store(store_path, on_corruption="truncate") as store:
+        assert store.put("T", b"new").phy_offset == end
+    with open_store(store_path) as store:
+        assert [message.body for message in store.messages("T", 0)] == [b"new"]

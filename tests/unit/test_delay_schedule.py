@@ -423,16 +423,17 @@ class TestOffsets:
         assert store.bodies() == delivered
         assert offsets.get(1) == 4
 
-    def test_what_is_put_before_the_first_round_into_a_queue_that_was_cut_off_is_delivered(
+    def test_what_is_put_into_a_queue_that_was_cut_off_is_delivered_also_behind_a_kill(
         self, store, tmp_path
     ):
         store.park(b"0")
         offsets = DelayOffsetTable(tmp_path, clock=lambda: NOW)
         offsets.commit(1, 3)
-        service = ScheduleMessageService(store, offsets, LEVELS_MS)
+        offsets.persist()
+        start(store, tmp_path)
         store.park(b"1")
         store.park(b"2")
-        service.run_once(NOW + 1000)
+        start(store, tmp_path).run_once(NOW + 1000)
         assert store.bodies() == [b"1", b"2"]
 
     def test_what_is_still_parked_can_be_protected(self, store, tmp_path):

@@ -107,6 +107,7 @@ class TimerMessages:
         self._recalled: dict[tuple[str, str], int] = {}
         self._stored: TimerProgress | None = None
         self._loaded = False
+        self._set_back()
         #: held while progress is written: a write that `run` has begun may outlast it
         self._keeping = threading.Lock()
 
@@ -238,6 +239,18 @@ class TimerMessages:
         if not self._heap:
             return 1.0
         return min(1.0, max(0.0, (self._heap[0].due_ms - self._clock_ms()) / _SECOND_MS))
+
+    def _set_back(self) -> None:
+        """Let nothing count as delivered that the log has lost; before anything is put there.
+
+        What is put would, behind a kill.
+        """
+        try:
+            known = self._check.load()
+            if known is not None and known != (reached := known.up_to(self._first_end)):
+                self._check.store(reached)
+        except OSError:
+            logger.exception("how far timer messages are delivered cannot be set back")
 
     def load(self) -> None:
         """Read what is pending; once, before anything else.
