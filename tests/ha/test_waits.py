@@ -72,6 +72,24 @@ def test_each_wait_ends_in_its_own_time():
         assert seconds == pytest.approx(WAIT_S if status is LATE else 0, abs=1e-4)
 
 
+def test_a_put_that_needs_two_slaves_waits_for_the_slower_one():
+    async def scenario():
+        config = HAConfig(in_sync_replicas=3)
+        service = GroupTransferService(config, end=lambda: 0, on_waiting=lambda: None)
+        for slave in ("fast", "slow"):
+            service.acknowledged(slave, 0)
+        put = asyncio.ensure_future(service.begin_async(10))
+        for slave, offset, replicated in (("fast", 10, 0), ("slow", 9, 9), ("fast", 20, 9)):
+            service.acknowledged(slave, offset)
+            await turns_of_the_loop()
+            assert not put.done()
+            assert service.replicated_offset == replicated
+        service.acknowledged("slow", 10)
+        assert await put is PutMessageStatus.PUT_OK
+
+    asyncio.run(scenario())
+
+
 def test_a_loop_that_ended_with_a_wait_holds_nobody_up_and_is_let_go():
     service, loops = waits_for_one_slave(), []
 
