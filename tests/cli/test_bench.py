@@ -4,6 +4,8 @@ from collections import namedtuple
 
 import pytest
 
+from rmqcore import open_store
+from rmqcore.cli import bench
 from rmqcore.cli.exit_codes import ExitCode
 
 pytestmark = pytest.mark.engine
@@ -26,6 +28,15 @@ def test_bench_measures_beside_the_disk_and_leaves_nothing(rmqcore, tmp_path):
     text = " ".join(rmqcore("bench", "--dir", tmp_path, "--seconds", 0.01).stdout.split())
     assert "each with fdatasync" in text
     assert "times what the disk does alone" in text
+
+
+def test_only_keys_are_asked_for_that_a_slow_disk_has_taken(tmp_path):
+    with open_store(tmp_path / "s") as store:
+        for number in range(3):
+            store.put(bench._TOPIC, b"x" * 100, keys=f"k{number}")
+        step = bench._queries(store, 100, 0.001)
+    assert step.did == f"{step.operations:,} messages by one of 3 keys"
+    assert step.messages == step.operations
 
 
 def test_bench_wants_room(rmqcore, tmp_path, monkeypatch):
