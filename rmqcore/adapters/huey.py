@@ -22,7 +22,7 @@ from huey.constants import EmptyData
 from huey.signals import SIGNAL_INTERRUPTED
 from huey.storage import BaseStorage
 
-from rmqcore.adapters.names import topic_of
+from rmqcore.adapters.names import table_of, topic_of
 from rmqcore.adapters.opened import DELETE_CONSUMED_EVERY_S, OpenedStore, lease_of
 from rmqcore.errors import ConfigError, MessageIllegalError, RmqCoreError, StoreClosedError
 from rmqcore.message import DEAD_LETTER_PREFIX
@@ -104,10 +104,10 @@ class RmqStorage(BaseStorage):  # type: ignore[misc]
         self._result_ttl = result_ttl
         self._delete_consumed_every = delete_consumed_every
         self._topic = topic_of("huey", name)
-        self._results = topic_of("huey-results", name)
-        self._counters = topic_of("huey-counters", name)
-        self._schedule = topic_of("huey-schedule", name)
-        self._claims = topic_of("huey-claims", name)
+        self._results = table_of("huey-results", name)
+        self._counters = table_of("huey-counters", name)
+        self._schedule = table_of("huey-schedule", name)
+        self._claims = table_of("huey-claims", name)
         self._opened: OpenedStore | None = None
         self._opening = threading.Lock()
 

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Final
 
 from rmqcore.files.config_tables import TOPIC_NAME_MAX
+from rmqcore.files.service_topics import TABLE_PREFIX
 
 _OTHER: Final = re.compile(rb"[^a-zA-Z0-9_-]")
 _DIGEST_SIZE: Final = 16
@@ -24,10 +25,25 @@ def topic_of(program: str, name: str) -> str:
         program: what its topics begin with.
         name: the queue's name there.
     """
+    return _short(program, name, TOPIC_NAME_MAX)
+
+
+@lru_cache(maxsize=4096)
+def table_of(program: str, name: str) -> str:
+    """The table of keys and values of a queue of another program: as its topic, and some shorter.
+
+    Args:
+        program: what its tables begin with.
+        name: the queue's name there.
+    """
+    return _short(program, name, TOPIC_NAME_MAX - len(TABLE_PREFIX))
+
+
+def _short(program: str, name: str, size_max: int) -> str:
     text = name.encode("utf-8", "surrogatepass")
     encoded = _OTHER.sub(lambda match: b"%%%02X" % match[0][0], text)
-    topic = f"{program}-{encoded.decode()}"
-    if len(topic) <= TOPIC_NAME_MAX:
-        return topic
-    digest = hashlib.blake2b(topic.encode(), digest_size=_DIGEST_SIZE).hexdigest()
-    return f"{topic[: TOPIC_NAME_MAX - 1 - len(digest)]}|{digest}"
+    whole = f"{program}-{encoded.decode()}"
+    if len(whole) <= size_max:
+        return whole
+    digest = hashlib.blake2b(whole.encode(), digest_size=_DIGEST_SIZE).hexdigest()
+    return f"{whole[: size_max - 1 - len(digest)]}|{digest}"

@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from rmqcore.adapters.names import topic_of
+from rmqcore.adapters.names import table_of, topic_of
 from rmqcore.errors import RmqCoreError
 from rmqcore.message import EXPIRES_MS, MessageExt
 from rmqcore.store.parts.key_values import TOPIC_PREFIX
@@ -226,7 +226,7 @@ def _of_directory(source: Path, files: list[Path], name: str) -> Iterator[_Entry
 
 
 def _table(kind: str, queue: str) -> str:
-    return f"{TOPIC_PREFIX}{topic_of(kind, queue)}"
+    return f"{TOPIC_PREFIX}{table_of(kind, queue)}"
 
 
 def _task(queue: str, data: bytes, priority: float) -> _Entry:

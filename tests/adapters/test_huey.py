@@ -47,8 +47,11 @@ def make(tmp_path):
         huey.storage.close()
 
 
-def test_names_in_one_store_are_apart(make):
-    one, other = make("one").storage, make("other").storage
+@pytest.mark.parametrize(
+    "names", [("one", "other"), ("x" * 500, "x" * 501), ("待" * 40, "待" * 41)]
+)
+def test_names_in_one_store_are_apart(make, names):
+    one, other = (make(name).storage for name in names)
     one.enqueue(b"a")
     one.put_data("k", b"v")
     one.add_to_schedule(b"s", datetime(2000, 1, 1))  # noqa: DTZ001
