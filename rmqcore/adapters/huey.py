@@ -265,11 +265,16 @@ class RmqStorage(BaseStorage):  # type: ignore[misc]
         They stay in the schedule until `unschedule`; after a minute another may have them.
         """
         store, holder = self.store, self._open.holder.encode()
-        return [
-            (key, data)
-            for key, data in store.kv_list(self._schedule, last=_behind(ts))
-            if store.kv_swap(self._claims, key, None, holder, ttl_ms=_CLAIMED_FOR_MS)
-        ]
+        claimed: list[tuple[bytes, bytes]] = []
+        try:
+            for key, data in store.kv_list(self._schedule, last=_behind(ts)):
+                if store.kv_swap(self._claims, key, None, holder, ttl_ms=_CLAIMED_FOR_MS):
+                    claimed.append((key, data))
+        except _REFUSALS:
+            # what is claimed goes on, or is unclaimed; the others are claimed later
+            if not claimed:
+                raise
+        return claimed
 
     def unclaim(self, keys: Sequence[bytes]) -> None:
         """Let whoever wants have tasks that were claimed, as far as the store writes that down."""

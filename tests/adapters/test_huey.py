@@ -235,6 +235,29 @@ def test_a_due_task_that_a_full_disk_refused_is_due_again(make, monkeypatch, ref
     assert (huey.scheduled_count(), huey.pending_count()) == (0, 2)
 
 
+def test_what_was_claimed_before_the_disk_was_full_is_enqueued(make, monkeypatch):
+    huey = make(lease_ms=60_000)
+    task = huey.task()(lambda: None)
+    for _ in range(2):
+        task.schedule(delay=3600)
+        huey.execute(huey.dequeue())
+    at = datetime.now(UTC).replace(tzinfo=None) + timedelta(hours=2)
+    swap, swapped = huey.storage.store.kv_swap, []
+
+    def until_full(*key, **settings):
+        if swapped:
+            raise DiskFullError("commit log")
+        swapped.append(key)
+        return swap(*key, **settings)
+
+    with monkeypatch.context() as disk:
+        disk.setattr(huey.storage.store, "kv_swap", until_full, raising=False)
+        huey.read_schedule(at)
+    assert (huey.scheduled_count(), huey.pending_count()) == (1, 1)
+    huey.read_schedule(at)
+    assert (huey.scheduled_count(), huey.pending_count()) == (0, 2)
+
+
 def test_a_task_that_a_killed_scheduler_had_claimed_is_claimed_again(make, clock):
     storage = make(lease_ms=60_000).storage
     storage.add_to_schedule(b"x", datetime(2000, 1, 1))  # noqa: DTZ001
