@@ -10,9 +10,9 @@ pytestmark = pytest.mark.logic
 
 ROOT = Path(__file__).parents[2]
 PARTS = (
-    *("archive", "checkpoint", "config", "delivery", "flush", "imports", "index"),
-    *("leases", "lost", "metaq", "pool", "queue", "recovery", "repair"),
-    *("replication", "roll", "staged", "tables", "tail"),
+    *("archive", "checkpoint", "config", "delivery", "flush", "found", "imports"),
+    *("index", "leases", "lost", "metaq", "pool", "queue", "recovery"),
+    *("repair", "replication", "roll", "staged", "tables", "tail"),
 )
 ALL = mutants()
 
