@@ -214,6 +214,34 @@ def test_who_keeps_its_offsets_itself_is_sent_back_once(lives):
     lives(as_a_slave, as_the_master, again, crashed)
 
 
+@pytest.mark.parametrize(
+    "code", [RequestCode.GET_MAX_OFFSET, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP]
+)
+def test_who_keeps_its_offsets_itself_and_has_none_begins_where_it_is_told(lives, code):
+    """It asks for no offset of its group, but for the end of the queue, or by time."""
+
+    async def as_a_slave(broker, peer):
+        await send_many(peer, 3, queues=1)
+        becomes_a_slave(broker)
+
+    async def as_the_master(broker, peer):
+        await send_many(peer, 6, queues=1)
+        timestamp_ms = wall_clock_ms() + 60_000
+        fields = {"topic": "T", "queueId": 0, "timestamp": timestamp_ms, "boundaryType": "UPPER"}
+        told = int((await peer.ask(code, fields)).ext_fields["offset"])
+        assert told > 3
+        # another of the group, who was told nothing; and this one, where it was not told to
+        other = Peer(broker)
+        try:
+            assert await sent_to(other, told, group="OTHERS") == 3
+        finally:
+            await other.client.close()
+        assert await sent_to(peer, told - 1, group="AHEAD") == 3
+        assert await sent_to(peer, told, group="NEW") is None
+
+    lives(as_a_slave, as_the_master)
+
+
 def test_a_queue_of_which_nothing_is_left_ends_at_its_beginning(lives):
     async def as_a_slave(broker, peer):
         await send_many(peer, 1, queues=1)

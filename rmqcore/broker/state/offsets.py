@@ -174,7 +174,7 @@ class Offsets:
             consumed: what it says itself that it has consumed up to; None: it does not say.
         """
         if self._is_unknown(key):
-            self.resets.note_came(key, client)
+            self.resets.note_came(key, client, offset)
         if key not in self.resets:
             return None
         group, topic, queue_id = key
@@ -256,7 +256,7 @@ class Offsets:
             return failure(ResponseCode.INVALID_PARAMETER, f"topic {topic} has no queue {queue_id}")
         key = group, topic, queue_id
         if self._is_unknown(key):
-            self.resets.note_came(key, client)
+            self.resets.note_came(key, client, offset)
         if not self.resets.accepts(key, offset):
             return success(remark="Offset has been previously reset")
         if offset > end:
@@ -308,23 +308,35 @@ class Offsets:
         self._uncounted += 1
 
     @serves(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, needs=needs.read_topic)
-    def search(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """The offset that belongs to a store time."""
+    def search(self, client: Connection, request: RemotingCommand) -> RemotingCommand:
+        """The offset that belongs to a store time.
+
+        Args:
+            client: who asks, and may begin there.
+            request: header of 29.
+        """
+        topic, queue_id = request.text("topic"), request.number("queueId", bits=32)
         boundary = request.text("boundaryType", "LOWER").lower()
         offset = self._store.queue_offset_by_time(
-            request.text("topic"),
-            request.number("queueId", bits=32),
+            topic,
+            queue_id,
             request.number("timestamp"),
             boundary="upper" if boundary == "upper" else "lower",
         )
+        self.resets.unknown_groups.note_told(client, topic, queue_id, offset)
         return success({"offset": str(offset)})
 
     @serves(RequestCode.GET_MAX_OFFSET, needs=needs.read_topic)
-    def max_offset(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """The offset that the next message of a queue gets."""
-        offset = self._store.max_queue_offset(
-            request.text("topic"), request.number("queueId", bits=32)
-        )
+    def max_offset(self, client: Connection, request: RemotingCommand) -> RemotingCommand:
+        """The offset that the next message of a queue gets.
+
+        Args:
+            client: who asks, and may begin there.
+            request: header of 30.
+        """
+        topic, queue_id = request.text("topic"), request.number("queueId", bits=32)
+        offset = self._store.max_queue_offset(topic, queue_id)
+        self.resets.unknown_groups.note_told(client, topic, queue_id, offset)
         return success({"offset": str(offset)})
 
     @serves(RequestCode.GET_MIN_OFFSET, needs=needs.read_topic)

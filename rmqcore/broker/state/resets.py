@@ -39,8 +39,11 @@ class UnknownGroups(dict[ReadQueue, int]):
 
     def __init__(self) -> None:
         super().__init__()
-        #: what clients were told that nobody knows
-        self._asked: WeakKeyDictionary[Connection, dict[ReadQueue, None]] = WeakKeyDictionary()
+        #: of which groups clients were told that nobody knows where they are, with None; and under
+        #: an empty name, what offset of a queue they were told last
+        self._asked: WeakKeyDictionary[Connection, dict[ReadQueue, int | None]] = (
+            WeakKeyDictionary()
+        )
 
     def is_pending(self, key: ReadQueue) -> bool:
         """Tell whether it counts where a queue ended when a group comes that has no offset."""
@@ -54,17 +57,37 @@ class UnknownGroups(dict[ReadQueue, int]):
             key: what it asks for.
         """
         if self.is_pending(key):
-            asked = self._asked.setdefault(client, {})
-            asked[key] = None
-            if len(asked) > _ASKED_MAX:
-                del asked[next(iter(asked))]
+            self._note_answer(client, key, None)
 
-    def note_came(self, key: ReadQueue, client: Connection | None) -> int | None:
+    def note_told(self, client: Connection, topic: str, queue_id: int, offset: int) -> None:
+        """Note what a client was told of a queue: who begins just there has read nothing before.
+
+        Those that keep their offsets themselves, and have none yet, ask for the queue's end, or by
+        time.
+
+        Args:
+            client: that asks.
+            topic: of the queue.
+            queue_id: of the queue.
+            offset: where the queue ends, or where a time is.
+        """
+        key = "", topic, queue_id
+        if key in self:
+            self._note_answer(client, key, offset)
+
+    def _note_answer(self, client: Connection, key: ReadQueue, offset: int | None) -> None:
+        asked = self._asked.setdefault(client, {})
+        asked[key] = offset
+        if len(asked) > _ASKED_MAX:
+            del asked[next(iter(asked))]
+
+    def note_came(self, key: ReadQueue, client: Connection | None, offset: int) -> int | None:
         """Note that a group has come, if there is room; where its queue ended.
 
         Args:
             key: group and queue; it is pending.
             client: of the group; None: not known.
+            offset: that it comes with.
 
         Returns:
             None where it begins where it wants.
@@ -72,8 +95,9 @@ class UnknownGroups(dict[ReadQueue, int]):
         if len(self) >= _UNKNOWN_MAX:
             return None
         self[key] = _CAME
-        asked = None if client is None else self._asked.get(client)
-        return self[_of_all(key)] if asked is None or key not in asked else None
+        asked = {} if client is None else self._asked.get(client, {})
+        begins = key in asked or asked.get(_of_all(key)) == offset
+        return None if begins else self[_of_all(key)]
 
     def take_over(self, ends: Mapping[tuple[str, int], int]) -> None:
         """Note where queues end, by topic and queue id; the lower of two ends counts."""
@@ -128,14 +152,15 @@ class Resets(dict[ReadQueue, int]):
         self.pop(key, None)
         self._ends_changed |= self.ends.pop(key, None) is not None
 
-    def note_came(self, key: ReadQueue, client: Connection | None) -> None:
+    def note_came(self, key: ReadQueue, client: Connection | None, offset: int) -> None:
         """Let it count for a group that has no offset, and that comes first, where its queue ended.
 
         Args:
             key: group and queue, which is pending in `unknown_groups`.
             client: see `UnknownGroups.note_came`.
+            offset: that it comes with.
         """
-        end = self.unknown_groups.note_came(key, client)
+        end = self.unknown_groups.note_came(key, client, offset)
         if end is not None:
             self.ends[key] = min(end, self.ends.get(key, end))
         self._ends_changed |= key in self.unknown_groups
