@@ -513,11 +513,8 @@ class Transport(virtual.Transport):  # type: ignore[misc]
         deadline = None if timeout is None else monotonic_s() + timeout
         options = self.client.transport_options
         every_s = options.get("delete_consumed_every", DELETE_CONSUMED_EVERY_S)
-        for channel in self.channels:
-            # whoever was long busy, or had no room to say that it is there, deletes no queue of its
-            channel.keep_queues(channel.queues, 0)
-        for channel in self.channels[:1]:
-            self.opened.delete_consumed(every_s, channel.delete_expired)
+        if self.channels:
+            self.opened.delete_consumed(every_s, self._delete_expired)
         while True:
             self._window_opened.clear()
             consuming = [channel for channel in self.channels if channel.queues]
@@ -533,6 +530,15 @@ class Transport(virtual.Transport):  # type: ignore[misc]
                     raise TimeoutError
             if self._wait(consuming, left):
                 return
+
+    def _delete_expired(self) -> None:
+        """Delete queues that nobody has used for long, but none of those that are consumed here."""
+        # whoever was long busy has not said that it is there; where there is no room to say so none
+        # is deleted, and what was consumed goes all the same
+        with suppress(StoreError, OSError):
+            for channel in self.channels:
+                channel.keep_queues(channel.queues, 0)
+            self.channels[0].delete_expired()
 
     def held_size(self) -> int:
         """Bytes of the store's log files."""

@@ -3,6 +3,8 @@
 import pytest
 from patience import TIMEOUT_S
 
+from rmqcore import DiskFullError
+
 pytestmark = pytest.mark.engine
 
 kombu = pytest.importorskip("kombu", reason="needs kombu: pip install rmqcore[kombu]")
@@ -52,3 +54,31 @@ def test_a_consumer_that_was_busy_for_longer_than_its_queue_lives_deletes_it_not
         for _ in range(2):
             connection.drain_events(timeout=TIMEOUT_S)
     assert got == [1, 2]
+
+
+def test_a_full_disk_that_refuses_to_keep_a_queue_is_not_kept_full(
+    connection, tmp_path, monkeypatch
+):
+    queue = kombu.Queue("q", expires=60)
+    publish(connection, 1, queue)
+    got = []
+    store = connection.transport.opened.store
+    put, delete = store.kv_put, store.delete_consumed_files
+    freed = []
+
+    def put_where_there_is_room(*arguments, **more):
+        if not freed:
+            raise DiskFullError(tmp_path, "no room")
+        return put(*arguments, **more)
+
+    def delete_files():
+        freed.append(delete())
+        return freed[-1]
+
+    with kombu.Consumer(connection, [queue], on_message=got.append, no_ack=True):
+        monkeypatch.setattr(store, "kv_put", put_where_there_is_room)
+        monkeypatch.setattr(store, "delete_consumed_files", delete_files)
+        for channel in connection.transport.channels:
+            channel._kept_until.clear()
+        connection.drain_events(timeout=TIMEOUT_S)
+    assert [message.payload for message in got] == [1]
