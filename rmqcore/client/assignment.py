@@ -295,7 +295,7 @@ class Assignment:
                     assigned.next_offset,
                     subscription,
                     assigned.broker_id,
-                    0 if self._broadcasting else assigned.commit_offset,
+                    0 if self._broadcasting else assigned.commit_offset or -1,
                 )
                 await self._accept_pulled(assigned, answer, address, subscription)
                 self._troubles.end(self._pull_of(assigned))

@@ -129,8 +129,9 @@ class GroupRequests:
             offset: of the first message that is wanted.
             subscription: which of the topic's messages are wanted.
             broker_id: of whom to ask: 0 is the master, others are slaves.
-            consumed: offset of the first message that is not done with; it is not committed: our
-                broker wants it where it has to send a group back whose offset it does not know.
+            consumed: offset of the first message that is not done with, -1 for none done with, and
+                0 where nobody says; it is not committed: our broker wants it where it has to send a
+                group back whose offset it does not know.
         """
         address = self._instance.address_of(queue.broker_name, broker_id, or_slave=True)
         fields = self._queue(queue) | {

@@ -149,6 +149,8 @@ def test_who_has_no_offset_here_is_sent_to_what_its_client_has_not_consumed(live
         assert await sent_to(peer, 8, group="TOLD", commitOffset=2) == 2
         assert await sent_to(peer, 8, group="BEHIND", commitOffset=7) == 6
         assert await sent_to(peer, 8, group="READER") == 6
+        # one that has consumed nothing, also before its group is known by a heart-beat
+        assert await sent_to(peer, 8, group="NOTHING", commitOffset=-1) == 0
         for group, model, place in (
             ("BEGUN", "CLUSTERING", 0),
             ("ALL", "BROADCASTING", 6),

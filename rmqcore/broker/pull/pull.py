@@ -387,12 +387,13 @@ class PullMessages:
         """The first message that a client has not consumed, as it says itself; None: nothing.
 
         Those that consumers are sent tell it with each pull, and drop what they have not consumed
-        when they are sent elsewhere; others tell 0.
+        when they are sent elsewhere: -1 is nothing. Others tell 0, and so does one of them that has
+        begun with the queue.
 
         Source: DefaultMQPushConsumerImpl, pullMessage.
         """
-        if wanted.commit_offset > 0:
-            return wanted.commit_offset
+        if wanted.commit_offset != 0:
+            return max(0, wanted.commit_offset)
         group = self._consumers.find(wanted.group)
         if group is None or group.broadcasting or group.consume_type != "CONSUME_PASSIVELY":
             return None
