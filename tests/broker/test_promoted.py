@@ -13,14 +13,15 @@ from broker.test_state import COMMITS, commit, delete
 from killed_copy import copy_as_killed
 from patience import until_async
 
-from rmqcore import open_store
+from rmqcore import Message, open_store
 from rmqcore.broker import Broker
 from rmqcore.broker.pop.receipts import REVIVE_QUEUES
-from rmqcore.broker.state import resets
+from rmqcore.broker.state import offsets, resets, topics
 from rmqcore.broker.state.groups import REVIVE_GROUP
 from rmqcore.broker.state.topics_of_log import unknown_topics
 from rmqcore.client import MessageQueue
 from rmqcore.files import config_file
+from rmqcore.files.config_tables import TopicConfig
 from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
 from rmqcore.files.delay_offset_table import DelayOffsetTable
 from rmqcore.files.store_dir import StoreDir
@@ -254,6 +255,31 @@ def test_a_queue_of_which_nothing_is_left_ends_at_its_beginning(lives):
         for _ in range(4):
             await peer.send("T", b"x", queue_id=1)
         assert await sent_to(peer, 2, queue_id=1) == 0
+
+    lives(as_a_slave, as_the_master)
+
+
+def test_no_number_of_queues_keeps_a_new_master_from_starting(lives, monkeypatch):
+    """Its master's table may name any, and so may a message in the log."""
+    for module in (offsets, topics):
+        monkeypatch.setattr(module, "QUEUES_MAX", 16)
+
+    async def as_a_slave(broker, peer):
+        await send_many(peer, 3, queues=1)
+        wide = TopicConfig(topic_name="WIDE", read_queue_nums=1000, write_queue_nums=1)
+        broker.store.topics.put(wide)
+        for topic, queue_id in (("T", 2000), ("NEW", 3000), ("NEWER", 11)):
+            assert broker.store.put_message(Message(topic, b"x", queue_id=queue_id)).ok
+        becomes_a_slave(broker)
+
+    async def as_the_master(broker, peer):
+        table = broker.store.topics
+        known = {name: table.get(name).read_queue_nums for name in ("T", "NEW", "NEWER")}
+        assert known == {"T": 4, "NEW": 8, "NEWER": 12}
+        noted = {
+            key[2] for key in broker.managers.offsets.resets.unknown_groups if key[1] == "WIDE"
+        }
+        assert noted == set(range(16))
 
     lives(as_a_slave, as_the_master)
 

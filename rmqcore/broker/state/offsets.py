@@ -12,7 +12,7 @@ from typing import Final
 from rmqcore.broker.state.budgets import OFFSETS_MAX, BudgetExceededError
 from rmqcore.broker.state.groups import TOOLS_GROUP, Groups
 from rmqcore.broker.state.resets import ReadQueue, Resets
-from rmqcore.broker.state.topics import Topics
+from rmqcore.broker.state.topics import QUEUES_MAX, Topics
 from rmqcore.errors import MessageIllegalError
 from rmqcore.message import MessageExt
 from rmqcore.remoting import (
@@ -137,7 +137,8 @@ class Offsets:
         """All queues that have messages, or may get some; by topic and queue id."""
         queues = set(self._store.queues())
         for topic in self._topics.table:
-            most = max(topic.read_queue_nums, topic.write_queue_nums)
+            # another broker's table may name any number
+            most = min(QUEUES_MAX, max(topic.read_queue_nums, topic.write_queue_nums))
             queues.update((topic.topic_name, queue_id) for queue_id in range(most))
         return queues
 

@@ -241,7 +241,9 @@ class Topics:
         for topic, queue_id in queues:
             is_of_group = topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
             least = 1 if is_of_group or self.table.get(topic) is not None else usual
-            counts[topic] = max(counts.get(topic, least), queue_id + 1)
+            # no consumer reads as many queues as a stray number would ask for
+            needed = queue_id + 1 if queue_id < QUEUES_MAX else least
+            counts[topic] = max(counts.get(topic, least), needed)
         self._know(counts)
         for topic in counts:
             self.file.changed(topic)
