@@ -23,7 +23,7 @@ RESETS_TOLD: Final = (_RESETS, _ENDS, _UNKNOWN)
 _CAME: Final = -1
 #: A group is noted in `UnknownGroups` while it has fewer members; so many questions of a client.
 _UNKNOWN_MAX: Final = 2 * OFFSETS_MAX
-_ASKED_MAX: Final = 4096
+_ANSWERS_MAX: Final = 4096
 
 #: Group, topic and queue id.
 ReadQueue: TypeAlias = tuple[str, str, int]
@@ -41,7 +41,7 @@ class UnknownGroups(dict[ReadQueue, int]):
         super().__init__()
         #: of which groups clients were told that nobody knows where they are, with None; and under
         #: an empty name, what offset of a queue they were told last
-        self._asked: WeakKeyDictionary[Connection, dict[ReadQueue, int | None]] = (
+        self._answers: WeakKeyDictionary[Connection, dict[ReadQueue, int | None]] = (
             WeakKeyDictionary()
         )
 
@@ -76,10 +76,10 @@ class UnknownGroups(dict[ReadQueue, int]):
             self._note_answer(client, key, offset)
 
     def _note_answer(self, client: Connection, key: ReadQueue, offset: int | None) -> None:
-        asked = self._asked.setdefault(client, {})
-        asked[key] = offset
-        if len(asked) > _ASKED_MAX:
-            del asked[next(iter(asked))]
+        answers = self._answers.setdefault(client, {})
+        answers[key] = offset
+        if len(answers) > _ANSWERS_MAX:
+            del answers[next(iter(answers))]
 
     def note_came(self, key: ReadQueue, client: Connection | None, offset: int) -> int | None:
         """Note that a group has come, if there is room; where its queue ended.
@@ -95,8 +95,8 @@ class UnknownGroups(dict[ReadQueue, int]):
         if len(self) >= _UNKNOWN_MAX:
             return None
         self[key] = _CAME
-        asked = {} if client is None else self._asked.get(client, {})
-        begins = key in asked or asked.get(_of_all(key)) == offset
+        answers = {} if client is None else self._answers.get(client, {})
+        begins = key in answers or answers.get(_of_all(key)) == offset
         return None if begins else self[_of_all(key)]
 
     def take_over(self, ends: Mapping[tuple[str, int], int]) -> None:
