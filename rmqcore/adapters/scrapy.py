@@ -273,15 +273,19 @@ class Job:
         for request in [one for one in self._held if one not in at_work]:
             self._held.pop(request)()
 
-    def refuse(self, error: Exception) -> None:
+    def refuse(self, error: Exception, *, of_request: bool) -> None:
         """End the crawl: a request cannot be queued, or an item not be written; Scrapy drops it.
 
         Nothing is released from now on, so that the next run makes what was at work again, and
         what that yields.
+
+        Args:
+            error: what the system said.
+            of_request: it is the last request that the filter was asked for that is not queued.
         """
         engine = self._crawler.engine
         dupe_filter = engine._slot.scheduler.df
-        if isinstance(dupe_filter, DupeFilter):
+        if of_request and isinstance(dupe_filter, DupeFilter):
             dupe_filter.forget_last()
         if not self._refused:
             self._refused = True
@@ -302,11 +306,15 @@ class Job:
 
 
 @contextmanager
-def refusals(job: Job | None) -> Iterator[None]:
+def refusals(job: Job | None, *, of_request: bool = False) -> Iterator[None]:
     """Tell the job when the store refuses.
 
     To Scrapy a ValueError means a request that cannot be serialized and may wait in memory: what
     says that a request is too large stays one, what says that the store cannot be used does not.
+
+    Args:
+        job: None is nobody's.
+        of_request: see `Job.refuse`.
 
     Raises:
         StoreError: in place of a ConfigError, which Scrapy would take for a request's own.
@@ -317,7 +325,7 @@ def refusals(job: Job | None) -> Iterator[None]:
         raise
     except (OSError, RmqCoreError) as error:
         if job is not None:
-            job.refuse(error)
+            job.refuse(error, of_request=of_request)
         if isinstance(error, ConfigError):
             raise StoreError(str(error)) from error
         raise
@@ -366,12 +374,12 @@ def _request_queue(
         def __init__(self, crawler: Crawler, key: str) -> None:
             with refusals(None):
                 self._job = Job.of(crawler, Path(key))
-            with refusals(self._job):
+            with refusals(self._job, of_request=True):
                 super().__init__(crawler, key)
             self._listed = False
 
         def push(self, request: Request) -> None:
-            with refusals(self._job):
+            with refusals(self._job, of_request=True):
                 if self._job is not None:
                     self._job.release_done()
                     if not self._listed:

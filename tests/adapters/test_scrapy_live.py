@@ -10,6 +10,7 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -18,7 +19,7 @@ from scrapy import Request
 
 from rmqcore import open_store
 from rmqcore.adapters.named_queues import DEAD_LETTERS
-from rmqcore.adapters.scrapy import DupeFilter, FeedFile
+from rmqcore.adapters.scrapy import DupeFilter, FeedFile, Job, refusals
 
 pytestmark = pytest.mark.peers
 
@@ -264,6 +265,22 @@ def test_half_a_record_of_what_was_seen_hides_none_behind_it(tmp_path):
     assert seen.request_seen(first)
     assert seen.request_seen(second)
     seen.close("")
+
+
+@pytest.mark.parametrize("of_request", [True, False])
+def test_only_a_request_that_is_not_queued_is_made_again(tmp_path, of_request):
+    """An item that is refused, or a queue that gives nothing more, says nothing of the last one."""
+    request, seen = Request("http://a/1"), DupeFilter(str(tmp_path))
+    assert not seen.request_seen(request)
+    job = Job.__new__(Job)
+    slot = SimpleNamespace(scheduler=SimpleNamespace(df=seen))
+    job._crawler, job._refused = SimpleNamespace(engine=SimpleNamespace(_slot=slot)), True
+    with pytest.raises(OSError, match="no room"), refusals(job, of_request=of_request):
+        raise OSError(28, "no room")
+    seen.close("")
+    again = DupeFilter(str(tmp_path))
+    assert again.request_seen(request) is not of_request
+    again.close("")
 
 
 def test_a_store_that_cannot_be_opened_is_no_reason_to_crawl_in_memory(tmp_path, site):
