@@ -63,6 +63,26 @@ def test_a_groups_offset_is_set_and_told(with_grpc):
     with_grpc(scenario)
 
 
+@pytest.mark.parametrize("asks", ["GetOffset", "QueryOffset", None])
+def test_who_asks_a_new_master_where_to_begin_begins_there(with_grpc, asks):
+    """A group without an offset that asks nobody is sent back to where the queue ended."""
+
+    async def scenario(served, wire):
+        for number in range(3):
+            await wire.send("T", b"%d" % number, message_group="g", message_type=MessageType.FIFO)
+        (only,) = [each for each in range(4) if served.broker.store.max_queue_offset("T", each)]
+        served.broker.managers.offsets.resets.take_over({}, {("T", only): 1})
+        where = queue(served, only)
+        if asks == "GetOffset":
+            await wire.call(asks, group={"name": "G"}, message_queue=where)
+        elif asks == "QueryOffset":
+            assert (await wire.call(asks, message_queue=where, query_offset_policy=1)).offset == 3
+        _, _, following = await pull(wire, where, 3)
+        assert following == [3 if asks else 1]
+
+    with_grpc(scenario)
+
+
 def test_a_queues_ends_and_times_are_told(with_grpc):
     async def scenario(served, wire):
         await wire.send("T", b"x")

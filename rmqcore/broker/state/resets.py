@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeAlias
-from weakref import WeakKeyDictionary
 
 from rmqcore.broker.state.budgets import OFFSETS_MAX
 from rmqcore.files.config_file import ConfigFile
@@ -21,9 +21,9 @@ _UNKNOWN: Final = "unknownGroupsOfLost"
 RESETS_TOLD: Final = (_RESETS, _ENDS, _UNKNOWN)
 #: Stands in `UnknownGroups` for a group that has come.
 _CAME: Final = -1
-#: A group is noted in `UnknownGroups` while it has fewer members; so many questions of a client.
+#: A group is noted in `UnknownGroups` while it has fewer members; so many questions of clients.
 _UNKNOWN_MAX: Final = 2 * OFFSETS_MAX
-_ANSWERS_MAX: Final = 4096
+_ASKED_MAX: Final = 65_536
 
 #: Group, topic and queue id.
 ReadQueue: TypeAlias = tuple[str, str, int]
@@ -40,10 +40,9 @@ class UnknownGroups(dict[ReadQueue, int]):
     def __init__(self) -> None:
         super().__init__()
         #: of which groups clients were told that nobody knows where they are, with None; and under
-        #: an empty name, what offset of a queue they were told last
-        self._answers: WeakKeyDictionary[Connection, dict[ReadQueue, int | None]] = (
-            WeakKeyDictionary()
-        )
+        #: an empty name, what offset of a queue they were told last: by address, for who asks over
+        #: a proxy in this process has a connection for each request; the oldest first
+        self._asked: OrderedDict[tuple[str, ReadQueue], int | None] = OrderedDict()
 
     def is_pending(self, key: ReadQueue) -> bool:
         """Tell whether it counts where a queue ended when a group comes that has no offset."""
@@ -76,10 +75,11 @@ class UnknownGroups(dict[ReadQueue, int]):
             self._note_answer(client, key, offset)
 
     def _note_answer(self, client: Connection, key: ReadQueue, offset: int | None) -> None:
-        answers = self._answers.setdefault(client, {})
-        answers[key] = offset
-        if len(answers) > _ANSWERS_MAX:
-            del answers[next(iter(answers))]
+        place = client.remote_address, key
+        self._asked[place] = offset
+        self._asked.move_to_end(place)
+        if len(self._asked) > _ASKED_MAX:
+            self._asked.popitem(last=False)
 
     def note_came(self, key: ReadQueue, client: Connection | None, offset: int) -> int | None:
         """Note that a group has come, if there is room; where its queue ended.
@@ -95,8 +95,10 @@ class UnknownGroups(dict[ReadQueue, int]):
         if len(self) >= _UNKNOWN_MAX:
             return None
         self[key] = _CAME
-        answers = {} if client is None else self._answers.get(client, {})
-        begins = key in answers or answers.get(_of_all(key)) == offset
+        begins = client is not None and (
+            (client.remote_address, key) in self._asked
+            or self._asked.get((client.remote_address, _of_all(key))) == offset
+        )
         return None if begins else self[_of_all(key)]
 
     def take_over(self, ends: Mapping[tuple[str, int], int]) -> None:
