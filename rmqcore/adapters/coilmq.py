@@ -24,6 +24,7 @@ from coilmq.util.frames import Frame
 
 from rmqcore.adapters.named_queue import NamedFifo
 from rmqcore.adapters.named_queues import named_queues, stored_name
+from rmqcore.errors import StoreError
 from rmqcore.status import Durability, DurabilityName
 
 _log = logging.getLogger("rmqcore")
@@ -81,7 +82,7 @@ class RmqQueueStore(QueueStore):  # type: ignore[misc]
         super().__init__()
         self._lock = threading.RLock()
         self._queues: dict[str, NamedFifo] = {}
-        #: frames that no client took and the disk had no room for: as long as they are here they
+        #: frames that no client took and the store has refused: as long as they are here they
         #: are held, and come back when the store is opened again
         self._refused: deque[tuple[str, Frame]] = deque()
         self._home = named_queues(Path(path), Durability(durability))
@@ -121,17 +122,18 @@ class RmqQueueStore(QueueStore):  # type: ignore[misc]
 
         Raises:
             OSError: the disk is full.
+            StoreError: the store takes nothing, as when a sync of its has failed.
         """
         with self._lock:
             try:
                 self.enqueue(destination, frame)
-            except OSError:
+            except (OSError, StoreError):
                 self._refused.append((destination, frame))
                 raise
 
     def _requeue_refused(self) -> None:
-        """Store again what the disk had no room for, as far as it has now."""
-        with suppress(OSError):
+        """Store again what the store has refused, as far as it takes it now."""
+        with suppress(OSError, StoreError):
             while self._refused:
                 self.enqueue(*self._refused[0])
                 self._refused.popleft()

@@ -14,7 +14,7 @@ from killed_copy import copy_as_killed
 from patience import until
 
 import rmqcore
-from rmqcore import DiskFullError
+from rmqcore import DiskFullError, StoreNotWritableError
 from rmqcore.adapters import opened as opened_module
 from rmqcore.adapters.named_queue import TOPIC
 from rmqcore.adapters.opened import OpenedStore
@@ -183,19 +183,20 @@ def test_a_frame_that_is_held_comes_back_though_its_place_is_anothers(coilmq, tm
     del held
 
 
-def test_a_frame_that_no_client_took_and_a_full_disk_refused_is_not_lost(
-    coilmq, tmp_path, monkeypatch
+@pytest.mark.parametrize("refusal", [DiskFullError, StoreNotWritableError])
+def test_a_frame_that_no_client_took_and_the_store_refused_is_not_lost(
+    coilmq, tmp_path, monkeypatch, refusal
 ):
     store = coilmq.RmqQueueStore(tmp_path / "store")
     store.enqueue("/queue/a", coilmq.Frame("SEND", {}, "a"))
     frame = store.dequeue("/queue/a")
 
     def full(*_):
-        raise DiskFullError(tmp_path, "no room")
+        raise refusal("no room")
 
     with monkeypatch.context() as patch:
         patch.setattr(store._home, "put", full)
-        with pytest.raises(DiskFullError):
+        with pytest.raises(refusal):
             store.requeue("/queue/a", frame)
         del frame
         gc.collect()
