@@ -9,6 +9,7 @@ from typing import Any, Final, TypeAlias
 
 from rmqcore.broker.state.budgets import OFFSETS_MAX
 from rmqcore.files.config_file import ConfigFile
+from rmqcore.files.consume_queue import LIGHT_QUEUE_PREFIX
 from rmqcore.java.json import format_compact_java_json, parse_java_json
 from rmqcore.remoting import Connection
 
@@ -24,6 +25,10 @@ _CAME: Final = -1
 #: A group is noted in `UnknownGroups` while it has fewer members; so many questions of clients.
 _UNKNOWN_MAX: Final = 2 * OFFSETS_MAX
 _ASKED_MAX: Final = 65_536
+#: Bytes of `UnknownGroups` in an answer to slaves, which has 16 MiB for the offsets, too; what an
+#: entry takes of them beside its names.
+_TOLD_SIZE: Final = 4 << 20
+_ENTRY_SIZE: Final = 32
 
 #: Group, topic and queue id.
 ReadQueue: TypeAlias = tuple[str, str, int]
@@ -100,6 +105,18 @@ class UnknownGroups(dict[ReadQueue, int]):
             or self._asked.get((client.remote_address, _of_all(key))) == offset
         )
         return None if begins else self[_of_all(key)]
+
+    def told(self) -> dict[ReadQueue, int]:
+        """What slaves are told: as much as an answer has room for; light queues, the last of it."""
+        told, room = dict[ReadQueue, int](), _TOLD_SIZE
+        for light in (False, True):
+            for key, end in self.items():
+                if key[1].startswith(LIGHT_QUEUE_PREFIX) is light:
+                    room -= _ENTRY_SIZE + len(key[0]) + len(key[1])
+                    if room < 0:
+                        return told
+                    told[key] = end
+        return told
 
     def take_over(self, ends: Mapping[tuple[str, int], int]) -> None:
         """Note where queues end, by topic and queue id; the lower of two ends counts."""
@@ -232,7 +249,7 @@ class Resets(dict[ReadQueue, int]):
 
     def told(self) -> dict[str, object]:
         """What slaves have to know, as members of an object: see `adopt`; empty for nothing."""
-        tables = {_RESETS: self, _ENDS: self.ends, _UNKNOWN: self.unknown_groups}
+        tables = {_RESETS: self, _ENDS: self.ends, _UNKNOWN: self.unknown_groups.told()}
         return {name: _by_topic(table) for name, table in tables.items() if table}
 
     def adopt(self, told: Mapping[str, object]) -> None:
