@@ -24,7 +24,7 @@ RESETS_TOLD: Final = (_RESETS, _ENDS, _UNKNOWN)
 _CAME: Final = -1
 #: A group is noted in `UnknownGroups` while it has fewer members; so many questions of clients.
 _UNKNOWN_MAX: Final = 2 * OFFSETS_MAX
-_ASKED_MAX: Final = 65_536
+_ANSWERS_MAX: Final = 65_536
 #: Bytes of `UnknownGroups` in an answer to slaves, which has 16 MiB for the offsets, too; what an
 #: entry takes of them beside its names.
 _TOLD_SIZE: Final = 4 << 20
@@ -47,7 +47,7 @@ class UnknownGroups(dict[ReadQueue, int]):
         #: of which groups clients were told that nobody knows where they are, with None; and under
         #: an empty name, what offset of a queue they were told last: by address, for who asks over
         #: a proxy in this process has a connection for each request; the oldest first
-        self._asked: OrderedDict[tuple[str, ReadQueue], int | None] = OrderedDict()
+        self._answers: OrderedDict[tuple[str, ReadQueue], int | None] = OrderedDict()
 
     def is_pending(self, key: ReadQueue) -> bool:
         """Tell whether it counts where a queue ended when a group comes that has no offset."""
@@ -81,10 +81,10 @@ class UnknownGroups(dict[ReadQueue, int]):
 
     def _note_answer(self, client: Connection, key: ReadQueue, offset: int | None) -> None:
         place = client.remote_address, key
-        self._asked[place] = offset
-        self._asked.move_to_end(place)
-        if len(self._asked) > _ASKED_MAX:
-            self._asked.popitem(last=False)
+        self._answers[place] = offset
+        self._answers.move_to_end(place)
+        if len(self._answers) > _ANSWERS_MAX:
+            self._answers.popitem(last=False)
 
     def note_came(self, key: ReadQueue, client: Connection | None, offset: int) -> int | None:
         """Note that a group has come, if there is room; where its queue ended.
@@ -101,8 +101,8 @@ class UnknownGroups(dict[ReadQueue, int]):
             return None
         self[key] = _CAME
         begins = client is not None and (
-            (client.remote_address, key) in self._asked
-            or self._asked.get((client.remote_address, _of_all(key))) == offset
+            (client.remote_address, key) in self._answers
+            or self._answers.get((client.remote_address, _of_all(key))) == offset
         )
         return None if begins else self[_of_all(key)]
 
