@@ -30,8 +30,8 @@ async def delete(peer, topic="T"):
     assert deleted.code == ResponseCode.SUCCESS
 
 
-async def commit(peer, offset, topic="T"):
-    fields = {"consumerGroup": "CG", "topic": topic, "queueId": 0, "commitOffset": offset}
+async def commit(peer, offset, topic="T", group="CG"):
+    fields = {"consumerGroup": group, "topic": topic, "queueId": 0, "commitOffset": offset}
     return await peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
 
 

@@ -258,6 +258,8 @@ class Offsets:
         key = group, topic, queue_id
         if self._is_unknown(key):
             self.resets.note_came(key, client, offset)
+            # what it has consumed behind that end it has consumed of what is lost
+            offset = min(offset, self.resets.ends.get(key, offset))
         if not self.resets.accepts(key, offset):
             return success(remark="Offset has been previously reset")
         if offset > end:

@@ -1,0 +1,258 @@
+"""A new master sends back groups whose offsets it never had, and lets new ones begin."""
+
+import json
+
+import pytest
+from broker.conftest import Peer
+from broker.test_pop import send_many
+from broker.test_promoted import becomes_a_slave, sent_to
+from broker.test_state import COMMITS, commit, delete
+
+from rmqcore import Message
+from rmqcore.broker.state import offsets, resets, topics
+from rmqcore.files.config_tables import TopicConfig
+from rmqcore.remoting import RequestCode, ResponseCode
+from rmqcore.world import wall_clock_ms
+
+pytestmark = pytest.mark.engine
+
+
+async def join(peer, group, model):
+    """Let a consumer of a group tell that it is sent messages, and to whom."""
+    data = {"groupName": group, "consumeType": "CONSUME_PASSIVELY", "messageModel": model}
+    beat = {"clientID": group, "consumerDataSet": [data | {"subscriptionDataSet": []}]}
+    answer = await peer.ask(RequestCode.HEART_BEAT, body=json.dumps(beat).encode())
+    assert answer.code == ResponseCode.SUCCESS
+
+
+@pytest.mark.parametrize("first", ["pull", "commit"])
+def test_who_has_no_offset_here_passes_over_nothing_of_the_new_master(lives, tmp_path, first):
+    """A slave whose own disk fails has taken over none of its master's, and clients go on."""
+
+    async def as_a_slave(broker, peer):
+        await send_many(peer, 3, queues=1)
+        becomes_a_slave(broker)
+
+    async def as_the_master(broker, peer):
+        await send_many(peer, 6, queues=1)
+        for _ in range(2):
+            if first == "commit":
+                assert (await commit(peer, 5)).code == ResponseCode.SUCCESS
+            assert await sent_to(peer, 5, sysFlag=COMMITS, commitOffset=5) == 3
+        assert (await commit(peer, 5)).code == ResponseCode.SUCCESS
+        kept = {"pull": None, "commit": 3}[first]
+        assert broker.store.consumer_offsets.get("T", "CG", 0) == kept
+
+    async def again(broker, peer):
+        assert await sent_to(peer, 8) == 3
+        for offset in (3, 7):
+            answer = await peer.pull("T", offset=offset, sysFlag=COMMITS, commitOffset=offset)
+            assert answer.code == ResponseCode.SUCCESS
+        assert broker.store.consumer_offsets.get("T", "CG", 0) == 7
+
+    async def and_again(broker, peer):
+        assert await sent_to(peer, 8) is None
+
+    async def before_it_comes(broker, peer):
+        await send_many(peer, 6, queues=1)
+
+    lives(as_a_slave, as_the_master, again, and_again)
+    (tmp_path / "store").rename(tmp_path / "before")
+    lives(as_a_slave, before_it_comes, again, and_again)
+
+
+def test_who_has_no_offset_here_is_sent_to_what_its_client_has_not_consumed(lives):
+    """A client drops what it has pulled and not consumed when it is sent elsewhere."""
+
+    async def as_a_slave(broker, peer):
+        await send_many(peer, 6, queues=1)
+        becomes_a_slave(broker)
+
+    async def as_the_master(broker, peer):
+        await send_many(peer, 6, queues=1)
+        # with each pull a client says what it has consumed; one that follows no group says 0
+        assert await sent_to(peer, 8, group="TOLD", commitOffset=2) == 2
+        assert await sent_to(peer, 8, group="BEHIND", commitOffset=7) == 6
+        assert await sent_to(peer, 8, group="READER") == 6
+        # one that has consumed nothing, also before its group is known by a heart-beat
+        assert await sent_to(peer, 8, group="NOTHING", commitOffset=-1) == 0
+        for group, model, place in (
+            ("BEGUN", "CLUSTERING", 0),
+            ("ALL", "BROADCASTING", 6),
+        ):
+            await join(peer, group, model)
+            assert await sent_to(peer, 8, group=group) == place
+        await commit(peer, 4)
+        assert await sent_to(peer, 8) == 4
+
+    lives(as_a_slave, as_the_master)
+
+
+def test_who_asks_where_it_is_and_has_no_offset_begins_where_it_wants(lives):
+    async def as_a_slave(broker, peer):
+        await send_many(peer, 3, queues=1)
+        becomes_a_slave(broker)
+
+    async def as_the_master(broker, peer):
+        await send_many(peer, 6, queues=1)
+        other = Peer(broker)
+        try:
+            for group in ("CG", "NEW"):
+                fields = {"consumerGroup": group, "topic": "T", "queueId": 0}
+                fields["setZeroIfNotFound"] = "false"
+                answer = await peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, fields)
+                assert answer.code == ResponseCode.QUERY_NOT_FOUND
+            # another of the group, who goes on where it was
+            assert await sent_to(other, 8, group="NEW") == 3
+            assert await sent_to(peer, 8, group="NEW") == 3
+        finally:
+            await other.client.close()
+        await commit(peer, 8)
+        assert broker.store.consumer_offsets.get("T", "CG", 0) == 8
+        assert await sent_to(peer, 8) is None
+
+    lives(as_a_slave, as_the_master)
+
+
+def test_who_keeps_its_offsets_itself_is_sent_back_once(lives):
+    async def as_a_slave(broker, peer):
+        await send_many(peer, 3, queues=1)
+        becomes_a_slave(broker)
+
+    async def as_the_master(broker, peer):
+        await send_many(peer, 6, queues=1)
+        assert await sent_to(peer, 5, group="SOME") == 3
+        for offset in (3, 5):
+            assert await sent_to(peer, offset, group="SOME") is None
+        # tools have one group for all that they look at
+        assert await sent_to(peer, 5, group="TOOLS_CONSUMER") is None
+
+    async def again(broker, peer):
+        assert await sent_to(peer, 5, group="SOME") is None
+        assert broker.store.consumer_offsets.get("T", "SOME", 0) is None
+
+    async def crashed(broker, peer):
+        # a group that has come since has read nothing of what was lost before
+        broker.managers.offsets.bring_back(lambda *_: 7, may_be_shorter=True)
+        await send_many(peer, 3, queues=1)
+        assert await sent_to(peer, 9, group="SOME") == 7
+        assert await sent_to(peer, 9, group="LATE") == 3
+
+    lives(as_a_slave, as_the_master, again, crashed)
+
+
+@pytest.mark.parametrize(
+    "code", [RequestCode.GET_MAX_OFFSET, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP]
+)
+def test_who_keeps_its_offsets_itself_and_has_none_begins_where_it_is_told(lives, code):
+    """It asks for no offset of its group, but for the end of the queue, or by time."""
+
+    async def as_a_slave(broker, peer):
+        await send_many(peer, 3, queues=1)
+        becomes_a_slave(broker)
+
+    async def as_the_master(broker, peer):
+        await send_many(peer, 6, queues=1)
+        timestamp_ms = wall_clock_ms() + 60_000
+        fields = {"topic": "T", "queueId": 0, "timestamp": timestamp_ms, "boundaryType": "UPPER"}
+        told = int((await peer.ask(code, fields)).ext_fields["offset"])
+        assert told > 3
+        # another of the group, who was told nothing; and this one, where it was not told to
+        other = Peer(broker)
+        try:
+            assert await sent_to(other, told, group="OTHERS") == 3
+        finally:
+            await other.client.close()
+        assert await sent_to(peer, told - 1, group="AHEAD") == 3
+        assert await sent_to(peer, told, group="NEW") is None
+
+    lives(as_a_slave, as_the_master)
+
+
+def test_who_commits_first_and_has_no_offset_has_consumed_what_is_left(lives):
+    """A client that goes on does so with its time, an administrator for a group that is new."""
+
+    async def as_a_slave(broker, peer):
+        await send_many(peer, 3, queues=1)
+        becomes_a_slave(broker)
+
+    async def as_the_master(broker, peer):
+        await send_many(peer, 6, queues=1)
+        for group, offset, kept in (("BEHIND", 5, 3), ("BEFORE", 2, 2)):
+            await commit(peer, offset, group=group)
+            assert broker.store.consumer_offsets.get("T", group, 0) == kept
+            assert await sent_to(peer, 8, group=group) == kept
+
+    lives(as_a_slave, as_the_master)
+
+
+def test_a_queue_of_which_nothing_is_left_ends_at_its_beginning(lives):
+    async def as_a_slave(broker, peer):
+        await send_many(peer, 1, queues=1)
+        becomes_a_slave(broker)
+
+    async def as_the_master(broker, peer):
+        assert ("T", 1) not in broker.store.queues()
+        for _ in range(4):
+            await peer.send("T", b"x", queue_id=1)
+        assert await sent_to(peer, 2, queue_id=1) == 0
+
+    lives(as_a_slave, as_the_master)
+
+
+def test_no_number_of_queues_keeps_a_new_master_from_starting(lives, monkeypatch):
+    """Its master's table may name any, and so may a message in the log."""
+    for module in (offsets, topics):
+        monkeypatch.setattr(module, "QUEUES_MAX", 16)
+
+    async def as_a_slave(broker, peer):
+        await send_many(peer, 3, queues=1)
+        wide = TopicConfig(topic_name="WIDE", read_queue_nums=1000, write_queue_nums=1)
+        broker.store.topics.put(wide)
+        for topic, queue_id in (("T", 2000), ("NEW", 3000), ("NEWER", 11)):
+            assert broker.store.put_message(Message(topic, b"x", queue_id=queue_id)).ok
+        becomes_a_slave(broker)
+
+    async def as_the_master(broker, peer):
+        table = broker.store.topics
+        known = {name: table.get(name).read_queue_nums for name in ("T", "NEW", "NEWER")}
+        assert known == {"T": 4, "NEW": 8, "NEWER": 12}
+        noted = {
+            key[2] for key in broker.managers.offsets.resets.unknown_groups if key[1] == "WIDE"
+        }
+        assert noted == set(range(16))
+
+    lives(as_a_slave, as_the_master)
+
+
+def test_a_topic_that_is_made_anew_has_lost_nothing(lives):
+    async def as_a_slave(broker, peer):
+        await send_many(peer, 3, queues=1)
+        becomes_a_slave(broker)
+
+    async def as_the_master(broker, peer):
+        await delete(peer)
+        await send_many(peer, 6, queues=1)
+        assert await sent_to(peer, 5) is None
+        assert not [key for key in broker.managers.offsets.resets.unknown_groups if key[1] == "T"]
+
+    lives(as_a_slave, as_the_master)
+
+
+def test_groups_without_offsets_are_noted_as_long_as_there_is_room(lives, monkeypatch):
+    async def as_a_slave(broker, peer):
+        await send_many(peer, 3, queues=1)
+        becomes_a_slave(broker)
+
+    async def as_the_master(broker, peer):
+        await send_many(peer, 6, queues=1)
+        unknown_groups = broker.managers.offsets.resets.unknown_groups
+        monkeypatch.setattr(resets, "_UNKNOWN_MAX", len(unknown_groups) + 1)
+        for group, place in (("A", 3), ("B", None), ("C", None)):
+            assert await sent_to(peer, 5, group=group) == place
+        # one that has an offset is known by it
+        for offset in (3, 5):
+            await peer.pull("T", offset=offset, group="A", sysFlag=COMMITS, commitOffset=offset)
+        assert await sent_to(peer, 5, group="C") == 3
+
+    lives(as_a_slave, as_the_master)
