@@ -17,6 +17,12 @@ from rmqcore.world import wall_clock_ms
 pytestmark = pytest.mark.engine
 
 
+async def as_a_slave(broker, peer):
+    """The life of a slave that has three messages, and nobody's offset."""
+    await send_many(peer, 3, queues=1)
+    becomes_a_slave(broker)
+
+
 async def join(peer, group, model):
     """Let a consumer of a group tell that it is sent messages, and to whom."""
     data = {"groupName": group, "consumeType": "CONSUME_PASSIVELY", "messageModel": model}
@@ -28,10 +34,6 @@ async def join(peer, group, model):
 @pytest.mark.parametrize("first", ["pull", "commit"])
 def test_who_has_no_offset_here_passes_over_nothing_of_the_new_master(lives, tmp_path, first):
     """A slave whose own disk fails has taken over none of its master's, and clients go on."""
-
-    async def as_a_slave(broker, peer):
-        await send_many(peer, 3, queues=1)
-        becomes_a_slave(broker)
 
     async def as_the_master(broker, peer):
         await send_many(peer, 6, queues=1)
@@ -89,10 +91,6 @@ def test_who_has_no_offset_here_is_sent_to_what_its_client_has_not_consumed(live
 
 
 def test_who_asks_where_it_is_and_has_no_offset_begins_where_it_wants(lives):
-    async def as_a_slave(broker, peer):
-        await send_many(peer, 3, queues=1)
-        becomes_a_slave(broker)
-
     async def as_the_master(broker, peer):
         await send_many(peer, 6, queues=1)
         other = Peer(broker)
@@ -115,10 +113,6 @@ def test_who_asks_where_it_is_and_has_no_offset_begins_where_it_wants(lives):
 
 
 def test_who_keeps_its_offsets_itself_is_sent_back_once(lives):
-    async def as_a_slave(broker, peer):
-        await send_many(peer, 3, queues=1)
-        becomes_a_slave(broker)
-
     async def as_the_master(broker, peer):
         await send_many(peer, 6, queues=1)
         assert await sent_to(peer, 5, group="SOME") == 3
@@ -147,10 +141,6 @@ def test_who_keeps_its_offsets_itself_is_sent_back_once(lives):
 def test_who_keeps_its_offsets_itself_and_has_none_begins_where_it_is_told(lives, code):
     """It asks for no offset of its group, but for the end of the queue, or by time."""
 
-    async def as_a_slave(broker, peer):
-        await send_many(peer, 3, queues=1)
-        becomes_a_slave(broker)
-
     async def as_the_master(broker, peer):
         await send_many(peer, 6, queues=1)
         timestamp_ms = wall_clock_ms() + 60_000
@@ -171,10 +161,6 @@ def test_who_keeps_its_offsets_itself_and_has_none_begins_where_it_is_told(lives
 
 def test_who_commits_first_and_has_no_offset_has_consumed_what_is_left(lives):
     """A client that goes on does so with its time, an administrator for a group that is new."""
-
-    async def as_a_slave(broker, peer):
-        await send_many(peer, 3, queues=1)
-        becomes_a_slave(broker)
 
     async def as_the_master(broker, peer):
         await send_many(peer, 6, queues=1)
@@ -226,10 +212,6 @@ def test_no_number_of_queues_keeps_a_new_master_from_starting(lives, monkeypatch
 
 
 def test_a_topic_that_is_made_anew_has_lost_nothing(lives):
-    async def as_a_slave(broker, peer):
-        await send_many(peer, 3, queues=1)
-        becomes_a_slave(broker)
-
     async def as_the_master(broker, peer):
         await delete(peer)
         await send_many(peer, 6, queues=1)
@@ -240,10 +222,6 @@ def test_a_topic_that_is_made_anew_has_lost_nothing(lives):
 
 
 def test_groups_without_offsets_are_noted_as_long_as_there_is_room(lives, monkeypatch):
-    async def as_a_slave(broker, peer):
-        await send_many(peer, 3, queues=1)
-        becomes_a_slave(broker)
-
     async def as_the_master(broker, peer):
         await send_many(peer, 6, queues=1)
         unknown_groups = broker.managers.offsets.resets.unknown_groups
