@@ -466,8 +466,8 @@ class Recovery:
         walk.wait()
         self.report.end_offset = end
         self._keep_what_is_cut(end)
-        if self.report.dropped_bytes:
-            # what is put next is not older than what was cut, and nothing of it is on the disk
+        if self.report.dropped_bytes or walk.timestamp_ms:
+            # what is put next is not older than what was lost, and nothing of it is on the disk
             self._checkpoint.lower(walk.timestamp_ms)
         self._writer.set_end(end, self._written_through(end))
         self.report.units_dropped = self._queues.fit(self._log.min_offset, end)

@@ -2,8 +2,13 @@
 
 import pytest
 from killed_copy import copy_as_killed, written_apart
+from patience import until
 
 from rmqcore import open_store
+from rmqcore.doctor.verify import verify
+from rmqcore.files.store_checkpoint import StoreCheckpoint
+from rmqcore.files.store_mark import StoreMark
+from rmqcore.world import wall_clock_ms
 
 pytestmark = pytest.mark.engine
 
@@ -47,6 +52,28 @@ def test_a_queue_goes_on_at_its_new_end_also_behind_a_kill(store_path, tmp_path,
         assert store.recovery_report.findings == []
         assert store.max_queue_offset("T", 0) == 4
         assert store.put("T", b"x").queue_offset == 4
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["closed", "power cut"])
+def test_the_checkpoint_knows_nothing_later_than_the_log(store_path, tmp_path, monkeypatch, clean):
+    """Zeros where the log had been: no byte is cut there."""
+    damaged = store_path if clean else tmp_path / "killed"
+    with open_store(store_path, mapped_file_size_commit_log=SIZE) as store:
+        store.put("T", b"x" * 50, keys="k")
+        first_ms = store.message_at(0).store_timestamp_ms
+        until(lambda: wall_clock_ms() > first_ms, "the next millisecond")
+        end = store.put("T", b"x" * 50, keys="k").phy_offset
+        store.flush()
+        if not clean:
+            copy_as_killed(store_path, damaged)
+    lose_behind(damaged, end)
+    monkeypatch.setattr(StoreMark, "this_machine", lambda _: "started anew")
+    with open_store(damaged, on_corruption="truncate"):
+        pass
+    checkpoint = StoreCheckpoint(damaged / "checkpoint")
+    assert checkpoint.load()
+    assert checkpoint.times_ms == (first_ms,) * 3
+    assert verify(damaged).findings == []
 
 
 def test_a_deletion_takes_nothing_that_is_put_where_it_was(store_path):
