@@ -140,6 +140,9 @@ class ArchiveLog:
             return split
         return replace(split, archive=self.url, storage_options=self._options)
 
+    def tail_at(self, phy_offset: int) -> int | None:
+        """None: an archive's files do not change, see `LogPlan.tail_at`."""
+
     def file_start(self, phy_offset: int) -> int:
         """Where the file that holds a physical offset begins."""
         return phy_offset - (phy_offset - self.start) % self.file_size

@@ -89,6 +89,10 @@ class JoinedLog:
         part = self.archive if phy_offset < self.border else self.live
         return part.record_at(phy_offset)
 
+    def tail_at(self, phy_offset: int) -> int | None:
+        """A checksum of what the store has in front of a physical offset; see `LogPlan.tail_at`."""
+        return self.live.tail_at(phy_offset)
+
     def file_start(self, phy_offset: int) -> int:
         """Where the file that holds a physical offset begins."""
         part = self.archive if phy_offset < self.border else self.live

@@ -7,6 +7,7 @@ log confirms. Nothing is guessed.
 from __future__ import annotations
 
 import os
+import zlib
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
@@ -40,6 +41,9 @@ _WALK_MAX = 256 << 20
 _CUT_CHUNK_SIZE = 64 << 10
 #: Whether the end of the log has moved is seen by this many bytes before and behind it.
 _SEEN_BYTES = 64
+#: What lies in front of a place in the log is told by a checksum of at most so many bytes: with
+#: those of most records come their times.
+_TAIL_SIZE = 4096
 #: A writer dispatches this many bytes of the log together, to one queue after the other.
 _DISPATCHED_AT_ONCE = 64 << 20
 #: A split ends at the end of a log file when that makes it shorter by no more than this fraction,
@@ -170,16 +174,29 @@ class LogPlan:
         there = self._bytes_before(before.end)
         return before.file_size == self.file_size and there != b"" and there == before._tail
 
-    def _bytes_before(self, end: int) -> bytes:
-        """A few bytes that end at a physical offset; none where the log has not so many."""
+    def _bytes_before(self, end: int, size: int = _SEEN_BYTES) -> bytes:
+        """The bytes of its file that end at a physical offset, so many at most."""
         file = self._file_at(end - 1) if end > 0 else None
+        if file is None:
+            return b""
+        size = min(size, end - file.file_from_offset)
         try:
-            if file is None or end - file.file_from_offset < _SEEN_BYTES:
-                return b""
-            return file.read_bytes(end - file.file_from_offset - _SEEN_BYTES, _SEEN_BYTES)
+            return file.read_bytes(end - file.file_from_offset - size, size)
         except (CorruptStoreError, FileNotFoundError):
             # the file was cut short or removed meanwhile
             return b""
+
+    def tail_at(self, phy_offset: int) -> int | None:
+        """A checksum of what lies in front of a physical offset; another log has another there.
+
+        Args:
+            phy_offset: where a record ends.
+
+        Returns:
+            a CRC-32; None where nothing of the log lies there.
+        """
+        tail = self._bytes_before(phy_offset, _TAIL_SIZE)
+        return zlib.crc32(tail) if tail else None
 
     @property
     def place(self) -> str:

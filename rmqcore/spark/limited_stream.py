@@ -21,7 +21,7 @@ from rmqcore.scan import AnySelected, read
 from rmqcore.scan.any_log import select
 from rmqcore.spark.queue_lag import WALKED_A_QUEUE, Counts, QueueLag
 from rmqcore.spark.rows_wanted import rows_wanted
-from rmqcore.spark.stream import Offsets, RmqStreamReader
+from rmqcore.spark.stream import Offsets, RmqStreamReader, Tails
 from rmqcore.world import monotonic_s
 
 #: Of no more queues than these all are asked, and the log is read once.
@@ -52,7 +52,7 @@ class LimitedStreamReader(RmqStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Read up to what there is now, and nothing behind."""
-        self._target = self.published({})
+        self._target = self.published({}, {})
 
     def latestOffset(  # type: ignore[override]
         self, start: dict[str, Any], limit: ReadLimit
@@ -71,7 +71,8 @@ class LimitedStreamReader(RmqStreamReader, SupportsTriggerAvailableNow):
         """
         first = self.offsets(start)
         self._began = start.get("latest", {})
-        ends = self.published(first)
+        tails: Tails = start.get("tails", {})
+        ends = self.published(first, tails)
         # a log that the stream has not seen yet is read from its earliest record on
         first = {name: first.get(name, self._plans[name].start) for name in ends}
         self._latest = dict(ends)
@@ -96,7 +97,7 @@ class LimitedStreamReader(RmqStreamReader, SupportsTriggerAvailableNow):
                 ends[name], rows = self._end_of_rows(name, first[name], ends[name], share)
                 left -= rows
         self._batch = (first, dict(ends))
-        return self.offset_of(ends, self._began or {})
+        return self.offset_of(ends, tails, self._began or {})
 
     def _is_to_wait(self, first: Offsets, ends: Offsets) -> bool:
         """Whether a trigger is passed over because there are too few new messages yet."""
@@ -130,7 +131,7 @@ class LimitedStreamReader(RmqStreamReader, SupportsTriggerAvailableNow):
                 of_topic[str(queue_id)] = of_topic.get(str(queue_id), 0) + count
                 lag += count
         log = sum(ends[name] - first[name] for name in ends)
-        found = self.offset_of(self._latest, {})
+        found = self.offset_of(self._latest, {}, {})
         return found | {"bytes": {"log": log, "read": read}, "lag": queues, "messages_behind": lag}
 
     def _behind(self, name: str, low: int, high: int) -> Counts:

@@ -1,9 +1,11 @@
 """Following a live store: what each micro-batch of a stream reads.
 
 An offset of the stream is the physical offset up to which each log has been read, and of which
-topics and queues. It never goes back, and never passes the last good record: a batch that Spark
-plans again is the same batch. Where the next offset has more topics, queues or logs, theirs are
-read from the earliest on.
+topics and queues. It never passes the last good record: a batch that Spark plans again is the same
+batch. Where the next offset has more topics, queues or logs, theirs are read from the earliest on.
+An offset goes back only where ``failOnDataLoss`` is false and a log was cut and has gone on, or
+another has its place, which is then read as a new one: beside each physical offset is a checksum of
+what lies in front of it.
 """
 
 from __future__ import annotations
@@ -32,6 +34,8 @@ _VERSIONS = (1, 2)
 _log = logging.getLogger(__name__)
 #: broker -> physical offset
 Offsets = dict[str, int]
+#: broker -> checksum of what lies in front of a physical offset
+Tails = dict[str, int]
 
 
 class RmqStreamReader(DataSourceStreamReader):
@@ -51,6 +55,7 @@ class RmqStreamReader(DataSourceStreamReader):
         self.stores = dict(options.stores) if options.show_broker else {_ONLY: options.stores[0][1]}
         self._plans: dict[str, AnyLog] = {}
         self._latest: Offsets = {}
+        self._tails: Tails = {}
         self.choice = TopicChoice.of(options)
 
     def initialOffset(self) -> dict[str, Any]:
@@ -60,13 +65,14 @@ class RmqStreamReader(DataSourceStreamReader):
         check_ranges(self.options, self._plans.values())
         named = named_offsets(self.options.starting_offsets)
         ends = {broker: plan.end for broker, plan in self._plans.items()}
-        return self.offset_of(first, ends if named else {})
+        return self.offset_of(first, {}, ends if named else {})
 
     def latestOffset(self) -> dict[str, Any]:
         """The end of the next batch."""
-        for broker, end in self.published(self._latest).items():
-            self._latest[broker] = end
-        return self.offset_of(self._latest, {})
+        self._latest = self.published(self._latest, self._tails)
+        found = self.offset_of(self._latest, self._tails, {})
+        self._tails = found["tails"]
+        return found
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[LogPartition]:
         """What lies between two offsets, cut for parallel tasks.
@@ -80,13 +86,20 @@ class RmqStreamReader(DataSourceStreamReader):
             StoreError: with ``failOnDataLoss``: what the batch has to read is gone.
         """
         first, last = self.offsets(start), self.offsets(end)
-        size = split_size(self.options, sum(last[name] - first.get(name, 0) for name in last))
+        told: Tails = end.get("tails", {})
         row_max = self.options.max_partition_records
         latest: Offsets = end.get("latest", {})
         old, new = self._choice_of(start), self._choice_of(end) or self.choice
+        for broker in sorted(last):
+            plan = self._plan(broker, last[broker])
+            if self._is_another(broker, plan, last[broker], told):
+                del last[broker]  # it is the next batch's, from its earliest record on
+            elif self._is_another(broker, plan, first.get(broker, 0), start.get("tails", {})):
+                del first[broker]
+        size = split_size(self.options, sum(last[name] - first.get(name, 0) for name in last))
         found: list[LogPartition] = []
         for broker in last:
-            plan = self._plan(broker, last[broker])
+            plan = self._plans[broker]
             low = first.get(broker, plan.start)
             stretches: list[tuple[int, int, TopicChoice | None]] = [
                 (*self._still_there(plan, broker, low, last[broker]), None)
@@ -147,14 +160,26 @@ class RmqStreamReader(DataSourceStreamReader):
             )
         return dict(offset["phy_offset"])
 
-    def offset_of(self, offsets: Offsets, latest: Offsets) -> dict[str, Any]:
+    def offset_of(self, offsets: Offsets, tails: Tails, latest: Offsets) -> dict[str, Any]:
         """Physical offsets as an offset of Spark's.
 
         Args:
             offsets: up to which each log is read.
+            tails: of what lay in front of there, for a log that does not reach so far any more.
             latest: where the logs ended when the stream began, if the options name offsets.
         """
-        found = {"version": _VERSIONS[-1], "phy_offset": dict(offsets), **self.choice.to_json()}
+        told = {}
+        for broker, end in offsets.items():
+            plan = self._plans[broker]
+            tail = plan.tail_at(end) if end <= plan.end else tails.get(broker)
+            if tail is not None:
+                told[broker] = tail
+        found = {
+            "version": _VERSIONS[-1],
+            "phy_offset": dict(offsets),
+            "tails": told,
+            **self.choice.to_json(),
+        }
         return found | ({"latest": dict(latest)} if latest else {})
 
     def _choice_of(self, offset: dict[str, Any]) -> TopicChoice | None:
@@ -167,13 +192,20 @@ class RmqStreamReader(DataSourceStreamReader):
         now = self.choice.to_json()
         return TopicChoice.from_json(offset["topics"], offset.get("queues", now["queues"]))
 
-    def published(self, start: Offsets) -> Offsets:
-        """Where the logs end now; never before ``start``."""
+    def published(self, start: Offsets, tails: Tails) -> Offsets:
+        """Where the logs end now; never before ``start``.
+
+        Args:
+            start: where the stream is; without a log that is another one, when this ends.
+            tails: of what lies in front of that.
+        """
         ends = {}
         for broker, path in self.stores.items():
             known = self._plans.get(broker)
             if known is None or not known.is_current():
                 self._plans[broker] = open_plan(path, self.options, known)
+            if self._is_another(broker, self._plans[broker], start.get(broker, 0), tails):
+                del start[broker]
             end, low = self._plans[broker].end, start.get(broker, 0)
             if end < low:
                 self._lost(broker, f"the log ends at {end}, before {low} where the stream is")
@@ -199,6 +231,15 @@ class RmqStreamReader(DataSourceStreamReader):
         if plan is None or plan.end < end:
             plan = self._plans[broker] = open_plan(self.stores[broker], self.options, plan)
         return plan
+
+    def _is_another(self, broker: str, plan: AnyLog, phy_offset: int, tails: Tails) -> bool:
+        """Whether a log has other records in front of a place than the stream has read."""
+        here = plan.tail_at(phy_offset) if broker in tails and phy_offset <= plan.end else None
+        if here is None or here == tails[broker]:
+            return False
+        what = f"the log has other records before {phy_offset} than the stream has read"
+        self._lost(broker, f"{what}: it was cut and has gone on, or is another store's")
+        return True
 
     def _name(self, broker: str) -> str:
         return broker if self.options.show_broker else self.options.stores[0][0]
