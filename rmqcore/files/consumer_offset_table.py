@@ -148,6 +148,16 @@ class ConsumerOffsetTable(ConfigTable):
         with self._lock.within():
             return sum(map(len, self._offsets.values()))
 
+    def keys(self) -> frozenset[tuple[str, str, int]]:
+        """Topic, group and queue id of every offset."""
+        with self._lock.within():
+            return frozenset(
+                (topic, group, queue_id)
+                for key, queues in self._offsets.items()
+                for topic, _, group in (key.partition(_GROUP_SEPARATOR),)
+                for queue_id in queues
+            )
+
     def pairs(self) -> list[tuple[str, str]]:
         """All pairs (topic, group) that have committed."""
         with self._lock.within():

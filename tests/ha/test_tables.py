@@ -14,6 +14,7 @@ from patience import TIMEOUT_S, until_async
 from rmqcore.broker import Broker
 from rmqcore.broker.replication import slave_synchronize
 from rmqcore.broker.replication.slave_synchronize import SlaveSynchronize
+from rmqcore.broker.state import offsets
 from rmqcore.broker.state.resets import Resets
 from rmqcore.client import Producer
 from rmqcore.files.config_tables import TopicConfig, TopicConfigTable
@@ -411,35 +412,60 @@ def test_no_group_passes_over_what_it_gave_back_before_that_has_come(tmp_path, m
     asyncio.run(as_pair())
 
 
+async def popped(pair, broker, count, **more):
+    fields = {"consumerGroup": "CG", "topic": "T", "queueId": 0, "maxMsgNums": count}
+    fields |= {"invisibleTime": 60_000, "pollTime": 0, "bornTime": 0, "initMode": 0, **more}
+    return handed_out(await pair.ask(broker, RequestCode.POP_MESSAGE, **fields))
+
+
+async def consume(pair, count, **more):
+    for message, receipt in await popped(pair, pair.master, count, **more):
+        named = naming(message, receipt)
+        assert (await pair.ask(pair.master, RequestCode.ACK_MESSAGE, **named)).code == 0
+
+
+async def left_when_promoted(pair, path, **more):
+    """What the group is handed out when the slave is made master."""
+    await pair.in_step()
+    await pair.slave.stop()
+    pair.slave = Broker(path / "s", SMALL)
+    await pair.slave.start()
+    return [message.body for message, _ in await popped(pair, pair.slave, 32, **more)]
+
+
 @pytest.mark.usefixtures("asks_when_told")
 @pytest.mark.parametrize("order", ["false", "true"])
 def test_what_was_popped_and_acknowledged_comes_to_no_slave_that_is_made_master(tmp_path, order):
     """Its offsets are older than that; the log tells what was handed out since."""
 
-    async def popped(pair, broker, count):
-        fields = {"consumerGroup": "CG", "topic": "T", "queueId": 0, "maxMsgNums": count}
-        fields |= {"invisibleTime": 60_000, "pollTime": 0, "bornTime": 0, "initMode": 0}
-        answer = await pair.ask(broker, RequestCode.POP_MESSAGE, **fields, order=order)
-        return handed_out(answer)
+    async def scenario():
+        async with running(tmp_path) as pair, Producer(pair.namesrv) as producer:
+            for number in range(6):
+                await producer.send("T", b"%d" % number, queue_id=0)
+            await consume(pair, 2, order=order)
+            await pair.in_step()
+            await pair.synchronize()
+            await consume(pair, 2, order=order)
+            assert await left_when_promoted(pair, tmp_path, order=order) == [b"4", b"5"]
 
-    async def consume(pair, count):
-        for message, receipt in await popped(pair, pair.master, count):
-            named = naming(message, receipt)
-            assert (await pair.ask(pair.master, RequestCode.ACK_MESSAGE, **named)).code == 0
+    asyncio.run(scenario())
+
+
+@pytest.mark.usefixtures("asks_when_told")
+@pytest.mark.parametrize("order", ["false", "true"])
+def test_a_group_that_pops_passes_over_nothing_though_a_slave_that_is_made_master_has_no_offset(
+    tmp_path, monkeypatch, order
+):
+    """A new group begins with the last message; the log tells where this one is."""
+    monkeypatch.setattr(offsets, "_YOUNG_BYTES", 0)
+    from_last = {"order": order, "initMode": 1}
 
     async def scenario():
         async with running(tmp_path) as pair, Producer(pair.namesrv) as producer:
             for number in range(6):
                 await producer.send("T", b"%d" % number, queue_id=0)
-            await consume(pair, 2)
-            await pair.in_step()
-            await pair.synchronize()
-            await consume(pair, 2)
-            await pair.in_step()
-            await pair.slave.stop()
-            pair.slave = Broker(tmp_path / "s", SMALL)
-            await pair.slave.start()
-            left = await popped(pair, pair.slave, 32)
-            assert [message.body for message, _ in left] == [b"4", b"5"]
+                if number in (0, 3):
+                    await consume(pair, 2, **from_last)
+            assert await left_when_promoted(pair, tmp_path, **from_last) == [b"3", b"4", b"5"]
 
     asyncio.run(scenario())

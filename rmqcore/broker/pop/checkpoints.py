@@ -65,6 +65,8 @@ class Checkpoints:
         self._ends = [0] * REVIVE_QUEUES
         #: by revive queue, the first record of which groups' offsets may not know yet
         self._unknown_from: list[int] | None = None
+        #: by topic, group and queue id, the offsets that are believed whatever the records say
+        self._believed: frozenset[tuple[str, str, int]] = frozenset()
 
     def __len__(self) -> int:
         return len(self._open)
@@ -77,8 +79,12 @@ class Checkpoints:
         """
         offsets = self._store.consumer_offsets
         known, is_slave = offsets.read_revive_ends, self._config().is_slave
-        if known is not None and len(known) == REVIVE_QUEUES and not is_slave:
+        if not is_slave:
             self._unknown_from = known
+            if known is None or len(known) != REVIVE_QUEUES:
+                # nobody says it: then the offsets that there are know of all, others of nothing
+                self._unknown_from = [0] * REVIVE_QUEUES
+                self._believed = offsets.keys()
         for queue_id in range(REVIVE_QUEUES):
             done = offsets.get(self.topic, REVIVE_GROUP, queue_id)
             end = self._store.max_queue_offset(self.topic, queue_id)
@@ -91,7 +97,7 @@ class Checkpoints:
                     offsets.advance(self.topic, REVIVE_GROUP, queue_id, done)
             self._read_offsets[queue_id] = 0 if done is None else done + 1
             self.read_back(queue_id)
-        self._unknown_from = None
+        self._unknown_from, self._believed = None, frozenset()
         if not is_slave:
             offsets.revive_ends_of = self._ends.copy
             offsets.follow_revive_queues()
@@ -133,6 +139,8 @@ class Checkpoints:
             phy_offset: the place of its record, behind which no message of it can lie.
         """
         topic, group, queue_id, *_ = checkpoint.key
+        if (topic, group, queue_id) in self._believed:
+            return
         offsets, end = self._store.consumer_offsets, checkpoint.end
         former = offsets.get(topic, group, queue_id) or 0
         if former < end <= self._store.max_queue_offset(topic, queue_id):
