@@ -177,11 +177,14 @@ class BrokerParts(BrokerState):
         Raises:
             OSError, StoreError: as of the store's `follow_deletion`.
         """
-        if not self.store.followed_log.follow_deletion(topic, phy_offset):
-            return False
-        self.offsets.forget_topic(topic)
-        self.pop_order.forget_topic(topic)
-        return True
+        log = self.store.followed_log
+        known = log.deletions().get(topic)
+        try:
+            return log.follow_deletion(topic, phy_offset)
+        finally:
+            if log.deletions().get(topic) != known:
+                self.offsets.forget_topic(topic)
+                self.pop_order.forget_topic(topic)
 
     def release(self) -> None:
         """Answer all requests that wait for messages: the broker is about to stop."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -51,6 +51,8 @@ class ConsumerOffsetTable(ConfigTable):
         self._offsets: dict[str, dict[int, int]] = {}
         #: the (topic@group) keys of the master's table that was taken over
         self._told: frozenset[str] = frozenset()
+        #: how often offsets were forgotten: what somebody has told before says nothing of those
+        self.forgotten = 0
         self._end_of = end_of
         #: called with topic, group and queue id of offsets that were set or removed; None is any
         self.on_set: Callable[[str | None, str | None, int | None], None] | None = None
@@ -171,14 +173,30 @@ class ConsumerOffsetTable(ConfigTable):
             topic: of the queue; one without offsets is nothing to do.
             queue_id: of the queue; the topic's other queues keep theirs.
         """
+        self._forget_queues(topic, lambda each: each == queue_id)
+
+    def forget_queues_but(self, topic: str, kept: Collection[int]) -> None:
+        """Forget what every group has consumed of a topic's queues, but for some.
+
+        Args:
+            topic: of the queues; one without offsets is nothing to do.
+            kept: queue ids of those that keep theirs.
+        """
+        self._forget_queues(topic, lambda each: each not in kept)
+
+    def _forget_queues(self, topic: str, is_gone: Callable[[int], bool]) -> None:
         with self._lock.within():
             self.follow_revive_queues()
+            self.forgotten += 1
             for key, queues in list(self._offsets.items()):
-                if key.partition(_GROUP_SEPARATOR)[0] == topic and queue_id in queues:
+                gone = [each for each in queues if is_gone(each)]
+                if key.partition(_GROUP_SEPARATOR)[0] != topic or not gone:
+                    continue
+                for queue_id in gone:
                     del queues[queue_id]
-                    self._changed = True
-                    if not queues:
-                        del self._offsets[key]
+                self._changed = True
+                if not queues:
+                    del self._offsets[key]
 
     def remove(self, *, topic: str | None = None, group: str | None = None) -> int:
         """Forget the offsets of a topic, of a group, or of one group in one topic.
@@ -193,6 +211,7 @@ class ConsumerOffsetTable(ConfigTable):
         """
         with self._lock.within():
             self.follow_revive_queues()
+            self.forgotten += 1
             gone = [
                 key
                 for key in self._offsets

@@ -3,7 +3,7 @@
 import asyncio
 import errno
 import shutil
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 from ha.pair import SMALL, fill, following, has_all, master_store, serving, slave_store
@@ -283,6 +283,113 @@ def test_brokers_agree_on_a_topic_that_was_deleted(tmp_path, away, again):
 
 
 @pytest.mark.usefixtures("asks_when_told")
+async def made_again(pair, producer):
+    """Have the master delete a topic, and get five messages for another one of its name."""
+    deleted = await pair.ask(pair.master, RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
+    assert deleted.code == ResponseCode.SUCCESS
+    for body in numbered(b"new", 5):
+        await producer.send("T", body, queue_id=0)
+    await pair.in_step()
+
+
+@asynccontextmanager
+async def with_an_old_topic(path):
+    """A pair whose group has consumed six messages of a topic, and a producer."""
+    async with running(path) as pair, Producer(pair.namesrv) as producer:
+        for body in numbered(b"old", 6):
+            await producer.send("T", body, queue_id=0)
+        await pair.in_step()
+        pair.master.managers.offsets.commit("CG", "T", 0, 6)
+        await pair.synchronize()
+        yield pair, producer
+
+
+def between(synchronize, monkeypatch, code, then):
+    """Let something happen once, behind the answer to a question of a slave's."""
+    ask, left = synchronize._ask, [then]
+
+    async def asked(address, asks):
+        text = await ask(address, asks)
+        if asks == code and left:
+            await left.pop()()
+        return text
+
+    monkeypatch.setattr(synchronize, "_ask", asked)
+
+
+@pytest.mark.usefixtures("asks_when_told")
+def test_no_offset_of_a_topic_that_was_deleted_counts_for_the_next_of_its_name(
+    tmp_path, monkeypatch
+):
+    """The answer is on its way while the master deletes the topic and makes it again."""
+
+    async def scenario():
+        async with with_an_old_topic(tmp_path) as (pair, producer):
+            synchronize = pair.slave.replication._synchronize
+            code = RequestCode.GET_ALL_CONSUMER_OFFSET
+            between(synchronize, monkeypatch, code, lambda: made_again(pair, producer))
+            assert not await synchronize.synchronize()
+            assert bodies(pair.slave.store) == numbered(b"new", 5)
+            assert pair.slave.store.consumer_offsets.get("T", "CG", 0) is None
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.usefixtures("asks_when_told")
+def test_a_deletion_that_is_followed_late_takes_no_offset_of_the_next_topic(tmp_path, monkeypatch):
+    """The master may be gone before it tells them once more, and who has to begin with it."""
+
+    async def scenario():
+        async with with_an_old_topic(tmp_path) as (pair, producer):
+            offsets = pair.slave.store.consumer_offsets
+            synchronize = pair.slave.replication._synchronize
+
+            async def again():
+                await made_again(pair, producer)
+                pair.master.managers.offsets.commit("CG", "T", 0, 3)
+
+            between(synchronize, monkeypatch, RequestCode.GET_ALL_TOPIC_CONFIG, again)
+            assert await synchronize.synchronize()
+            assert offsets.get("T", "CG", 0) == 3
+            assert "T" not in pair.slave.store.followed_log.deletions()
+            await tables_alone(synchronize, monkeypatch)
+            assert "T" in pair.slave.store.followed_log.deletions()
+            assert offsets.get("T", "CG", 0) == 3
+            assert pair.slave.managers.offsets.resets["CG", "T", 0] == 0
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.usefixtures("asks_when_told")
+def test_a_deletion_that_is_known_takes_nothing_of_where_groups_have_to_go_on(
+    tmp_path, monkeypatch
+):
+    """It is told again and again; where groups go on comes only when the log is there."""
+    lost = ("CG", "T", 0)
+
+    async def scenario():
+        async with with_an_old_topic(tmp_path) as (pair, producer):
+            await made_again(pair, producer)
+            master, slave = (each.managers.offsets for each in (pair.master, pair.slave))
+            master.resets.take_over({lost: 3})
+            await pair.synchronize()
+            await tables_alone(pair.slave.replication._synchronize, monkeypatch)
+            assert slave.resets.ends == {lost: 3}
+            assert slave.resets[lost] == 0
+
+    asyncio.run(scenario())
+
+
+async def tables_alone(synchronize, monkeypatch):
+    """Let a slave have topics and groups, and no offsets."""
+
+    async def lags():
+        return False
+
+    monkeypatch.setattr(synchronize, "_has_all", lags)
+    await synchronize.synchronize()
+
+
 def test_a_topic_whose_queues_a_power_cut_took_before_the_table_came_is_there(tmp_path):
     """The slave has not asked for topics yet, and no file of the queue has come to the disk."""
 

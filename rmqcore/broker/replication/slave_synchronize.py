@@ -312,6 +312,7 @@ class SlaveSynchronize:
         Returns:
             whether groups and delay levels were had; a master without a timer says nothing of it.
         """
+        forgotten = self._offsets.forgotten
         codes = RequestCode.GET_ALL_CONSUMER_OFFSET, RequestCode.GET_ALL_DELAY_OFFSET
         groups, delays = [await self._ask(address, code) for code in codes]
         timer = await self._timer_of(address)
@@ -320,7 +321,8 @@ class SlaveSynchronize:
             return False
         if not await self._has_all():
             return had
-        if not self._agrees():
+        if not self._agrees() or forgotten != self._offsets.forgotten:
+            # a queue has begun anew meanwhile, and the answer may be of the one before
             return False
         for code, table, text in zip(
             codes, (self._offsets, self._delays), (groups, delays), strict=True

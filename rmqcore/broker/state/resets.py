@@ -198,9 +198,12 @@ class Resets(dict[ReadQueue, int]):
             self._ends_changed = True
 
     def forget_topic(self, topic: str) -> None:
-        """Let all groups go on where they are in a topic, whose queues begin anew."""
+        """Let all groups go on where they are in a topic, but for those that begin anew with it."""
         for key in [key for key in (*self, *self.ends) if key[1] == topic]:
+            begins = self.get(key) == 0
             self.forget(key)
+            if begins:
+                self[key] = 0
         for key in [key for key in self.unknown_groups if key[1] == topic]:
             del self.unknown_groups[key]
             self._ends_changed = True

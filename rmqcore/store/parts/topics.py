@@ -258,9 +258,15 @@ class Topics:
             return True
         if phy_offset > self._files.log.max_offset:
             return False
-        # as in delete_topic; the master tells again what groups have consumed of the new topic
-        self._consumer_offsets.remove(topic=topic)
+        # as in delete_topic; those of a queue that has begun anew went then
+        begun = {
+            queue.queue_id
+            for queue in self._consume_queues.of_topic(topic)
+            if queue.end_phy_offset > phy_offset
+        }
+        self._consumer_offsets.forget_queues_but(topic, begun)
         self._consumer_offsets.persist()
+        self._leases.forget_topic(topic)
         with self._reput.stopped() as dispatch_below:
             self._flusher.flush()
             dispatch_below(phy_offset)
