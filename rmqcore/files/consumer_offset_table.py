@@ -49,8 +49,8 @@ class ConsumerOffsetTable(ConfigTable):
             end_of: the end of a queue by topic and queue id, beyond which no offset may lie.
         """
         self._offsets: dict[str, dict[int, int]] = {}
-        #: the (topic@group) keys of the master's table that was taken over
-        self._told: frozenset[str] = frozenset()
+        #: by (topic@group) key and queue id, the offsets of the master's that were taken over
+        self._told: frozenset[tuple[str, int]] = frozenset()
         #: how often offsets were forgotten: what somebody has told before says nothing of those
         self.forgotten = 0
         self._end_of = end_of
@@ -257,12 +257,16 @@ class ConsumerOffsetTable(ConfigTable):
         self, told: dict[str, dict[int, int]], keep: Callable[[str], bool]
     ) -> dict[str, dict[int, int]]:
         # what consumers committed here while the master was away stays
-        gone = self._told - told.keys()
-        return {key: queues for key, queues in self._with(told).items() if key not in gone}
+        gone = self._told - _places_in(told)
+        left = {
+            key: {at: offset for at, offset in queues.items() if (key, at) not in gone}
+            for key, queues in self._with(told).items()
+        }
+        return {key: queues for key, queues in left.items() if queues}
 
     def _with(self, told: dict[str, dict[int, int]]) -> dict[str, dict[int, int]]:
         # a master whose table was begun anew has not removed what it had before
-        self._told = frozenset(told)
+        self._told = _places_in(told)
         return self._offsets | {
             key: {**self._offsets.get(key, {}), **queues} for key, queues in told.items()
         }
@@ -284,6 +288,11 @@ def _whole_numbers(value: object) -> list[int] | None:
     if isinstance(value, list) and all(type(each) is int and each >= 0 for each in value):
         return value
     return None
+
+
+def _places_in(table: Mapping[str, Mapping[int, int]]) -> frozenset[tuple[str, int]]:
+    """Key and queue id of each offset of a table."""
+    return frozenset((key, queue_id) for key, queues in table.items() for queue_id in queues)
 
 
 def _offset_key(topic: str, group: str) -> str:
