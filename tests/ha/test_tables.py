@@ -24,7 +24,7 @@ from rmqcore.files.group_table import SubscriptionGroupTable
 from rmqcore.files.request_mode_table import POP, PULL, MessageRequestModeTable
 from rmqcore.files.timer_check import TimerCheck, TimerProgress
 from rmqcore.ha import HAClient
-from rmqcore.remoting import RemotingClosedError, RequestCode, success
+from rmqcore.remoting import RemotingClosedError, RequestCode, ResponseCode, success
 from rmqcore.world import wall_clock_ms
 
 pytestmark = pytest.mark.engine
@@ -394,18 +394,27 @@ def test_no_group_passes_over_what_it_gave_back_before_that_has_come(tmp_path, m
             held.clear()
             (message,) = pair.master.store.messages("T")
             fields = {"offset": message.phy_offset, "group": "CG", "delayLevel": -1}
-            back = await pair.ask(pair.master, RequestCode.CONSUMER_SEND_MSG_BACK, **fields)
-            assert back.code == 0
+            code, topic = RequestCode.CONSUMER_SEND_MSG_BACK, "%DLQ%CG"
+            back = asyncio.ensure_future(pair.ask(pair.master, code, **fields))
+            await until_async(lambda: pair.master.store.max_queue_offset(topic, 0), "it is stored")
             done = {"consumerGroup": "CG", "topic": "T", "queueId": 0, "commitOffset": 1}
             await pair.ask(pair.master, RequestCode.UPDATE_CONSUMER_OFFSET, **done)
             await pair.slave.replication._synchronize.synchronize()
-            assert list(pair.slave.store.messages("%DLQ%CG")) == []
+            assert list(pair.slave.store.messages(topic)) == []
+            # no consumer is told before that it need not know the message any more
+            assert not back.done()
             assert pair.slave.store.consumer_offsets.get("T", "CG", 0) is None
             held.set()
+            assert (await back).code == ResponseCode.SUCCESS
             await pair.in_step()
             await pair.synchronize()
             assert pair.slave.store.consumer_offsets.get("T", "CG", 0) == 1
-            assert [m.body for m in pair.slave.store.messages("%DLQ%CG")] == [b"failed"]
+            assert [m.body for m in pair.slave.store.messages(topic)] == [b"failed"]
+            # without a slave it is stored, and its consumer need not send it, too
+            await pair.slave.stop()
+            await until_async(lambda: not pair.master.replication.service.connections, "it is gone")
+            assert (await pair.ask(pair.master, code, **fields)).code == ResponseCode.SUCCESS
+            assert [m.body for m in pair.master.store.messages(topic)] == [b"failed", b"failed"]
 
     monkeypatch.setattr(HAClient, "_append", later)
     monkeypatch.setattr(slave_synchronize, "_CATCH_UP_S", 0)

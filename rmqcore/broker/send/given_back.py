@@ -1,10 +1,11 @@
-"""Whether a message that a consumer gives back is the one that it has got."""
+"""A message that a consumer gives back: is it the one that it has got, and is it kept."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 from rmqcore.remoting import RequestRefusedError, ResponseCode
+from rmqcore.status import PutMessageStatus
 
 if TYPE_CHECKING:
     from rmqcore.message import MessageExt
@@ -12,6 +13,13 @@ if TYPE_CHECKING:
 #: of an id that a broker gives: the host of the store, and the place in its log
 _PLACE_DIGITS: Final = 16
 _ID_SIZES: Final = (32, 56)
+#: With the last two it is stored, and on too few slaves: a consumer that is refused sends it
+#: itself, and each time that it fails there would be twice as many.
+_KEPT: Final = (
+    PutMessageStatus.PUT_OK,
+    PutMessageStatus.SLAVE_NOT_AVAILABLE,
+    PutMessageStatus.FLUSH_SLAVE_TIMEOUT,
+)
 
 
 def check_origin(stored: MessageExt, message_id: str) -> None:
@@ -37,3 +45,11 @@ def check_origin(stored: MessageExt, message_id: str) -> None:
     if message_id not in known and not is_place:
         remark = f"the message at {stored.phy_offset} is not {message_id}"
         raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark)
+
+
+def is_kept(status: PutMessageStatus) -> bool:
+    """Tell whether what was stored for a message comes again, so that its consumer may forget it.
+
+    Differs: RocketMQ waits neither for the disk nor for slaves.
+    """
+    return status in _KEPT

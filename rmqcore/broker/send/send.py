@@ -15,7 +15,7 @@ from typing import Final
 from rmqcore._codec import decode_properties
 from rmqcore.broker.send._direct_sends import DirectSends
 from rmqcore.broker.send._send_request import SendRequest
-from rmqcore.broker.send.given_back import check_origin
+from rmqcore.broker.send.given_back import check_origin, is_kept
 from rmqcore.broker.send.priority import PRIORITY_PROPERTY, queue_by_priority
 from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.broker.state.masters_only import masters_only
@@ -472,7 +472,7 @@ class SendMessages:
             receipt = await self._put_async(message)
         except StoreError as error:
             raise _refusal(error) from error
-        if not receipt.ok:
+        if not is_kept(receipt.status):
             return failure(ResponseCode.SYSTEM_ERROR, receipt.status.name)
         self._arrived(message.topic, message.queue_id)
         return success()
@@ -501,7 +501,7 @@ class SendMessages:
             topic = self._topics.for_group(RETRY_PREFIX + group, retry_queues)
             queue_id = self._topics.queue_for_send(topic, -1) % retry_queues
             level = level or first_retry_level(stored.reconsume_times)
-        return sent_again(
+        message = sent_again(
             stored,
             topic.topic_name,
             queue_id=queue_id,
@@ -509,6 +509,9 @@ class SendMessages:
             reconsume_times=stored.reconsume_times + 1,
             wait=False,
         )
+        # the record says what RocketMQ's does; who has the answer knows the message no more
+        message.wait_store_msg_ok = True
+        return message
 
     async def _put_async(self, message: Message) -> PutMessageResult:
         try:
