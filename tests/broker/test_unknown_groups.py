@@ -234,3 +234,52 @@ def test_groups_without_offsets_are_noted_as_long_as_there_is_room(lives, monkey
         assert await sent_to(peer, 5, group="C") == 3
 
     lives(as_a_slave, as_the_master)
+
+
+def test_each_client_that_reads_all_is_sent_back_by_itself(lives, monkeypatch):
+    """A broadcast's clients keep their offsets themselves; what one has read no other has."""
+
+    async def as_the_master(broker, peer):
+        await send_many(peer, 6, queues=1)
+        await join(peer, "ALL", "BROADCASTING")
+        peers = [peer, Peer(broker), Peer(broker)]
+        try:
+            for each in peers:
+                for _ in range(2):
+                    assert await sent_to(each, 6, group="ALL") == 3
+                for offset in (3, 6):
+                    assert await sent_to(each, offset, group="ALL") is None
+            # one that is new begins where it is told
+            await peers[1].client.close()
+            peers[1] = Peer(broker)
+            fields = {"topic": "T", "queueId": 0}
+            assert (await peers[1].ask(RequestCode.GET_MAX_OFFSET, fields)).code == 0
+            await send_many(peer, 1, queues=1)
+            for offset in (9, 10):
+                assert await sent_to(peers[1], offset, group="ALL") is None
+            # long after that another one is started, and goes on where it was
+            monkeypatch.setattr(offsets, "_ALL_CAME_S", 0.0)
+            await peers[2].client.close()
+            peers[2] = Peer(broker)
+            assert await sent_to(peers[2], 6, group="ALL") is None
+        finally:
+            for each in peers[1:]:
+                await each.client.close()
+
+    lives(as_a_slave, as_the_master)
+
+
+def test_of_many_that_read_all_some_are_sent_back(lives, monkeypatch):
+    async def as_the_master(broker, peer):
+        await send_many(peer, 6, queues=1)
+        await join(peer, "ALL", "BROADCASTING")
+        monkeypatch.setattr(resets, "_ANSWERS_MAX", 1)
+        for offset in (3, 6):
+            assert await sent_to(peer, offset, group="ALL") is None
+        other = Peer(broker)
+        try:
+            assert await sent_to(other, 6, group="ALL") is None
+        finally:
+            await other.client.close()
+
+    lives(as_a_slave, as_the_master)

@@ -347,8 +347,13 @@ class PullMessages:
         moved_to = None
         if self._offsets.may_move(wanted.place):
             # kept until a pull is from there: an answer may be lost
+            group = self._consumers.find(wanted.group)
             moved_to = self._offsets.moved_to(
-                wanted.place, wanted.queue_offset, connection, self._consumed(wanted)
+                wanted.place,
+                wanted.queue_offset,
+                connection,
+                self._consumed(wanted),
+                reads_all=group is not None and group.broadcasting,
             )
         config = self._config()
         if moved_to is not None:

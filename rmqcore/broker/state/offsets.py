@@ -38,6 +38,9 @@ _YOUNG_BYTES: Final = 1 << 30
 _COUNTED_EVERY: Final = 1024
 #: All offsets are counted no sooner than after this when there was no room.
 _FULL_S: Final = 1.0
+#: Of a group each of whose clients reads all, those that come later have read nothing of what was
+#: lost: they have been started since.
+_ALL_CAME_S: Final = 600.0
 #: A text with more digits is taken for no number.
 _DIGITS_MAX: Final = 18
 _NOT_FOUND: Final = "Not found, do not set to zero, maybe this group boot first"
@@ -66,6 +69,8 @@ class Offsets:
         self._counted, self._uncounted = 0, _COUNTED_EVERY
         #: until when nobody counts again whether there is room, by the monotonic clock
         self._full_until_s = 0.0
+        #: when this broker took over a log that may have been longer, likewise
+        self._took_over_s: float | None = None
 
     def ends_at(self, log_end: int) -> Callable[[str, int], int]:
         """Where queues ended, by topic and queue id, when the log did.
@@ -112,6 +117,7 @@ class Offsets:
         may_be_shorter |= resets.was_serving is True
         resets.begin()
         if may_be_shorter:
+            self._took_over_s = monotonic_s()
             resets.take_over(
                 {
                     (group, topic, queue_id): ends[topic, queue_id]
@@ -165,6 +171,8 @@ class Offsets:
         offset: int,
         client: Connection | None = None,
         consumed: int | None = None,
+        *,
+        reads_all: bool = False,
     ) -> int | None:
         """Where a group has to go on that pulls from an offset; None: there.
 
@@ -173,8 +181,14 @@ class Offsets:
             offset: queue offset that a pull asks for.
             client: that pulls; None: not known.
             consumed: what it says itself that it has consumed up to; None: it does not say.
+            reads_all: whether it reads all of the queue, as others of its group do.
         """
         if self._is_unknown(key):
+            if reads_all and client is not None and self._took_over_s is not None:
+                if monotonic_s() < self._took_over_s + _ALL_CAME_S:
+                    return self.resets.unknown_groups.end_for(key, client, offset)
+                self.resets.settle(key, has_offset=False)
+                return None
             self.resets.note_came(key, client, offset)
         if key not in self.resets:
             return None

@@ -48,6 +48,9 @@ class UnknownGroups(dict[ReadQueue, int]):
         #: an empty name, what offset of a queue they were told last: by address, for who asks over
         #: a proxy in this process has a connection for each request; the oldest first
         self._answers: OrderedDict[tuple[str, ReadQueue], int | None] = OrderedDict()
+        #: by address, the clients that go on where they are, of groups each of whose clients reads
+        #: all of a queue
+        self._back: set[tuple[str, ReadQueue]] = set()
 
     def is_pending(self, key: ReadQueue) -> bool:
         """Tell whether it counts where a queue ended when a group comes that has no offset."""
@@ -100,11 +103,34 @@ class UnknownGroups(dict[ReadQueue, int]):
         if len(self) >= _UNKNOWN_MAX:
             return None
         self[key] = _CAME
-        begins = client is not None and (
-            (client.remote_address, key) in self._answers
-            or self._answers.get((client.remote_address, _of_all(key))) == offset
-        )
+        begins = client is not None and self._begins(client, key, offset)
         return None if begins else self[_of_all(key)]
+
+    def _begins(self, client: Connection, key: ReadQueue, offset: int) -> bool:
+        """Whether a client begins where it wants, as it was told that nobody knows where it is."""
+        address = client.remote_address
+        told = self._answers.get((address, _of_all(key)))
+        return (address, key) in self._answers or told == offset
+
+    def end_for(self, key: ReadQueue, client: Connection, offset: int) -> int | None:
+        """Where one client of many has to go on that read all of a queue, and keep their offsets.
+
+        Args:
+            key: group and queue; it is pending, and stays so.
+            client: that pulls.
+            offset: where from.
+
+        Returns:
+            None: there, as later, once it has come from where the queue ended, or from before it,
+            or begins.
+        """
+        end, place = self[_of_all(key)], (client.remote_address, key)
+        if place in self._back or len(self._back) >= _ANSWERS_MAX:
+            return None
+        if offset > end and not self._begins(client, key, offset):
+            return end
+        self._back.add(place)
+        return None
 
     def told(self) -> dict[ReadQueue, int]:
         """What slaves are told: as much as an answer has room for; light queues, the last of it."""
