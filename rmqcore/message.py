@@ -48,6 +48,8 @@ DEAD_LETTER_PREFIX: Final = "%DLQ%"
 EXPIRES_MS: Final = "EXPIRES_MS"
 #: The attributes that every copy of a message keeps.
 _KEPT: Final = ("flag", "sys_flag", "born_timestamp_ms", "born_host", "reconsume_times")
+#: A record has no room for more tries; it may come with as many.
+_TRIES_MAX: Final = 2**31 - 1
 #: Properties that say how a message came here, and that nobody needs to work on it. A copy that
 #: does not fit into a record leaves them out, the first of them first.
 _SPARE: Final = (
@@ -153,6 +155,9 @@ def copy_to(
         spare: names of further properties that the copy can do without.
         settings: further arguments of `Message`, or others in place of what is kept.
     """
+    settings["reconsume_times"] = min(
+        settings.get("reconsume_times", message.reconsume_times), _TRIES_MAX
+    )
     kept = {name: getattr(message, name) for name in _KEPT}
     if properties is not None:
         if isinstance(message, MessageExt):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from rmqcore.broker.requests import NEEDS
+from rmqcore.broker.state.queued import is_queued
 from rmqcore.errors import CorruptStoreError
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC
 from rmqcore.files.service_topics import HALF_TOPIC
@@ -32,14 +33,18 @@ def broker_gate(
 
 
 def topic_lookup(store: MessageStore) -> Callable[[int], str | None]:
-    """Tell the topic of the message at a physical offset, as its producer named it."""
+    """Tell the topic of the message at a physical offset, as its producer named it.
+
+    Its queue has to have it there: a body may hold what looks like a record, whose size takes in
+    the messages of others behind it.
+    """
 
     def topic_at(phy_offset: int) -> str | None:
         try:
             found = store.message_at(phy_offset) if phy_offset >= 0 else None
+            if found is None or not is_queued(store, found):
+                return None
         except CorruptStoreError:
-            return None
-        if found is None:
             return None
         waits = found.topic in (SCHEDULE_TOPIC, HALF_TOPIC, TIMER_TOPIC)
         return found.properties.get("REAL_TOPIC", found.topic) if waits else found.topic

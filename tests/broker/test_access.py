@@ -42,6 +42,7 @@ ACCOUNTS = {
         Account("everything", "secret-3", default_topic=PUB | SUB, default_group=SUB),
         Account("ledger", "secret-4", topics={"A": PUB}, groups={"PG": PUB}),
         Account("without", "secret-5"),
+        Account("both", "secret-6", topics={"A": PUB | SUB}, groups={"CG": SUB, "PG": PUB}),
     )
 }
 

@@ -127,6 +127,17 @@ def test_half_a_character_is_told_as_java_writes_it(with_broker):
     with_broker(scenario)
 
 
+@pytest.mark.parametrize("name", ["message.type", "+message.type", "a"])
+@pytest.mark.parametrize("value", ["null", "1", "[]", "{}"])
+def test_an_attribute_that_is_no_text_is_refused(with_broker, name, value):
+    async def scenario(_, peer):
+        body = f'{{"topicConfigList":[{{"topicName":"T","attributes":{{"{name}":{value}}}}}]}}'
+        answer = await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=body.encode())
+        assert answer.remark == f"attribute '{name.lstrip('+')}': its value is no text"
+
+    with_broker(scenario)
+
+
 @pytest.mark.parametrize("code", [11, 14, 15, 29, 30, 31, 32, 222, 321, 200050])
 def test_a_queue_beyond_32_bits_is_refused_by_name(with_broker, caplog, code):
     async def scenario(_, peer):

@@ -30,6 +30,7 @@ from rmqcore.broker.pop.waiting import ANY_QUEUE, WaitingPops
 from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.broker.state.masters_only import masters_only
 from rmqcore.broker.state.passed_over import REVIVE
+from rmqcore.broker.state.queued import number_in
 from rmqcore.errors import MessageIllegalError, StoreError
 from rmqcore.files.config_tables import QUEUE_ID_MAX, TopicConfig
 from rmqcore.message import Message, MessageExt, copy_to
@@ -289,7 +290,8 @@ class PopAcks:
         found = self._store.get_message(
             checkpoint.topic, checkpoint.queue_id, offset, max_messages=1
         ).messages
-        if not found or found[0].queue_offset != offset:
+        queue = checkpoint.topic, checkpoint.queue_id
+        if not found or number_in(queue, found[0]) != offset:
             raise MessageIllegalError("it is gone from the log")
         message = self._retry_message(found[0], checkpoint)
         receipt = self._store.put_message(message)

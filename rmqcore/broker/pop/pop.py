@@ -31,6 +31,7 @@ from rmqcore.broker.pull.fetch import Found, PullRange, fetch
 from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.broker.state.masters_only import masters_only
 from rmqcore.broker.state.pop_scan import QueueScan
+from rmqcore.broker.state.queued import number_in
 from rmqcore.broker.state.subscription import Subscription
 from rmqcore.errors import CorruptStoreError, StoreError
 from rmqcore.files.config_tables import DERIVED_TOPIC_NAME_MAX
@@ -264,7 +265,7 @@ class PopMessages:
             pop_time_ms,
             ORDERED if wanted.ordered else self._turn % REVIVE_QUEUES,
             max(1, wanted.count),
-            self._config().max_transfer_bytes_on_message_in_memory,
+            self._bytes_max,
             cold=cold,
         )
         topic, group = self._topics.expect(wanted.topic), self._groups.expect(wanted.group)
@@ -297,6 +298,11 @@ class PopMessages:
         answer.parts = found.parts
         return answer
 
+    @property
+    def _bytes_max(self) -> int:
+        """Bytes of records behind which an answer takes no further one."""
+        return max(1, self._config().max_transfer_bytes_on_message_in_memory)
+
     def _queues(self, wanted: PopRequest) -> list[int]:
         """The queues that a request asks for."""
         if wanted.queue_id >= 0:
@@ -319,11 +325,11 @@ class PopMessages:
             return
         start, most = self._position(wanted, topic, queue_id, flag)
         following = reached = start
-        if found.left > 0 and start < most:
+        if found.left > 0 and found.left_bytes > 0 and start < most:
             subscription = Subscription(topic) if flag == RETRY else wanted.subscription
             asked = PullRange(topic, queue_id, start, found.left, subscription)
             try:
-                result = self._get(asked, max(1, found.left_bytes), found.cold is None)
+                result = self._get(asked, found.left_bytes, found.cold is None)
                 messages = [] if result is None else result.messages
                 if flag == RETRY:
                     messages = [each for each in messages if comes_again_for(wanted, each)]
@@ -345,7 +351,7 @@ class PopMessages:
                     start,
                     found.pop_time_ms,
                     wanted.invisible_ms,
-                    [message.queue_offset for message in messages],
+                    [number_in((topic, queue_id), message) for message in messages],
                     found.revive_queue,
                 )
                 if wanted.ordered:
@@ -396,7 +402,8 @@ class PopMessages:
         topic: str,
     ) -> list[Buffer]:
         """Put what a queue gave into the answer; the records."""
-        offsets = ",".join(str(message.queue_offset) for message in messages)
+        queue = checkpoint.topic, checkpoint.queue_id
+        offsets = ",".join(str(number_in(queue, message)) for message in messages)
         place = f"{flag} {checkpoint.queue_id}"
         found.starts.append(f"{place} {checkpoint.start_offset}")
         found.offsets.append(f"{place} {offsets}")
@@ -439,12 +446,15 @@ class PopMessages:
         except RequestRefusedError as error:
             return _empty(error.code, error.remark)
         left, parts, rest = max(1, wanted.count), list[Buffer](), 0
+        left_bytes = self._bytes_max
         places = [(wanted.topic, queue_id) for queue_id in self._queues(wanted)]
         for topic, queue_id in [*places, *self._retry_places(wanted)]:
             start = self._peeked_position(wanted, topic, queue_id)
             count = 0
-            if left > 0:
-                result = self._store.get_message(topic, queue_id, start, max_messages=left)
+            if left > 0 and left_bytes > 0:
+                result = self._store.get_message(
+                    topic, queue_id, start, max_messages=left, max_bytes=left_bytes
+                )
                 if topic == wanted.topic:
                     records: list[Buffer] = list(result.slices())
                 else:
@@ -452,6 +462,7 @@ class PopMessages:
                     records = [each.record for each in again]
                 count = len(records)
                 parts.extend(records)
+                left_bytes -= sum(map(len, records))
             left -= count
             rest += max(0, self._store.max_queue_offset(topic, queue_id) - start - count)
         code = ResponseCode.SUCCESS if parts else ResponseCode.PULL_NOT_FOUND

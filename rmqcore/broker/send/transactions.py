@@ -21,6 +21,7 @@ from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.broker.state.groups import TRANSACTION_GROUP
 from rmqcore.broker.state.masters_only import masters_only
 from rmqcore.broker.state.passed_over import TRANSACTION
+from rmqcore.broker.state.queued import is_queued
 from rmqcore.broker.state.settings import BrokerConfig
 from rmqcore.broker.timer.timer import timer_property_of
 from rmqcore.errors import CorruptStoreError, MessageIllegalError, StoreError
@@ -123,7 +124,7 @@ class Transactions:
         if half.properties.get("PGROUP") != request.text("producerGroup"):
             remark = "The producer group wrong"
             return failure(ResponseCode.SYSTEM_ERROR, remark)
-        if half.queue_offset != queue_offset or not self._is_queued(half):
+        if half.queue_offset != queue_offset or not is_queued(self._store, half):
             remark = "The transaction state table offset wrong"
             return failure(ResponseCode.SYSTEM_ERROR, remark)
         named, key = request.text("transactionId", ""), half.unique_key
@@ -164,11 +165,6 @@ class Transactions:
         except CorruptStoreError:
             return None
         return found if found is not None and found.topic == HALF_TOPIC else None
-
-    def _is_queued(self, half: MessageExt) -> bool:
-        """Tell whether the queue has it; a body may hold what looks like the record of another."""
-        found = self._store.get_message(HALF_TOPIC, 0, half.queue_offset, max_messages=1).messages
-        return [each.phy_offset for each in found] == [half.phy_offset]
 
     def _notes_of(self, half_offset: int) -> list[MessageExt]:
         """What was noted of a half message that the checks have gone beyond."""

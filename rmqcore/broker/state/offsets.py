@@ -6,15 +6,15 @@ Source: RocketMQ broker/processor/ConsumerManageProcessor.java, AdminBrokerProce
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 from rmqcore.broker.state.budgets import OFFSETS_MAX, BudgetExceededError
 from rmqcore.broker.state.groups import TOOLS_GROUP, Groups
+from rmqcore.broker.state.queued import places_of
 from rmqcore.broker.state.resets import ReadQueue, Resets
 from rmqcore.broker.state.topics import QUEUES_MAX, Topics
 from rmqcore.errors import MessageIllegalError
-from rmqcore.message import MessageExt
 from rmqcore.remoting import (
     Connection,
     RemotingCommand,
@@ -41,20 +41,7 @@ _FULL_S: Final = 1.0
 #: Of a group each of whose clients reads all, those that come later have read nothing of what was
 #: lost: they have been started since.
 _ALL_CAME_S: Final = 600.0
-#: A text with more digits is taken for no number.
-_DIGITS_MAX: Final = 18
 _NOT_FOUND: Final = "Not found, do not set to zero, maybe this group boot first"
-
-
-def _places_of(message: MessageExt) -> Iterator[tuple[tuple[str, int], int]]:
-    """The queues that have a message, by topic and queue id, and its numbers there."""
-    yield (message.topic, message.queue_id), message.queue_offset
-    properties = message.properties
-    names = properties.get("INNER_MULTI_DISPATCH", "").split(",")
-    numbers = properties.get("INNER_MULTI_QUEUE_OFFSET", "").split(",")
-    for name, number in zip(names, numbers, strict=False):
-        if number.isascii() and number.isdigit() and len(number) <= _DIGITS_MAX:
-            yield (name, 0), int(number)
 
 
 class Offsets:
@@ -87,7 +74,7 @@ class Offsets:
             most, stop = store.max_queue_offset(topic, queue_id), store.max_phy_offset
             if seen < stop:
                 for message in store.messages(start=seen, stop=stop):
-                    for queue, queue_offset in _places_of(message):
+                    for queue, queue_offset in places_of(message):
                         behind.setdefault(queue, queue_offset)
                 seen = stop
             return min(most, behind.get((topic, queue_id), most))

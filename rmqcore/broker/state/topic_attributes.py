@@ -92,6 +92,8 @@ def changed(old: Mapping[str, str] | None, changes: Mapping[str, str]) -> dict[s
             raise _refused(f"attribute {name[:80]!r} is not known; there are {', '.join(_CHECKS)}")
         if taken and name not in attributes:
             raise _refused(f"attribute {name}: the topic has not got it")
+        if not isinstance(value, str):
+            raise _refused(f"attribute {name[:80]!r}: its value is no text")
         rule = None if check is None or taken else check(value)
         if rule is not None:
             raise _refused(f"attribute {name}={value[:80]}: expected {rule}")

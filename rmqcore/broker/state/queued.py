@@ -1,0 +1,48 @@
+"""Which queues have a message, and whether what lies at a place that a client names is one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from rmqcore.message import MessageExt
+from rmqcore.store.protocol import MessageStore
+
+#: A text with more digits is taken for no number.
+_DIGITS_MAX: Final = 18
+
+
+def is_queued(store: MessageStore, found: MessageExt) -> bool:
+    """Tell whether a message's queue has it; a body may hold what looks like the record of another.
+
+    Args:
+        store: that has it.
+        found: what begins at the physical offset that it says itself.
+
+    Raises:
+        CorruptStoreError: what the queue has instead is damaged.
+    """
+    read = store.get_message(found.topic, found.queue_id, found.queue_offset, max_messages=1)
+    return [each.phy_offset for each in read.messages] == [found.phy_offset]
+
+
+def number_in(queue: tuple[str, int], message: MessageExt) -> int:
+    """The number of a message in the queue that it was read from, which may be a light one.
+
+    Args:
+        queue: topic and queue id.
+        message: that was read there.
+    """
+    numbers = (number for place, number in places_of(message) if place == queue)
+    return next(numbers, message.queue_offset)
+
+
+def places_of(message: MessageExt) -> Iterator[tuple[tuple[str, int], int]]:
+    """The queues that have a message, by topic and queue id, and its numbers there."""
+    yield (message.topic, message.queue_id), message.queue_offset
+    properties = message.properties
+    names = properties.get("INNER_MULTI_DISPATCH", "").split(",")
+    numbers = properties.get("INNER_MULTI_QUEUE_OFFSET", "").split(",")
+    for name, number in zip(names, numbers, strict=False):
+        if number.isascii() and number.isdigit() and len(number) <= _DIGITS_MAX:
+            yield (name, 0), int(number)
