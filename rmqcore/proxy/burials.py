@@ -21,16 +21,16 @@ class Burials:
             work_on: runs a coroutine to its end, whoever waits for it.
         """
         self._work_on = work_on
-        #: by group and given handle, the latest last
-        self._known: dict[tuple[str, str], asyncio.Task[None]] = {}
+        #: by account, group and given handle, the latest last
+        self._known: dict[tuple[str, str, str], asyncio.Task[None]] = {}
 
     async def once(
-        self, key: tuple[str, str], bury: Callable[[], Coroutine[Any, Any, None]]
+        self, key: tuple[str, str, str], bury: Callable[[], Coroutine[Any, Any, None]]
     ) -> None:
         """Have a message made a dead letter, unless that is done, or under way.
 
         Args:
-            key: its group, and the receipt handle that the client has given.
+            key: the client's account, its group, and the receipt handle that it has given.
             bury: makes it one.
 
         Raises:
@@ -43,7 +43,7 @@ class Burials:
         # who asked first may have gone meanwhile, and asks again
         await asyncio.shield(burial)
 
-    def _note(self, key: tuple[str, str], burial: asyncio.Task[None]) -> None:
+    def _note(self, key: tuple[str, str, str], burial: asyncio.Task[None]) -> None:
         if burial.cancelled() or burial.exception() is not None:
             del self._known[key]
         elif len(self._known) > _KNOWN_MAX:

@@ -15,7 +15,7 @@ import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, TypeAlias
 
 from rmqcore.chance import token_hex
 from rmqcore.proxy.calls import Call
@@ -31,6 +31,9 @@ SIGNED_FOR_S: Final = 300
 _ZONES_S: Final = 14 * 3600
 _ZONE_STEP_S: Final = 900
 _NAME_SIZE_MAX: Final = 255
+#: The access key of a client's account, empty where everybody is served; and the client's id.
+ClientKey: TypeAlias = tuple[str, str]
+
 _UNSIGNED: Final = "the call needs the credentials of an account"
 
 
@@ -52,6 +55,11 @@ class Caller:
     language: str
     version: str
     account: Account | None
+
+    @property
+    def client(self) -> ClientKey:
+        """Whose client it is, and what that calls itself: what another account says is another."""
+        return "" if self.account is None else self.account.access_key, self.client_id
 
 
 class Callers:

@@ -16,7 +16,7 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from rmqcore.proxy.callers import Caller
+from rmqcore.proxy.callers import Caller, ClientKey
 from rmqcore.proxy.calls import Call
 from rmqcore.proxy.cluster import HEART_BEAT_S, Cluster
 from rmqcore.proxy.codes import OK, Code, RefusedError, status
@@ -31,6 +31,7 @@ from rmqcore.proxy.messages import (
 )
 from rmqcore.proxy.names import group_name, topic_name
 from rmqcore.proxy.outgoing import duration
+from rmqcore.remoting.permissions import may_end_transaction
 from rmqcore.world import monotonic_s
 
 logger = logging.getLogger(__name__)
@@ -41,7 +42,13 @@ _TerminationResponse: Final = v2_class("NotifyClientTerminationResponse")
 #: A client without a stream that has sent nothing for this long has gone.
 GONE_AFTER_S: Final = 60.0
 CLIENTS_MAX: Final = 50_000
+#: When there are too many, one without a stream that has sent nothing for this long goes, too.
+_FULL_S: Final = 1.0
 _TOPICS_MAX: Final = 1024
+#: Beyond so many topics that clients name together those that name the most are asked for no
+#: transactions, until this part is left.
+TOPICS_NAMED_MAX: Final = 100_000
+_LEFT: Final = 7 / 8
 _PRODUCER_ATTEMPTS: Final = 3
 _BACKOFF: Final = {"initial": duration(10), "max": duration(1000), "multiplier": 2.0}
 _RETRY_S: Final = (
@@ -76,14 +83,18 @@ class Clients:
 
     Args:
         cluster: the brokers.
-        gone: called with the id of each client that has gone.
+        gone: called with each client that has gone.
     """
 
-    def __init__(self, cluster: Cluster, gone: Callable[[str], None]) -> None:
+    def __init__(self, cluster: Cluster, gone: Callable[[ClientKey], None]) -> None:
         self._cluster = cluster
         self._gone = gone
-        self._clients: dict[str, GrpcClient] = {}
+        self._clients: dict[ClientKey, GrpcClient] = {}
+        #: how many topics all of them name
+        self._named = 0
         self._turn = 0
+        #: until when nobody looks again for clients that may go, by a clock that only goes on
+        self._full_until_s = 0.0
         self._told: asyncio.Event = asyncio.Event()
 
     def __len__(self) -> int:
@@ -110,9 +121,8 @@ class Clients:
             caller: who it is.
             request: a ``NotifyClientTerminationRequest``; nothing in it counts.
         """
-        client = self._clients.pop(caller.client_id, None)
-        if client is not None:
-            self._gone(caller.client_id)
+        if caller.client in self._clients:
+            self._forget(caller.client)
         return _TerminationResponse(status=OK)
 
     async def telemetry(self, call: Call, caller: Caller) -> None:
@@ -152,11 +162,11 @@ class Clients:
         self._seen(caller)
 
     def _seen(self, caller: Caller) -> GrpcClient:
-        client = self._clients.get(caller.client_id)
+        client = self._clients.get(caller.client)
         if client is None:
             if len(self._clients) >= CLIENTS_MAX:
-                raise RefusedError(Code.TOO_MANY_REQUESTS, f"{CLIENTS_MAX} clients are here")
-            client = self._clients[caller.client_id] = GrpcClient(caller)
+                self._make_room()
+            client = self._clients[caller.client] = GrpcClient(caller)
         client.caller, client.seen_s = caller, monotonic_s()
         return client
 
@@ -174,16 +184,16 @@ class Clients:
             settings.publishing.max_body_size = BODY_SIZE_MAX
             settings.publishing.validate_message_type = True
         else:
-            said = await self._fill_consumer_settings(settings)
+            said = await self._fill_consumer_settings(caller, settings)
         settings.metric.on = False
         return TelemetryCommand(status=said, settings=settings)
 
-    async def _fill_consumer_settings(self, settings: V2Message) -> V2Message:
+    async def _fill_consumer_settings(self, caller: Caller, settings: V2Message) -> V2Message:
         """Fill a consumer's settings; tells what is wrong with its group."""
         subscription, said = settings.subscription, OK
         attempts, ordered = len(_RETRY_S) - 1, False
         try:
-            group = await self._cluster.group(group_name(subscription.group))
+            group = await self._cluster.group(group_name(subscription.group), caller)
         except RefusedError as error:
             said = status(error.code, error.reason)
         else:
@@ -204,13 +214,28 @@ class Clients:
         names = set()
         for resource in asked.publishing.topics[:_TOPICS_MAX]:
             try:
-                names.add(topic_name(resource))
+                name = topic_name(resource)
             except RefusedError:
                 continue
-        client = self._clients.get(caller.client_id)
+            if may_end_transaction(caller.account, name, name):
+                names.add(name)
+        client = self._clients.get(caller.client)
         if client is not None and client.topics != names:
-            client.topics = frozenset(names)
+            self._name(client, frozenset(names))
             self._told.set()
+            if self._named > TOPICS_NAMED_MAX:
+                self._unname_most()
+
+    def _name(self, client: GrpcClient, topics: frozenset[str]) -> None:
+        self._named += len(topics) - len(client.topics)
+        client.topics = topics
+
+    def _unname_most(self) -> None:
+        """Forget what those clients send to that name the most."""
+        for client in sorted(self._clients.values(), key=_topic_count, reverse=True):
+            if self._named <= TOPICS_NAMED_MAX * _LEFT:
+                break
+            self._name(client, frozenset())
 
     # ---- what clients are told
 
@@ -237,21 +262,43 @@ class Clients:
         while True:
             self._told.clear()
             self._forget_gone()
-            topics = sorted({name for each in self._clients.values() for name in each.topics})
-            if topics:
-                try:
-                    await self._cluster.register_producers(topics)
-                except RefusedError as error:
-                    logger.info("brokers do not know of producers: %s", error)
+            await self._cluster.register_producers(self._topics())
             try:
                 async with asyncio.timeout(HEART_BEAT_S):
                     await self._told.wait()
             except TimeoutError:
                 continue
 
-    def _forget_gone(self) -> None:
-        limit_s = monotonic_s() - GONE_AFTER_S
-        for client_id, client in list(self._clients.items()):
+    def _topics(self) -> list[str]:
+        """What all producers send to; first what those name that name the fewest."""
+        found = dict[str, None]()
+        for client in sorted(self._clients.values(), key=_topic_count):
+            found |= dict.fromkeys(sorted(client.topics))
+        return list(found)
+
+    def _forget_gone(self, after_s: float = GONE_AFTER_S) -> None:
+        limit_s = monotonic_s() - after_s
+        for key, client in list(self._clients.items()):
             if not client.streams and client.seen_s < limit_s:
-                del self._clients[client_id]
-                self._gone(client_id)
+                self._forget(key)
+
+    def _make_room(self) -> None:
+        """Let clients go that have no stream and are silent: whoever likes may make up many.
+
+        Raises:
+            RefusedError: there are none.
+        """
+        now_s = monotonic_s()
+        if now_s >= self._full_until_s:
+            self._full_until_s = now_s + _FULL_S
+            self._forget_gone(_FULL_S)
+        if len(self._clients) >= CLIENTS_MAX:
+            raise RefusedError(Code.TOO_MANY_REQUESTS, f"{CLIENTS_MAX} clients are here")
+
+    def _forget(self, key: ClientKey) -> None:
+        self._name(self._clients.pop(key), frozenset())
+        self._gone(key)
+
+
+def _topic_count(client: GrpcClient) -> int:
+    return len(client.topics)

@@ -10,14 +10,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from rmqcore.java.json import format_compact_java_json, parse_java_json
+from rmqcore.java.json import parse_java_json
 from rmqcore.proxy.callers import Caller
 from rmqcore.proxy.calls import Call
 from rmqcore.proxy.codes import Code, RefusedError
 from rmqcore.proxy.messages import MessageType
 from rmqcore.remoting import Permission, RemotingCommand
 from rmqcore.remoting.codes import PERM_INHERIT, PERM_READ, PERM_WRITE
-from rmqcore.remoting.needs import any_is, of_use
+from rmqcore.remoting.needs import Need, any_is, of_use
 
 #: A new topic gets as many queues as this one has; where it is missing, no topic is made on first
 #: use.
@@ -160,11 +160,15 @@ class Cluster(Protocol):
     async def topic_to_be(self, name: str) -> TopicView | None:
         """What a topic would be that its first use makes; None where brokers make none so."""
 
-    async def group(self, name: str) -> GroupView:
+    async def group(self, name: str, caller: Caller) -> GroupView:
         """A consumer group, made when it is missing and the brokers make groups.
 
+        Args:
+            name: of the group.
+            caller: who asks, and has to be allowed to consume in it.
+
         Raises:
-            RefusedError: there is none.
+            RefusedError: there is none, or the caller may not.
         """
 
     async def make_topic(
@@ -185,6 +189,10 @@ class Cluster(Protocol):
         """Let brokers know of which producer groups clients are here, to be asked for transactions.
 
         To be repeated every `HEART_BEAT_S`.
+
+        Args:
+            groups: by name, all of them: others are here no longer. A broker may know of as many
+                only as one client may be in, the first ones.
         """
 
     def on_question(self, asked: Callable[[str, RemotingCommand], None]) -> None:
@@ -211,6 +219,21 @@ def check_may_use(name: str, kind: MessageType | None, caller: Caller) -> None:
     for need in of_use(name, Permission.SUB if kind is None else Permission.PUB):
         if not need.is_met_by(account, any_is):
             raise RefusedError(Code.FORBIDDEN, f"no permission: {need} is needed")
+
+
+def check_may_consume(group: str, caller: Caller) -> None:
+    """Refuse to make a group, or to tell of it, for who may not consume in it.
+
+    Args:
+        group: by name.
+        caller: with its account; without one it may.
+
+    Raises:
+        RefusedError: it is so.
+    """
+    account, need = caller.account, Need(Permission.SUB, group=group)
+    if account is not None and not account.admin and not need.is_met_by(account):
+        raise RefusedError(Code.FORBIDDEN, f"no permission: {need} is needed")
 
 
 def json_object(body: bytes) -> Mapping[str, Any]:
@@ -306,18 +329,3 @@ def new_topic_fields(name: str, kind: MessageType | None, queue_count: int) -> d
     if kind is not None:
         fields["attributes"] = f"+{_MESSAGE_TYPE}={kind.name}"
     return fields
-
-
-def producers_body(client_id: str, groups: Sequence[str]) -> bytes:
-    """The body of a heart-beat (34) of producers.
-
-    Args:
-        client_id: of the proxy, or of a client it stands for.
-        groups: of producers.
-    """
-    body = {
-        "clientID": client_id,
-        "consumerDataSet": [],
-        "producerDataSet": [{"groupName": group} for group in groups],
-    }
-    return format_compact_java_json(body).encode()

@@ -16,7 +16,7 @@ from rmqcore.message import MessageExt
 from rmqcore.proxy.burials import Burials
 from rmqcore.proxy.callers import Caller
 from rmqcore.proxy.calls import Call
-from rmqcore.proxy.cluster import Cluster, GroupView, TopicView
+from rmqcore.proxy.cluster import Cluster, GroupView, TopicView, check_may_use
 from rmqcore.proxy.codes import OK, Code, RefusedError, expect_success, status
 from rmqcore.proxy.messages import Assignment, FilterType, V2Message, v2_class
 from rmqcore.proxy.names import group_name, topic_name
@@ -110,19 +110,19 @@ class ConsumerCalls:
         Args:
             call: of the client.
             caller: who it is.
-            request: a ``QueryAssignmentRequest``: topic, group, and the endpoints that answers
-                name.
+            request: a ``QueryAssignmentRequest``: topic, group, endpoints that answers name.
 
         Raises:
             RefusedError: topic or group is none, or has no queue to read from.
         """
         topic, group = topic_name(request.topic), group_name(request.group)
-        view, group_view = await self._view(topic, caller), await self._cluster.group(group)
+        check_may_use(topic, None, caller)
+        view = await self._view(topic, caller)
+        group_view = await self._cluster.group(group, caller)
         assignments = []
         for broker in view.brokers:
-            queues = range(broker.readable) if group_view.ordered else range(-1, 0)
-            if not broker.readable:
-                continue
+            any_queue = range(-1, 0) if broker.readable else range(0)
+            queues = range(broker.readable) if group_view.ordered else any_queue
             for queue_id in queues:
                 queue = queue_message(request.topic, view, broker, queue_id, request.endpoints)
                 assignments.append(Assignment(message_queue=queue))
@@ -176,7 +176,7 @@ class ConsumerCalls:
     ) -> None:
         """As `receive`, of a topic or a group that has to be looked up."""
         view = await self._view(wanted.topic, caller)
-        group = await self._cluster.group(wanted.group)
+        group = await self._cluster.group(wanted.group, caller)
         broker_name = self._broker_of(wanted, view)
         asked = self._ask(call, caller, wanted, group, broker_name)
         if isinstance(asked, RemotingCommand):
@@ -520,7 +520,7 @@ class ConsumerCalls:
         Raises:
             RefusedError: the handle is none, or the broker refuses.
         """
-        key = group_name(request.group), request.receipt_handle
+        key = caller.client[0], group_name(request.group), request.receipt_handle
         await self._burials.once(key, lambda: self._bury_given(caller, request))
         return _DeadResponse(status=OK)
 

@@ -9,6 +9,7 @@ from rmqcore.proxy.cluster import (
     TEMPLATE_TOPIC,
     GroupView,
     TopicView,
+    check_may_consume,
     check_may_use,
     made_after,
     new_topic_fields,
@@ -53,8 +54,9 @@ class KeptViews:
         """See `Cluster`."""
         return made_after(await self.topic(TEMPLATE_TOPIC), name)
 
-    async def group(self, name: str) -> GroupView:
+    async def group(self, name: str, caller: Caller) -> GroupView:
         """See `Cluster`."""
+        check_may_consume(name, caller)
         known = self.known_group(name)
         return known if known is not None else self._groups.put(name, await self._group_of(name))
 

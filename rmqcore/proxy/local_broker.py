@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
+from rmqcore.chance import token_hex
 from rmqcore.proxy.callers import Caller
 from rmqcore.proxy.calls import Call
 from rmqcore.proxy.cluster import (
@@ -15,17 +16,16 @@ from rmqcore.proxy.cluster import (
     group_view,
     json_object,
     message_type_of,
-    producers_body,
     queues_of,
 )
 from rmqcore.proxy.codes import Code, RefusedError, expect_success
 from rmqcore.proxy.kept_views import KeptViews
+from rmqcore.proxy.named_producers import NamedProducers, parts_of
 from rmqcore.remoting import RemotingCommand, RequestCode, ResponseCode
 from rmqcore.remoting.local import LocalConnection, LocalServer
 
 logger = logging.getLogger(__name__)
 
-_CLIENT_ID: Final = "rmqcore-grpc"
 #: What is known of a topic or a group counts for this long, then it is asked again.
 _KEPT_S: Final = 1.0
 
@@ -42,7 +42,10 @@ class LocalBroker(KeptViews):
         super().__init__(_KEPT_S, _KEPT_S)
         self._server = server
         self._name = name
-        self._own: LocalConnection | None = None
+        #: nobody else takes this id, by which it would be told what others have sent
+        self._client_id = f"rmqcore-grpc-{token_hex(8)}"
+        #: the producers that the broker was told of, in parts, each over a connection of its own
+        self._own: list[NamedProducers] = []
         self._own_server: LocalServer | None = None
 
     def ask(
@@ -89,13 +92,26 @@ class LocalBroker(KeptViews):
         server = self._server()
         if server is None:
             return
-        if server is not self._own_server or self._own is None:
-            self._own_server, self._own = server, LocalConnection("", None, self._question)
-        body = producers_body(_CLIENT_ID, groups)
-        answer = server.ask(self._own, RemotingCommand(RequestCode.HEART_BEAT, {}, body))
-        done = await answer if inspect.isawaitable(answer) else answer
-        if done.code != ResponseCode.SUCCESS:
-            logger.warning("producers are not known to the broker: %s", done.remark)
+        if server is not self._own_server:
+            self._own_server, self._own = server, []
+        # what is left over has nothing to name any more
+        parts = parts_of(groups)
+        for number in range(max(len(parts), len(self._own))):
+            if number == len(self._own):
+                self._own.append(self._new_producers(server))
+            await self._own[number].name(parts[number] if number < len(parts) else ())
+
+    def _new_producers(self, server: LocalServer) -> NamedProducers:
+        connection = LocalConnection("", None, self._question)
+
+        def ask(request: RemotingCommand) -> RemotingCommand | Awaitable[RemotingCommand]:
+            nonlocal connection
+            if connection.closed:
+                # for too long the broker had heard nothing
+                connection = LocalConnection("", None, self._question)
+            return server.ask(connection, request)
+
+        return NamedProducers(self._client_id, ask)
 
     def _question(self, request: RemotingCommand) -> None:
         if self._asked is not None and request.code == RequestCode.CHECK_TRANSACTION_STATE:

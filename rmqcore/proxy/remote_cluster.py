@@ -18,11 +18,11 @@ from rmqcore.proxy.cluster import (
     group_view,
     json_object,
     message_type_of,
-    producers_body,
     queues_of,
 )
 from rmqcore.proxy.codes import Code, RefusedError, expect_success
 from rmqcore.proxy.kept_views import KeptViews
+from rmqcore.proxy.named_producers import NamedProducers
 from rmqcore.remoting import (
     Account,
     ClientSettings,
@@ -67,6 +67,8 @@ class RemoteCluster(KeptViews):
         self._client = RemotingClient(settings=ClientSettings(tls=tls.client if tls else None))
         self._client.register(RequestCode.CHECK_TRANSACTION_STATE, self._question)
         self._addresses: dict[str, str] = {}
+        #: by broker, the producers that it was told of
+        self._producers: dict[str, NamedProducers] = {}
         #: of which release each address is, as its last answer says
         self._versions: dict[str, int] = {}
 
@@ -241,14 +243,13 @@ class RemoteCluster(KeptViews):
 
     async def register_producers(self, groups: Sequence[str]) -> None:
         """See `Cluster`."""
-        body = producers_body(self._client_id, groups)
-        told = [
-            self.ask(name, RemotingCommand(RequestCode.HEART_BEAT, {}, body), None)
-            for name in list(self._addresses)
-        ]
-        for answer in await asyncio.gather(*told, return_exceptions=True):
-            if isinstance(answer, BaseException):
-                logger.info("a broker does not know of producers: %s", answer)
+        for name in self._addresses:
+            if name not in self._producers:
+                self._producers[name] = self._new_producers(name)
+        await asyncio.gather(*(each.name(groups) for each in self._producers.values()))
+
+    def _new_producers(self, broker_name: str) -> NamedProducers:
+        return NamedProducers(self._client_id, lambda request: self.ask(broker_name, request, None))
 
     def _question(self, connection: Connection, request: RemotingCommand) -> None:
         if self._asked is None:

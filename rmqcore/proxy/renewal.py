@@ -14,7 +14,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
-from rmqcore.proxy.callers import Caller
+from rmqcore.proxy.callers import Caller, ClientKey
 from rmqcore.proxy.cluster import Cluster
 from rmqcore.proxy.codes import Code, RefusedError, expect_success
 from rmqcore.proxy.receipts import ReceiptHandle
@@ -58,7 +58,7 @@ class Renewals:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         #: by client, then by group and given handle
-        self._kept: dict[str, dict[tuple[str, str], _Kept]] = {}
+        self._kept: dict[ClientKey, dict[tuple[str, str], _Kept]] = {}
         self._count = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -93,7 +93,7 @@ class Renewals:
         """
         if self._count >= _MAX:
             return
-        mine = self._kept.setdefault(caller.client_id, {})
+        mine = self._kept.setdefault(caller.client, {})
         self._count += (group, given) not in mine
         mine[group, given] = _Kept(caller, group, topic, handle, monotonic_s())
 
@@ -105,7 +105,7 @@ class Renewals:
             group: of the client.
             given: the handle as the client was given it.
         """
-        mine = self._kept.get(caller.client_id)
+        mine = self._kept.get(caller.client)
         return mine is not None and (group, given) in mine
 
     async def stop_renewing(self, caller: Caller, group: str, given: str) -> ReceiptHandle:
@@ -119,7 +119,7 @@ class Renewals:
         Raises:
             RefusedError: the text is no handle, or its time is over.
         """
-        mine = self._kept.get(caller.client_id)
+        mine = self._kept.get(caller.client)
         kept = mine.pop((group, given), None) if mine is not None else None
         if kept is None:
             return ReceiptHandle.parse_open(given)
@@ -175,14 +175,14 @@ class Renewals:
     async def renew(self) -> None:
         """Renew what ends soon, once."""
         soon_ms, late_s = wall_clock_ms() + _SOON_MS, monotonic_s() - _KEPT_S
-        for client_id, mine in list(self._kept.items()):
+        for client, mine in list(self._kept.items()):
             for key, kept in list(mine.items()):
                 if kept.since_s < late_s:
-                    self._forget(client_id, key)
+                    self._forget(client, key)
                 elif kept.handle.due_ms <= soon_ms:
-                    await self._renew(client_id, key, kept)
+                    await self._renew(client, key, kept)
 
-    async def _renew(self, client_id: str, key: tuple[str, str], kept: _Kept) -> None:
+    async def _renew(self, client: ClientKey, key: tuple[str, str], kept: _Kept) -> None:
         async with kept.changing:
             try:
                 kept.handle = await self.change(
@@ -191,18 +191,18 @@ class Renewals:
             except RefusedError as error:
                 logger.info("group %s: a message is not kept on: %s", kept.group, error)
                 if error.code is Code.INVALID_RECEIPT_HANDLE:
-                    self._forget(client_id, key)
+                    self._forget(client, key)
 
-    def _forget(self, client_id: str, key: tuple[str, str]) -> None:
-        mine = self._kept.get(client_id, {})
+    def _forget(self, client: ClientKey, key: tuple[str, str]) -> None:
+        mine = self._kept.get(client, {})
         if mine.pop(key, None) is not None:
             self._count -= 1
         if not mine:
-            self._kept.pop(client_id, None)
+            self._kept.pop(client, None)
 
-    async def give_back(self, client_id: str) -> None:
+    async def give_back(self, client: ClientKey) -> None:
         """Let others have what a client has left behind."""
-        left = self._kept.pop(client_id, {})
+        left = self._kept.pop(client, {})
         self._count -= len(left)
         for kept in left.values():
             try:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from google.protobuf.message import DecodeError
 
 from rmqcore.errors import CorruptRecordError
-from rmqcore.proxy.callers import Caller, Callers
+from rmqcore.proxy.callers import Caller, Callers, ClientKey
 from rmqcore.proxy.calls import Answer, Call, Method, Methods
 from rmqcore.proxy.clients import Clients
 from rmqcore.proxy.cluster import Cluster
@@ -180,8 +180,8 @@ class Service:
             call.send(command.SerializeToString())
             return
 
-    def _client_has_gone(self, client_id: str) -> None:
-        self.renewals.work_on(self.renewals.give_back(client_id))
+    def _client_has_gone(self, client: ClientKey) -> None:
+        self.renewals.work_on(self.renewals.give_back(client))
 
     # ---- as a server
 
