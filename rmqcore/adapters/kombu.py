@@ -8,52 +8,50 @@ one of them; see docs/adapters/celery.md.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from queue import Empty
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from kombu.exceptions import ChannelError
 from kombu.transport import TRANSPORT_ALIASES, virtual
-from kombu.transport.base import to_rabbitmq_queue_arguments
 from kombu.utils.compat import detect_environment
 from kombu.utils.json import dumps, loads
 
 from rmqcore.adapters.addresses import address_of, path_of
-from rmqcore.adapters.kombu_bindings import SharedExchanges
 from rmqcore.adapters.kombu_qos import GROUP, QoS
-from rmqcore.adapters.names import topic_of
+from rmqcore.adapters.kombu_queues import SharedQueues, queue_topic
 from rmqcore.adapters.opened import DELETE_CONSUMED_EVERY_S, OpenedStore, lease_of
 from rmqcore.errors import ConfigError, StoreError
 from rmqcore.message import EXPIRES_MS
-from rmqcore.store.consume.holders import Holder, is_gone
 from rmqcore.version import __version__
-from rmqcore.world import monotonic_s, sleep, wall_clock_ms
+from rmqcore.world import monotonic_s, wall_clock_ms
 
 if TYPE_CHECKING:
     from rmqcore.message import Lease, ReceivedMessage
-
-#: the tables: arguments by queue, queues that may expire
-QUEUES: Final = "kombu-queues"
-EXPIRING: Final = "kombu-expiring"
 
 #: One `drain_events` delivers at most this many messages.
 _BATCH: Final = 32
 #: Beside a channel whose window is full, `drain_events` waits no longer than this for another one.
 _FULL_WAIT_S: Final = 0.05
-#: Consumers of a queue that expires renew it this many times within its time.
-_KEPT_TIMES: Final = 3
 _NEVER: Final = 1 << 30
-#: This, and who does it, stands in the place of a queue's arguments while its messages are deleted.
-#: Of one who has died another takes it over; after `_DELETING_MS` of anybody, of whom it cannot be
-#: told.
-_DELETING: Final = b"\0"
-_DELETER: Final = Holder()
-_DELETING_MS: Final = 10_000
-_DELETING_PAUSE_S: Final = 0.01
 
 
-class Channel(SharedExchanges):
+class _Consumer(NamedTuple):
+    """A consumer of a channel.
+
+    Attributes:
+        topic: of its queue.
+        no_ack: what it is given counts as acknowledged.
+        take: called with each message.
+    """
+
+    topic: str
+    no_ack: bool
+    take: Callable[[dict[str, Any]], object]
+
+
+class Channel(SharedQueues):
     """A channel: publishes into a store and consumes from it.
 
     What is declared is shared by all processes that use the store, and outlives them.
@@ -75,11 +73,8 @@ class Channel(SharedExchanges):
 
     def __init__(self, connection: Transport, **kwargs: Any) -> None:
         super().__init__(connection, **kwargs)
-        self.store = connection.opened.store
-        #: queues that are consumed without acknowledgements
-        self._without_ack: set[str] = set()
-        self._arguments: dict[str, dict[str, Any]] = {}
-        self._kept_until: dict[str, float] = {}
+        #: by tag, the oldest first
+        self._given: dict[str, _Consumer] = {}
 
     # ---- publishing
 
@@ -90,7 +85,7 @@ class Channel(SharedExchanges):
         if lives_ms is not None:
             properties[EXPIRES_MS] = str(wall_clock_ms() + lives_ms)
         body = dumps(message).encode()
-        self.store.put(_topic(queue), body, queue_id=priority, properties=properties)
+        self.store.put(queue_topic(queue), body, queue_id=priority, properties=properties)
 
     def _put_fanout(
         self, exchange: str, message: dict[str, Any], routing_key: str, **kwargs: object
@@ -126,8 +121,23 @@ class Channel(SharedExchanges):
             consumer_tag: by which the consumer is ended again.
             kwargs: more of kombu's, passed on.
         """
-        (self._without_ack.add if no_ack else self._without_ack.discard)(queue)
         super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
+        take = self.connection._callbacks[queue]
+        self._given[consumer_tag] = _Consumer(queue_topic(queue), no_ack, take)
+        # the next `drain_events` says so of one that expires
+        self._kept_until.pop(queue, None)
+
+    def basic_cancel(self, consumer_tag: str) -> None:
+        """End a consumer.
+
+        Args:
+            consumer_tag: of a consumer; one that is not there is nothing to do.
+        """
+        self._given.pop(consumer_tag, None)
+        queue = self._tag_to_queue.get(consumer_tag)
+        super().basic_cancel(consumer_tag)
+        if queue is not None and queue not in self._active_queues:
+            self._consuming.leave(queue)
 
     def basic_get(self, queue: str, no_ack: bool = False, **_: object) -> Any:
         """One message of a queue; None when there is none.
@@ -177,7 +187,7 @@ class Channel(SharedExchanges):
         """
         return self.connection.opened.lease(
             GROUP,
-            {_topic(queue): "*" for queue in queues},
+            {queue_topic(queue): "*" for queue in queues},
             max_messages=max_messages,
             lease_ms=int(self.visibility_timeout * 1000),
             timeout_ms=timeout_s * 1000,
@@ -240,21 +250,25 @@ class Channel(SharedExchanges):
 
     def deliver(self, leased: list[ReceivedMessage]) -> bool:
         """Hand leased messages to the consumers; what they do not take any more goes back."""
-        names = {_topic(queue): queue for queue in self._active_queues}
         done = 0
         try:
             for message in leased:
-                queue = names.get(lease_of(message).topic)
-                if queue is None or queue not in self.connection._callbacks:
+                consumer = self._consumer_of(lease_of(message).topic)
+                if consumer is None:
                     break
-                received = list(self.received([message], no_ack=queue in self._without_ack))
+                received = list(self.received([message], no_ack=consumer.no_ack))
                 done += 1
                 for raw in received:
-                    self.connection._deliver(raw, queue)
+                    consumer.take(raw)
         finally:
             if done < len(leased):
                 self.give_back([lease_of(message) for message in leased[done:]])
         return done > 0
+
+    def _consumer_of(self, topic: str) -> _Consumer | None:
+        """The channel's newest consumer of a queue, as kombu has it: an older one may be dead."""
+        newest_first = reversed(self._given.values())
+        return next((each for each in newest_first if each.topic == topic), None)
 
     def acknowledge(self, leases: list[Lease]) -> None:
         """Be done with leased messages."""
@@ -271,148 +285,6 @@ class Channel(SharedExchanges):
     def queues(self) -> list[str]:
         """The queues that are consumed."""
         return list(self._active_queues)
-
-    # ---- queues
-
-    def prepare_queue_arguments(self, arguments: Any, **kwargs: Any) -> Any:
-        """The arguments of a queue as AMQP names them: ``x-expires``, ``x-message-ttl``.
-
-        Args:
-            arguments: by name, of AMQP already.
-            kwargs: kombu's: ``expires`` and ``message_ttl`` in seconds, ``max_priority`` and
-                others.
-        """
-        return to_rabbitmq_queue_arguments(arguments, **kwargs)
-
-    def _new_queue(
-        self, queue: str, arguments: Mapping[str, Any] | None = None, **_: object
-    ) -> None:
-        known = ("x-expires", "x-message-ttl")
-        kept = {name: int(arguments[name]) for name in known if arguments and name in arguments}
-        self._arguments[queue] = kept
-        key, value = queue.encode(), dumps(kept).encode()
-        expires_ms = kept.get("x-expires", 0)
-        if expires_ms:
-            self.delete_expired()
-        while True:
-            (old,) = self.store.kv_get(QUEUES, [key])
-            if old == value and not expires_ms:
-                break
-            if old is not None and _is_deleting(old):
-                self._end_deletion(key, old)
-            elif self.store.kv_swap(QUEUES, key, old, value, ttl_ms=expires_ms):
-                break
-        if expires_ms:
-            self.store.kv_swap(EXPIRING, key, None, b"")
-
-    def _declared(self, queue: str) -> dict[str, Any]:
-        """The arguments that a queue was declared with, by whatever process."""
-        known = self._arguments.get(queue)
-        if known is None:
-            (value,) = self.store.kv_get(QUEUES, [queue.encode()])
-            if value is None or _is_deleting(value):
-                return {}
-            known = self._arguments[queue] = loads(value)
-        return known
-
-    def expires_after_ms(self, queue: str) -> int:
-        """Milliseconds after which a queue that nobody uses is deleted; 0 for never."""
-        return int(self._declared(queue).get("x-expires", 0))
-
-    def keep_queues(self, queues: Iterable[str], longest_s: float) -> float:
-        """Let queues that expire without consumers know that they have one.
-
-        Args:
-            queues: names; those that never expire are passed over.
-            longest_s: seconds, returned when nothing has to be said before.
-
-        Returns:
-            the seconds after which that has to be said again, or ``longest_s``.
-        """
-        now = monotonic_s()
-        for queue in queues:
-            expires_ms = self.expires_after_ms(queue)
-            if not expires_ms:
-                continue
-            left = self._kept_until.get(queue, 0) - now
-            if left <= 0:
-                self._keep(queue, expires_ms)
-                left = expires_ms / 1000 / _KEPT_TIMES
-                self._kept_until[queue] = now + left
-            longest_s = min(longest_s, left)
-        return longest_s
-
-    def _keep(self, queue: str, expires_ms: int) -> None:
-        arguments = dumps(self._declared(queue)).encode()
-        self.store.kv_put(QUEUES, queue.encode(), arguments, ttl_ms=expires_ms)
-        self.keep_bindings(queue, expires_ms)
-
-    def delete_expired(self) -> None:
-        """Delete queues that nobody has used for as long as they were declared to live."""
-        names = [key for key, _ in self.store.kv_list(EXPIRING)]
-        for name, value in zip(names, self.store.kv_get(QUEUES, names), strict=True):
-            if value is None:
-                self._mark_and_delete(name, None)
-
-    def _mark_and_delete(self, name: bytes, old: bytes | None) -> bool:
-        """Delete the messages of a queue if this is still what is known of it; whether it was."""
-        mark = _mark()
-        marked = self.store.kv_swap(QUEUES, name, old, mark, ttl_ms=_DELETING_MS)
-        if marked:
-            self._delete_messages(name, mark)
-        return marked
-
-    def _end_deletion(self, name: bytes, mark: bytes) -> None:
-        """Wait a moment for a deletion to end, or end it for one who was killed meanwhile."""
-        gone = is_gone(mark.removeprefix(_DELETING).decode("ascii", "replace"))
-        if not (gone and self._mark_and_delete(name, mark)):
-            sleep(_DELETING_PAUSE_S)
-
-    def _delete_messages(self, name: bytes, mark: bytes) -> None:
-        """Delete the messages of a queue that is marked so that nobody declares it meanwhile."""
-        self.store.delete_topic(_topic(name.decode()))
-        self.store.kv_put(EXPIRING, name, None)
-        self.store.kv_swap(QUEUES, name, mark, None)
-
-    def _has_queue(self, queue: str, **_: object) -> bool:
-        (value,) = self.store.kv_get(QUEUES, [queue.encode()])
-        return value is not None and not _is_deleting(value)
-
-    def _size(self, queue: str) -> int:
-        topic = _topic(queue)
-        return sum(row.ready for row in self.store.lag(GROUP, [topic]) if row.topic == topic)
-
-    def _purge(self, queue: str) -> int:
-        return self.store.purge(GROUP, _topic(queue))
-
-    def queue_delete(
-        self, queue: str, if_unused: bool = False, if_empty: bool = False, **_: object
-    ) -> None:
-        """Delete a queue with its messages and its bindings.
-
-        Args:
-            queue: its name; one that is not there is nothing to do.
-            if_unused: without effect.
-            if_empty: do nothing when it has messages.
-        """
-        if if_empty and self._size(queue):
-            return
-        self.delete_bindings(queue)
-        name = queue.encode()
-        (declared,) = self.store.kv_get(QUEUES, [name])
-        mark = _mark()
-        self.store.kv_put(QUEUES, name, mark, ttl_ms=_DELETING_MS)
-        self._arguments.pop(queue, None)
-        try:
-            self._delete_messages(name, mark)
-        except (StoreError, OSError):
-            # the queue is there still: who declares it is not to wait for its end
-            with suppress(StoreError, OSError):
-                known = None if _is_deleting(declared) else declared
-                self.store.kv_swap(QUEUES, name, mark, known)
-            raise
-
-    # ---- exchanges and bindings
 
 
 _Channel = Channel
@@ -551,25 +423,12 @@ class Transport(virtual.Transport):  # type: ignore[misc]
             # an acknowledgement, in another thread, opens the window
             self._window_opened.wait(min(timeout_s, _FULL_WAIT_S) if ready else timeout_s)
             return False
-        owner = {_topic(queue): channel for channel in ready for queue in channel.queues}
+        owner = {queue_topic(queue): channel for channel in ready for queue in channel.queues}
         queues = [queue for channel in ready for queue in channel.queues]
         delivered = False
         for message in ready[0].lease(queues, 1, timeout_s):
             delivered |= owner[lease_of(message).topic].deliver([message])
         return delivered
-
-
-def _mark() -> bytes:
-    """What says that this process deletes a queue's messages."""
-    return _DELETING + _DELETER.name.encode()
-
-
-def _is_deleting(value: bytes | None) -> bool:
-    return value is not None and value.startswith(_DELETING)
-
-
-def _topic(queue: str) -> str:
-    return topic_of("kombu", queue)
 
 
 TRANSPORT_ALIASES["rmqcore"] = "rmqcore.adapters.kombu:Transport"

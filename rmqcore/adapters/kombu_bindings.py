@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 
 from kombu.exceptions import ChannelError
 from kombu.transport import virtual
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _EXCHANGES: Final = "kombu-exchanges"
 _BINDINGS: Final = "kombu-bindings"
 
-#: Stands between the parts of a binding's key; kombu's names have no such character.
+#: Stands between the parts of a binding's key, and is in none of them.
 _SEPARATOR: Final = "\0"
 
 
@@ -33,11 +33,25 @@ def _binding_key(exchange: str, queue: str, routing_key: str) -> bytes:
     return _SEPARATOR.join((exchange, queue, routing_key)).encode()
 
 
+class _Binding(NamedTuple):
+    """What a binding's value says.
+
+    Attributes:
+        routing_key: that it was bound with.
+        pattern: what a message's routing key has to match, of a topic exchange.
+        queue: that it leads to.
+        expires: the queue may be one that nobody uses any more.
+    """
+
+    routing_key: str
+    pattern: str | None
+    queue: str
+    expires: bool = False
+
+
 @lru_cache(maxsize=4096)
-def _binding_of(value: bytes) -> tuple[str, str | None, str]:
-    """The (routing key, pattern, queue) that a binding's value says."""
-    routing_key, pattern, queue = loads(value)
-    return routing_key, pattern, queue
+def _binding_of(value: bytes) -> _Binding:
+    return _Binding(*loads(value))
 
 
 def _bindings_from(exchange: str) -> _Range:
@@ -52,6 +66,10 @@ class SharedExchanges(virtual.Channel):  # type: ignore[misc]
 
     def expires_after_ms(self, queue: str) -> int:
         """Milliseconds after which a queue that nobody uses is deleted; 0 for never."""
+        raise NotImplementedError
+
+    def unused(self, queues: Sequence[str]) -> list[str]:
+        """Those of queues that nobody has used for as long as they were declared to live."""
         raise NotImplementedError
 
     def exchange_declare(
@@ -106,9 +124,16 @@ class SharedExchanges(virtual.Channel):  # type: ignore[misc]
         return [key.decode() for key, _ in self.store.kv_list(_EXCHANGES)]
 
     def get_table(self, exchange: str) -> list[tuple[str, str | None, str]]:
-        """(routing key, pattern, queue) of each binding of an exchange."""
+        """(routing key, pattern, queue) of each binding of an exchange, to queues that live."""
         found = self.store.kv_list(_BINDINGS, **_bindings_from(exchange))
-        return [_binding_of(value) for _, value in found]
+        bindings = [_binding_of(value) for _, value in found]
+        expiring = {each.queue for each in bindings if each.expires}
+        unused = self.unused(sorted(expiring)) if expiring else ()
+        return [
+            (each.routing_key, each.pattern, each.queue)
+            for each in bindings
+            if each.queue not in unused
+        ]
 
     def queue_bind(
         self,
@@ -126,13 +151,17 @@ class SharedExchanges(virtual.Channel):  # type: ignore[misc]
             routing_key: what a message's has to be, or with ``topic`` to match; ``fanout`` has
                 none.
             arguments: kombu's, passed on.
+
+        Raises:
+            ChannelError: a NUL character is in one of the three.
         """
         exchange = exchange or "amq.direct"
+        if any(_SEPARATOR in name for name in (exchange, queue, routing_key)):
+            raise ChannelError(f"{(exchange, queue, routing_key)!r}: no name has a NUL character")
         bound = self.typeof(exchange).prepare_bind(queue, exchange, routing_key, arguments)
         key, value = _binding_key(exchange, queue, routing_key), dumps(bound).encode()
-        expires_ms = self.expires_after_ms(queue)
-        if expires_ms:
-            self.store.kv_put(_BINDINGS, key, value, ttl_ms=expires_ms)
+        if self.expires_after_ms(queue):
+            self.store.kv_put(_BINDINGS, key, dumps([*bound, True]).encode())
         else:
             self.store.kv_swap(_BINDINGS, key, None, value)
 
@@ -154,16 +183,6 @@ class SharedExchanges(virtual.Channel):  # type: ignore[misc]
         for key, _ in self.store.kv_list(_BINDINGS):
             exchange, queue, routing_key = key.decode().split(_SEPARATOR)
             yield queue, exchange, routing_key
-
-    def keep_bindings(self, queue: str, ttl_ms: int) -> None:
-        """Let the bindings of a queue that expires live on.
-
-        Args:
-            queue: its name.
-            ttl_ms: milliseconds from now on.
-        """
-        for key, value in self._bindings_of(queue):
-            self.store.kv_put(_BINDINGS, key, value, ttl_ms=ttl_ms)
 
     def delete_bindings(self, queue: str) -> None:
         """Delete all bindings of a queue."""

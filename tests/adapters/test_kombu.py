@@ -22,6 +22,7 @@ pytestmark = pytest.mark.engine
 
 kombu = pytest.importorskip("kombu", reason="needs kombu: pip install rmqcore[kombu]")
 transport = pytest.importorskip("rmqcore.adapters.kombu")
+kombu_queues = pytest.importorskip("rmqcore.adapters.kombu_queues")
 
 
 @pytest.fixture
@@ -318,7 +319,9 @@ def test_a_queue_that_is_declared_anew_while_it_expires_keeps_what_is_published(
         delete_topic(topic)
 
     with monkeypatch.context() as patch:
-        patch.setattr(transport, "sleep", lambda seconds: pauses.release() or pause.wait(seconds))
+        patch.setattr(
+            kombu_queues, "sleep", lambda seconds: pauses.release() or pause.wait(seconds)
+        )
         patch.setattr(here.default_channel.store, "delete_topic", slow, raising=False)
         kombu.Queue("r", exchange, expires=60)(here.default_channel).declare()
     other.join()
@@ -452,7 +455,7 @@ def test_a_queue_that_has_expired_holds_no_log_file_back(connect, clock):
     clock.pass_ms(60_000)
     consume()
     assert store.min_phy_offset >= 1 << 20
-    assert store.kv_list(transport.EXPIRING) == []
+    assert store.kv_list(kombu_queues.EXPIRING) == []
 
 
 def test_headers_exchanges_are_refused_by_name(connect):
@@ -582,5 +585,5 @@ def test_a_queue_that_could_not_be_deleted_is_there_and_can_be_declared(connect,
     def wait(_):
         raise AssertionError("a declaration waits")
 
-    monkeypatch.setattr(transport, "sleep", wait)
+    monkeypatch.setattr(kombu_queues, "sleep", wait)
     assert [each.payload for each in drained(connection, queue)] == [0]

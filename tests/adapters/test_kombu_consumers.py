@@ -1,20 +1,31 @@
 """kombu's consumers whose channel is closed, or who were busy for long."""
 
+import signal
+
 import pytest
+from children import Program
 from patience import TIMEOUT_S
 
 from rmqcore import DiskFullError
+from rmqcore.store.consume import holders
+from rmqcore.world import wall_clock_ms
 
 pytestmark = pytest.mark.engine
 
 kombu = pytest.importorskip("kombu", reason="needs kombu: pip install rmqcore[kombu]")
 pytest.importorskip("rmqcore.adapters.kombu")
+kombu_consumers = pytest.importorskip("rmqcore.adapters.kombu_consumers")
 
 
 @pytest.fixture
-def connection(tmp_path):
+def url(tmp_path):
+    return f"rmqcore://{tmp_path}/store"
+
+
+@pytest.fixture
+def connection(url):
     options = {"delete_consumed_every": 0}
-    with kombu.Connection(f"rmqcore://{tmp_path}/store", transport_options=options) as connection:
+    with kombu.Connection(url, transport_options=options) as connection:
         yield connection
 
 
@@ -82,3 +93,138 @@ def test_a_full_disk_that_refuses_to_keep_a_queue_is_not_kept_full(
             channel._kept_until.clear()
         connection.drain_events(timeout=TIMEOUT_S)
     assert [message.payload for message in got] == [1]
+
+
+EVENTS = kombu.Exchange("events", type="fanout")
+BRIEF = kombu.Queue("brief", EVENTS, expires=0.5)
+
+
+def say(connection, body):
+    kombu.Producer(connection).publish(body, exchange=EVENTS)
+
+
+def drain_nothing(connection):
+    with pytest.raises(TimeoutError):
+        connection.drain_events(timeout=0.01)
+
+
+@pytest.mark.parametrize("others", ["delete", "publish"])
+def test_the_queue_of_a_consumer_that_was_busy_is_kept_by_others_with_all_it_gets(
+    connection, url, clock, others
+):
+    got = []
+    with kombu.Connection(url) as other, kombu.Consumer(connection, [BRIEF], on_message=got.append):
+        drain_nothing(connection)
+        clock.pass_ms(3_600_000)
+        if others == "delete":
+            other.default_channel.delete_expired()
+        say(other, "while it was busy")
+        connection.drain_events(timeout=TIMEOUT_S)
+        say(other, "later")
+        connection.drain_events(timeout=TIMEOUT_S)
+    assert [message.payload for message in got] == ["while it was busy", "later"]
+
+
+def test_a_queue_whose_last_consumer_has_left_expires(connection, clock):
+    channel = connection.default_channel
+    with kombu.Consumer(connection, [BRIEF]):
+        drain_nothing(connection)
+    assert [queue for _, _, queue in channel.get_table("events")] == ["brief"]
+    clock.pass_ms(500)
+    assert channel.get_table("events") == []
+
+
+CONSUMES = """
+import sys, kombu, rmqcore.adapters.kombu
+events = kombu.Exchange("events", type="fanout")
+brief = kombu.Queue("brief", events, expires=0.5)
+connection = kombu.Connection(sys.argv[1])
+with kombu.Consumer(connection, [brief], on_message=lambda message: print("got", flush=True)):
+    while True:
+        connection.drain_events()
+"""
+
+
+@pytest.fixture
+def consumer(connection, url):
+    """A program that has a queue which expires, and consumes from it."""
+    BRIEF(connection.default_channel).declare()
+    with Program("-c", CONSUMES, url) as program:
+        say(connection, "x")
+        assert program.line() == "got"
+        yield program
+
+
+@pytest.mark.process
+def test_a_queue_whose_consumer_was_killed_expires(connection, clock, consumer):
+    consumer.kill()
+    clock.pass_ms(500)
+    assert connection.default_channel.get_table("events") == []
+    connection.default_channel.delete_expired()
+    assert connection.default_channel.store.kv_count("kombu-consumers") == 0
+
+
+@pytest.mark.process
+def test_a_consumer_of_whom_nobody_can_tell_counts_for_an_hour(
+    connection, clock, consumer, monkeypatch
+):
+    consumer.signal(signal.SIGSTOP)
+    monkeypatch.setattr(holders, "_namespace", lambda: "1")
+    clock.pass_ms(500)
+    channel = connection.default_channel
+    assert [queue for _, _, queue in channel.get_table("events")] == ["brief"]
+    clock.pass_ms(500)
+    an_hour_on = wall_clock_ms() + 3_600_000
+    monkeypatch.setattr(kombu_consumers, "wall_clock_ms", lambda: an_hour_on)
+    assert channel.get_table("events") == []
+    channel.delete_expired()
+    assert channel.store.kv_count("kombu-consumers") == 0
+
+
+def test_a_name_with_what_separates_names_is_refused(connection):
+    channel = connection.default_channel
+    with pytest.raises(kombu.exceptions.ChannelError, match="NUL"):
+        kombu.Queue("a\0b", kombu.Exchange("e"), routing_key="r")(channel).declare()
+    assert list(channel.list_bindings()) == []
+
+
+@pytest.mark.parametrize("channels", ["one", "two"])
+def test_of_two_consumers_of_a_queue_one_goes_on_when_the_other_ends(connection, channels):
+    queue = kombu.Queue("q")
+    for number in range(4):
+        publish(connection, number, queue)
+    one = connection.channel()
+    two = one if channels == "one" else connection.channel()
+    got = []
+    with kombu.Consumer(two, [queue], on_message=got.append):
+        two.basic_qos(0, 1, False)
+        with kombu.Consumer(one, [queue], on_message=got.append):
+            one.basic_qos(0, 1, False)
+            connection.drain_events(timeout=TIMEOUT_S)
+        while len(got) < 4:
+            for message in got:
+                if not message.acknowledged:
+                    message.ack()
+            connection.drain_events(timeout=TIMEOUT_S)
+        got[3].ack()
+    assert sorted(message.payload for message in got) == [0, 1, 2, 3]
+    # each was acknowledged by the channel that had it
+    for channel in {one, two}:
+        channel.close()
+    assert queue(connection.default_channel).get() is None
+
+
+def test_a_consumer_that_acknowledges_keeps_to_that_after_one_that_did_not(connection):
+    queue = kombu.Queue("q")
+    publish(connection, 0, queue)
+    publish(connection, 1, queue)
+    channel = connection.channel()
+    channel.basic_qos(0, 1, False)
+    got = []
+    with kombu.Consumer(channel, [queue], on_message=got.append):
+        with kombu.Consumer(channel, [queue], on_message=got.append, no_ack=True):
+            channel.deliver(channel.lease(["q"], 1))
+        connection.drain_events(timeout=TIMEOUT_S)
+    assert [message.payload for message in got] == [0, 1]
+    channel.close()
+    assert queue(connection.default_channel).get().payload == 1

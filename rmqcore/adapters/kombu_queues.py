@@ -1,0 +1,212 @@
+"""kombu's queues: what all processes know of each, when it expires, and how it is deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from kombu.transport.base import to_rabbitmq_queue_arguments
+from kombu.utils.json import dumps, loads
+
+from rmqcore.adapters.kombu_bindings import SharedExchanges
+from rmqcore.adapters.kombu_consumers import QueueConsumers
+from rmqcore.adapters.kombu_qos import GROUP
+from rmqcore.adapters.names import topic_of
+from rmqcore.errors import StoreError
+from rmqcore.store.consume.holders import Holder, is_gone
+from rmqcore.world import monotonic_s, sleep
+
+#: the tables: arguments by queue, queues that may expire
+QUEUES: Final = "kombu-queues"
+EXPIRING: Final = "kombu-expiring"
+
+#: Consumers of a queue that expires renew it this many times within its time.
+_KEPT_TIMES: Final = 3
+#: This, and who does it, stands in the place of a queue's arguments while its messages are deleted.
+#: Of one who has died another takes it over; after `_DELETING_MS` of anybody, of whom it cannot be
+#: told.
+_DELETING: Final = b"\0"
+_DELETER: Final = Holder()
+_DELETING_MS: Final = 10_000
+_DELETING_PAUSE_S: Final = 0.01
+
+
+class SharedQueues(SharedExchanges):
+    """The part of a channel that declares queues, for all processes, and deletes them."""
+
+    def __init__(self, connection: Any, **kwargs: Any) -> None:
+        super().__init__(connection, **kwargs)
+        self.store = connection.opened.store
+        self._arguments: dict[str, dict[str, Any]] = {}
+        self._kept_until: dict[str, float] = {}
+        self._consuming = QueueConsumers(self.store)
+
+    def prepare_queue_arguments(self, arguments: Any, **kwargs: Any) -> Any:
+        """The arguments of a queue as AMQP names them: ``x-expires``, ``x-message-ttl``.
+
+        Args:
+            arguments: by name, of AMQP already.
+            kwargs: kombu's: ``expires`` and ``message_ttl`` in seconds, ``max_priority`` and
+                others.
+        """
+        return to_rabbitmq_queue_arguments(arguments, **kwargs)
+
+    def _new_queue(
+        self, queue: str, arguments: Mapping[str, Any] | None = None, **_: object
+    ) -> None:
+        known = ("x-expires", "x-message-ttl")
+        kept = {name: int(arguments[name]) for name in known if arguments and name in arguments}
+        self._arguments[queue] = kept
+        key, value = queue.encode(), dumps(kept).encode()
+        expires_ms = kept.get("x-expires", 0)
+        if expires_ms:
+            self.delete_expired()
+        while True:
+            (old,) = self.store.kv_get(QUEUES, [key])
+            if old == value and not expires_ms:
+                break
+            if old is not None and _is_deleting(old):
+                self._end_deletion(key, old)
+            elif self.store.kv_swap(QUEUES, key, old, value, ttl_ms=expires_ms):
+                break
+        if expires_ms:
+            self.store.kv_swap(EXPIRING, key, None, b"")
+
+    def _declared(self, queue: str) -> dict[str, Any]:
+        """The arguments that a queue was declared with, by whatever process."""
+        known = self._arguments.get(queue)
+        if known is None:
+            (value,) = self.store.kv_get(QUEUES, [queue.encode()])
+            if value is None or _is_deleting(value):
+                return {}
+            known = self._arguments[queue] = loads(value)
+        return known
+
+    def expires_after_ms(self, queue: str) -> int:
+        """Milliseconds after which a queue that nobody uses is deleted; 0 for never."""
+        return int(self._declared(queue).get("x-expires", 0))
+
+    def keep_queues(self, queues: Iterable[str], longest_s: float) -> float:
+        """Let queues that expire without consumers know that they have one.
+
+        Args:
+            queues: names; those that never expire are passed over.
+            longest_s: seconds, returned when nothing has to be said before.
+
+        Returns:
+            the seconds after which that has to be said again, or ``longest_s``.
+        """
+        now = monotonic_s()
+        for queue in queues:
+            expires_ms = self.expires_after_ms(queue)
+            if not expires_ms:
+                continue
+            left = self._kept_until.get(queue, 0) - now
+            if left <= 0:
+                self._keep(queue, expires_ms)
+                left = expires_ms / 1000 / _KEPT_TIMES
+                self._kept_until[queue] = now + left
+            longest_s = min(longest_s, left)
+        return longest_s
+
+    def _keep(self, queue: str, expires_ms: int) -> None:
+        declared = self._declared(queue)
+        self.store.kv_put(QUEUES, queue.encode(), dumps(declared).encode(), ttl_ms=expires_ms)
+        if queue in self._active_queues:
+            self._consuming.enter(queue, declared)
+
+    def delete_expired(self) -> None:
+        """Delete queues that nobody has used for as long as they were declared to live."""
+        for queue in self.unused([key.decode() for key, _ in self.store.kv_list(EXPIRING)]):
+            self._mark_and_delete(queue.encode(), None)
+
+    def unused(self, queues: Sequence[str]) -> list[str]:
+        """Those of queues that nobody has used for as long as they were declared to live.
+
+        One whose consumer lives, and was only long busy, is used.
+        """
+        values = self.store.kv_get(QUEUES, [queue.encode() for queue in queues])
+        unused = [queue for queue, value in zip(queues, values, strict=True) if value is None]
+        if not unused:
+            return []
+        consumed = self._consuming.living()
+        for queue in consumed.keys() & set(unused):
+            ttl_ms = consumed[queue]["x-expires"]
+            arguments = dumps(consumed[queue]).encode()
+            self.store.kv_swap(QUEUES, queue.encode(), None, arguments, ttl_ms=ttl_ms)
+        return [queue for queue in unused if queue not in consumed]
+
+    def _mark_and_delete(self, name: bytes, old: bytes | None) -> bool:
+        """Delete the messages of a queue if this is still what is known of it; whether it was."""
+        mark = _mark()
+        marked = self.store.kv_swap(QUEUES, name, old, mark, ttl_ms=_DELETING_MS)
+        if marked:
+            self._delete_messages(name, mark)
+        return marked
+
+    def _end_deletion(self, name: bytes, mark: bytes) -> None:
+        """Wait a moment for a deletion to end, or end it for one who was killed meanwhile."""
+        gone = is_gone(mark.removeprefix(_DELETING).decode("ascii", "replace"))
+        if not (gone and self._mark_and_delete(name, mark)):
+            sleep(_DELETING_PAUSE_S)
+
+    def _delete_messages(self, name: bytes, mark: bytes) -> None:
+        """Delete a queue that is marked, so that nobody declares it meanwhile, and what it has."""
+        queue = name.decode()
+        self.delete_bindings(queue)
+        self._consuming.forget(queue)
+        self.store.delete_topic(queue_topic(queue))
+        self.store.kv_put(EXPIRING, name, None)
+        self.store.kv_swap(QUEUES, name, mark, None)
+
+    def _has_queue(self, queue: str, **_: object) -> bool:
+        (value,) = self.store.kv_get(QUEUES, [queue.encode()])
+        return value is not None and not _is_deleting(value)
+
+    def _size(self, queue: str) -> int:
+        topic = queue_topic(queue)
+        return sum(row.ready for row in self.store.lag(GROUP, [topic]) if row.topic == topic)
+
+    def _purge(self, queue: str) -> int:
+        return self.store.purge(GROUP, queue_topic(queue))
+
+    def queue_delete(
+        self, queue: str, if_unused: bool = False, if_empty: bool = False, **_: object
+    ) -> None:
+        """Delete a queue with its messages and its bindings.
+
+        Args:
+            queue: its name; one that is not there is nothing to do.
+            if_unused: without effect.
+            if_empty: do nothing when it has messages.
+        """
+        if if_empty and self._size(queue):
+            return
+        name = queue.encode()
+        (declared,) = self.store.kv_get(QUEUES, [name])
+        mark = _mark()
+        self.store.kv_put(QUEUES, name, mark, ttl_ms=_DELETING_MS)
+        self._arguments.pop(queue, None)
+        try:
+            self._delete_messages(name, mark)
+        except (StoreError, OSError):
+            # the queue is there still: who declares it is not to wait for its end
+            with suppress(StoreError, OSError):
+                known = None if _is_deleting(declared) else declared
+                self.store.kv_swap(QUEUES, name, mark, known)
+            raise
+
+
+def _mark() -> bytes:
+    """What says that this process deletes a queue's messages."""
+    return _DELETING + _DELETER.name.encode()
+
+
+def _is_deleting(value: bytes | None) -> bool:
+    return value is not None and value.startswith(_DELETING)
+
+
+def queue_topic(queue: str) -> str:
+    """The topic of a queue."""
+    return topic_of("kombu", queue)
