@@ -36,15 +36,12 @@ def fitted_config(config: StoreConfig, directory: StoreDir) -> StoreConfig:
     log_files = numbered_files(directory.commit_log)
     if not log_files and config.on_corruption is not OnCorruption.TRUNCATE:
         _refuse_lost_log(directory)
-    lengths = [size for _, _, size in log_files]
-    _note_file_size(config, sizes, "mapped_file_size_commit_log", lengths, log_files)
+    _note_file_size(config, sizes, "mapped_file_size_commit_log", [log_files])
     for field, root in (
         ("mapped_file_size_consume_queue", directory.consume_queue),
         ("mapper_file_size_batch_consume_queue", directory.batch_consume_queue),
     ):
-        queues = list(_some_queues(root))
-        lengths = [size for files in queues for _, _, size in files]
-        _note_file_size(config, sizes, field, lengths, max(queues, key=len, default=[]))
+        _note_file_size(config, sizes, field, list(_some_queues(root)))
     sizes |= _index_geometry(config, directory.index)
     changed = {name: value for name, value in sizes.items() if getattr(config, name) != value}
     try:
@@ -80,23 +77,28 @@ def _note_file_size(
     config: StoreConfig,
     sizes: dict[str, object],
     field: str,
-    lengths: list[int],
-    files: list[tuple[int, Path, int]],
+    directories: list[list[tuple[int, Path, int]]],
 ) -> None:
-    found = file_size_of(files)
-    if found is None or not any(lengths):
+    """Note the size that most files have; of two that as many have, the larger: files are cut."""
+    votes: Counter[int] = Counter()
+    for files in directories:
+        if (size := file_size_of(files)) is not None:
+            votes[size] += len(files)
+    if not votes:
         return
+    found = max(votes, key=lambda size: (votes[size], size))
     wanted = getattr(config, field)
-    if field in config.explicit:
-        if found != wanted and wanted not in lengths:
-            raise config.refused(
-                field,
-                wanted,
-                f"the store's files have {found} bytes ({files[0][1].parent}); "
-                "leave the setting out, or open the store that it belongs to",
-            )
+    if field not in config.explicit:
+        sizes[field] = found
         return
-    sizes[field] = found
+    lengths = {size for files in directories for _, _, size in files}
+    if found != wanted and wanted not in lengths:
+        raise config.refused(
+            field,
+            wanted,
+            f"the store's files have {found} bytes ({directories[0][0][1].parent}); "
+            "leave the setting out, or open the store that it belongs to",
+        )
 
 
 def _some_queues(root: Path) -> Iterator[list[tuple[int, Path, int]]]:
@@ -126,37 +128,45 @@ def _index_geometry(config: StoreConfig, directory: Path) -> dict[str, object]:
     )
     if not lengths:
         return {}
-    length, _ = lengths.most_common(1)[0]
+    most = max(lengths.values())
+    likely = sorted((one for one, count in lengths.items() if count == most), reverse=True)
     slots, entries = config.max_hash_slot_num, config.max_index_num
-    given = {"max_hash_slot_num", "max_index_num"} & config.explicit
-    if index_file_size(slots, entries) == length:
+    if index_file_size(slots, entries) in likely:
         return {}
-    if len(given) == 2:
+    if {"max_hash_slot_num", "max_index_num"} <= config.explicit:
         raise ConfigError(
             "max_hash_slot_num, max_index_num",
             (slots, entries),
             f"they make index files of {index_file_size(slots, entries)} bytes; those in "
-            f"{directory} have {length}",
+            f"{directory} have {likely[0]}",
         )
+    for length in likely:
+        if (told := _geometry_of(length, config, directory)) is not None:
+            slots, entries = told
+            return {"max_hash_slot_num": slots, "max_index_num": entries}
+    raise _unknown_geometry(directory, likely[0])
+
+
+def _geometry_of(length: int, config: StoreConfig, directory: Path) -> tuple[int, int] | None:
+    """Slots and entries of files of a length, by what was given and by their chains."""
+    slots, entries = config.max_hash_slot_num, config.max_index_num
     rest = length - HEADER_SIZE
-    if "max_hash_slot_num" in given:
+    if "max_hash_slot_num" in config.explicit:
         entries = (rest - INDEX_SLOT_SIZE * slots) // INDEX_ENTRY_SIZE
-    elif "max_index_num" in given:
+    elif "max_index_num" in config.explicit:
         slots = (rest - INDEX_ENTRY_SIZE * entries) // INDEX_SLOT_SIZE
     else:
         slots = rest // (INDEX_SLOT_SIZE + INDEX_ENTRY_SIZE * _ENTRIES_A_SLOT)
         entries = _ENTRIES_A_SLOT * slots
     if slots < 1 or entries < 2 or index_file_size(slots, entries) != length:
-        raise _unknown_geometry(directory, length)
+        return None
     fitting = unfitting = 0
     for path in directory.iterdir():
         if path.name.isdigit() and path.is_file() and path.stat().st_size == length:
             good, bad = _chains_that_fit(path, slots, entries)
             fitting, unfitting = fitting + good, unfitting + bad
     # a slot may have rotted; by chance next to none fits
-    if unfitting > fitting:
-        raise _unknown_geometry(directory, length)
-    return {"max_hash_slot_num": slots, "max_index_num": entries}
+    return None if unfitting > fitting else (slots, entries)
 
 
 def _unknown_geometry(directory: Path, length: int) -> ConfigError:
