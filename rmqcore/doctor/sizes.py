@@ -137,6 +137,8 @@ def _ends_as_made(
 ) -> bool:
     """Whether the only file of a log ends as one does from which nothing was cut off."""
     ((start, _, length),) = files
+    if not length:
+        return False
     (found,) = survey_log(
         directory.path,
         files,

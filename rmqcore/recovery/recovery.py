@@ -383,6 +383,11 @@ class Recovery:
             f"the log has no message of consume queue {topic}/{queue_id}; it goes on at its end"
             for topic, queue_id in ends.restore(end, emptied)
         ]
+        self._refuse_lost_end(end, ends)
+        self._cut(walk, end)
+
+    def _refuse_lost_end(self, end: int, ends: MarkedQueueEnds) -> None:
+        """Refuse a log that ends in front of records which queues know, and no crash has taken."""
         known = self._queues.end_phy_offset()
         raising = self._config.on_corruption is OnCorruption.RAISE
         if self._all_there and known > end and raising and not ends.closed_at(end):
@@ -393,7 +398,6 @@ class Recovery:
                 "plan STORE says what a repair saves. Read the store as it is with "
                 'mode="r", or open it with on_corruption="truncate" to go on without them',
             )
-        self._cut(walk, end)
 
     def _tell_of_blanks(self) -> None:
         """Say where a blank stands in front of a whole record to which its queue leads."""

@@ -21,7 +21,7 @@ from rmqcore.files.config_tables import TopicConfigTable
 from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
 from rmqcore.files.deleted_topics import DeletedTopics
 from rmqcore.files.mapped_file import OpenFiles
-from rmqcore.files.mapped_file_queue import MappedFileQueue, cut_short
+from rmqcore.files.mapped_file_queue import MappedFileQueue, cut_short, numbered_files
 from rmqcore.files.store_checkpoint import StoreCheckpoint
 from rmqcore.files.store_dir import NOT_A_FILE
 from rmqcore.files.store_mark import StoreMark
@@ -221,6 +221,9 @@ class _Trial(Recovery):
         try:
             if self._log.queue.files:
                 self._walk_log(walk, self._marked_queue_ends())
+            elif empty := numbered_files(self._log.queue.directory):
+                # an opening keeps the first one, which a power cut has left without its length
+                self._refuse_lost_end(empty[0][0], self._marked_queue_ends())
         finally:
             walk.end()
 

@@ -9,7 +9,7 @@ from doctor.damage import FILE_SIZE, SIZES, assert_found, known_messages, log_fi
 
 import rmqcore
 from rmqcore import doctor
-from rmqcore.errors import ConfigError
+from rmqcore.errors import ConfigError, CorruptStoreError
 
 pytestmark = pytest.mark.engine
 
@@ -20,6 +20,19 @@ def test_the_size_of_a_single_log_file_that_was_cut_is_asked_for(golden_store):
     os.truncate(log, 10_000)
     with pytest.raises(ConfigError, match="as in -c mappedFileSizeCommitLog=65536"):
         doctor.plan(golden.path)
+    assert doctor.repair(golden.path, config=golden.conf).clean
+
+
+def test_an_only_log_file_without_its_length_is_one_that_was_cut(golden_store):
+    golden = golden_store("5.5.0", "record-crc")
+    (log,) = log_files(golden.path)
+    os.truncate(log, 0)
+    with pytest.raises(ConfigError, match="has 0 bytes, but queues lead to"):
+        doctor.plan(golden.path)
+    told = doctor.explain(golden.path)
+    assert "the log ends here, but consume queues know records" in told.reason
+    with pytest.raises(CorruptStoreError, match="the log ends here, but consume queues know"):
+        rmqcore.open_store(golden.path)
     assert doctor.repair(golden.path, config=golden.conf).clean
 
 
