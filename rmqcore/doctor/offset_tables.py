@@ -16,6 +16,7 @@ from rmqcore.files.request_mode_table import MessageRequestModeTable
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.files.timer_check import NAME as TIMER_CHECK_NAME
 from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck
+from rmqcore.files.zeros import read_small
 from rmqcore.java.json import format_java_json, parse_java_json
 
 CONSUMER_OFFSETS_NAME = "consumerOffset.json"
@@ -37,7 +38,7 @@ def table_of(path: Path) -> dict[str, Any] | None:
     """The content of a file of offsets, or of its backup; None when neither can be read."""
     for generation in (path, path.with_name(path.name + ".bak")):
         try:
-            text = generation.read_text("utf-8")
+            text = read_small(generation).decode()
             TABLES[path.name].check(text)
         except (ValueError, OSError):
             continue

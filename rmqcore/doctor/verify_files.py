@@ -23,6 +23,7 @@ from rmqcore.files.store_checkpoint import CHECKPOINT_MEND, StoreCheckpoint
 from rmqcore.files.store_dir import StoreDir, queue_id_of, subdirectories
 from rmqcore.files.store_mark import MARK_NAME
 from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck
+from rmqcore.files.zeros import read_small
 from rmqcore.java.json import parse_java_json
 from rmqcore.native.format._numbers import CHECKPOINT_SIZE
 from rmqcore.scan.audit import AuditReport
@@ -165,7 +166,7 @@ def config_value(path: Path) -> Any:
             that its name says.
         OSError: the system does not let it be read.
     """
-    text, name = path.read_text("utf-8"), path.name.removesuffix(".bak")
+    text, name = read_small(path).decode(), path.name.removesuffix(".bak")
     if name in _SEALED:
         text = unsealed(text)
     if table := TABLES.get(name):

@@ -26,6 +26,7 @@ from typing import Generic, TypeVar
 
 from rmqcore.errors import CorruptConfigFileError
 from rmqcore.files.store_dir import NOT_A_FILE, room_at
+from rmqcore.files.zeros import read_small
 from rmqcore.world import sync_directory, sync_fd
 
 T = TypeVar("T")
@@ -163,7 +164,7 @@ class ConfigFile(Generic[T]):
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_small(path)
     except FileNotFoundError:
         return b""
     except IsADirectoryError as error:

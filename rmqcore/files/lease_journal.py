@@ -20,6 +20,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from rmqcore.errors import NO_ROOM, CorruptConfigFileError, DiskFullError
 from rmqcore.files.store_dir import NOT_A_FILE
+from rmqcore.files.zeros import read_small
 from rmqcore.world import sync_directory, sync_fd, sync_file
 
 #: The number in the file's first record; a file with another one is refused.
@@ -218,7 +219,7 @@ class LeaseJournal:
             OSError: it cannot be read.
         """
         try:
-            raw = self.path.read_bytes()
+            raw = read_small(self.path)
         except FileNotFoundError:
             return
         except IsADirectoryError as error:

@@ -217,7 +217,7 @@ class MappedFileQueue:
         if not self.writable:
             file.size = size
             return
-        if not lengthen and file.path.read_bytes().strip(b"\0"):
+        if not lengthen and not holds_nothing(file.path):
             raise cut_short(file, size)
         with file.path.open("r+b") as stream:
             stream.truncate(file.size)

@@ -11,6 +11,7 @@ from typing import Final
 from rmqcore.errors import CorruptCheckpointError
 from rmqcore.files.store_dir import room_at
 from rmqcore.files.store_trace import Note, unnoted
+from rmqcore.files.zeros import read_small
 from rmqcore.native.base._lock import ReentrantLock
 from rmqcore.native.format._numbers import CHECKPOINT_SIZE
 from rmqcore.world import sync_data, sync_directory
@@ -97,7 +98,7 @@ class StoreCheckpoint:
             CorruptCheckpointError: it holds a negative time.
         """
         try:
-            data = self.path.read_bytes()
+            data = read_small(self.path)
         except FileNotFoundError:
             return False
         values = _FIELDS.unpack_from(data.ljust(_FIELDS.size, b"\0"))

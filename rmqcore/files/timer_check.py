@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from rmqcore.files.zeros import read_small
 from rmqcore.world import sync_directory, sync_fd, wall_clock_ms
 
 NAME: Final = "timercheck"
@@ -103,7 +104,7 @@ class TimerCheck:
     def _read(self) -> bytes | None:
         """The file's bytes; None when it is missing, or too short to be one."""
         try:
-            raw = self.path.read_bytes()
+            raw = read_small(self.path)
         except FileNotFoundError:
             return None
         return raw if len(raw) >= _JAVA.size else None

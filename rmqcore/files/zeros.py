@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +21,30 @@ def holds_nothing(path: Path) -> bool:
             if data.strip(b"\0"):
                 return False
     return True
+
+
+def read_small(path: Path) -> bytes:
+    """What a small file holds: of the hole that it ends in, when it was made far too long, a page.
+
+    Raises:
+        OSError: the system does not let it be read.
+    """
+    with path.open("rb") as stream:
+        return stream.read(_end_of_data(stream.fileno()))
+
+
+def _end_of_data(fd: int) -> int:
+    """A page behind the place where the last hole of a file begins."""
+    end = 0
+    try:
+        while True:
+            end = os.lseek(fd, os.lseek(fd, end, os.SEEK_DATA), os.SEEK_HOLE)
+    except OSError as error:
+        if error.errno != errno.ENXIO:  # the file system knows no holes
+            return sys.maxsize
+    finally:
+        os.lseek(fd, 0, os.SEEK_SET)
+    return end + PAGE_SIZE
 
 
 def zero_pages(fd: int, start: int, stop: int) -> None:

@@ -187,6 +187,29 @@ def test_the_hole_of_a_file_that_was_made_far_too_long_is_not_read(ours, monkeyp
     assert doctor.repair(path).plan.steps == []
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "checkpoint",
+        "config/consumerOffset.json",
+        "config/storeMark.json",
+        "config/topics.json",
+        "config/consumerLeases.log",
+        "config/timercheck",
+    ],
+)
+def test_a_small_file_that_was_made_far_too_long_fills_no_memory(ours, name):
+    path, known = ours
+    with (path / name).open("ab") as small:
+        small.truncate(1 << 40)
+    doctor.verify(path)
+    doctor.explain(path)
+    assert doctor.repair(path).clean
+    assert_found(path, known)
+    with rmqcore.open_store(path):
+        pass
+
+
 @pytest.mark.parametrize("kind", ["commitlog", "consumequeue/T/0"])
 @pytest.mark.parametrize("start", [2**63 - FILE_SIZE, 10**20 - 1])
 def test_a_name_behind_all_offsets_is_named_by_all_and_nothing_is_changed(ours, kind, start):
