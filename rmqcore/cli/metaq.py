@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -74,31 +74,44 @@ def _name_journals(folder: Path) -> None:
         print(f"warning: {NOT_REPLAYED % journal}", file=sys.stderr)
 
 
-def _stores(folder: Path, *, repair: bool = False) -> Iterator[MessageStore]:
+def _of_each(
+    folder: Folder, row: Callable[[MessageStore], dict[str, Any]], as_json: bool, **opened: Any
+) -> None:
+    """Print a row of each partition; exit 1 when one is refused, which hides no other."""
+    _name_journals(folder)
+    rows: list[dict[str, Any]] = []
+    found: list[tuple[str, int]] = []
+    with _reported():
+        found = partitions(folder)
     config = MetaConfig(SystemConfig(data_path=str(folder)))
-    for topic, partition in partitions(folder):
-        with MessageStore(topic, partition, config, mode="r", repair=repair) as store:
-            yield store
+    for topic, partition in found:
+        with (
+            contextlib.suppress(typer.Exit),
+            _reported(),
+            MessageStore(topic, partition, config, **opened) as store,
+        ):
+            rows.append(row(store))
+    _print(rows, as_json)
+    if len(rows) < len(found):
+        raise typer.Exit(1)
 
 
 @app.command()
 def stat(folder: Folder, as_json: Json = False) -> None:
     """List partitions: offsets, segments, bytes, holes."""
-    _name_journals(folder)
-    with _reported():
-        rows = [
-            {
-                "topic": store.topic,
-                "partition": store.partition,
-                "min_offset": store.min_offset,
-                "max_offset": store.max_offset,
-                "segments": len(store.segments),
-                "bytes": store.size_in_bytes,
-                "holes": len(store.holes),
-            }
-            for store in _stores(folder, repair=True)
-        ]
-    _print(rows, as_json)
+
+    def row(store: MessageStore) -> dict[str, Any]:
+        return {
+            "topic": store.topic,
+            "partition": store.partition,
+            "min_offset": store.min_offset,
+            "max_offset": store.max_offset,
+            "segments": len(store.segments),
+            "bytes": store.size_in_bytes,
+            "holes": len(store.holes),
+        }
+
+    _of_each(folder, row, as_json, mode="r", repair=True)
 
 
 @app.command()
@@ -148,24 +161,19 @@ def recover(
     as_json: Json = False,
 ) -> None:
     """Open every partition for writing once: cut torn tails, report what was done."""
-    _name_journals(folder)
-    rows: list[dict[str, Any]] = []
-    with _reported():
-        config = MetaConfig(SystemConfig(data_path=str(folder)))
-        for topic, partition in partitions(folder):
-            with MessageStore(topic, partition, config, repair=repair) as store:
-                done = store.recovery
-                rows.append(
-                    {
-                        "partition": f"{topic}-{partition}",
-                        "max_offset": store.max_offset,
-                        "messages": done.message_count if done else 0,
-                        "truncated": done.truncated if done else 0,
-                        "saved": done.saved if done else None,
-                        "holes": len(store.holes),
-                    }
-                )
-    _print(rows, as_json)
+
+    def row(store: MessageStore) -> dict[str, Any]:
+        done = store.recovery
+        return {
+            "partition": f"{store.topic}-{store.partition}",
+            "max_offset": store.max_offset,
+            "messages": done.message_count if done else 0,
+            "truncated": done.truncated if done else 0,
+            "saved": done.saved if done else None,
+            "holes": len(store.holes),
+        }
+
+    _of_each(folder, row, as_json, repair=repair)
 
 
 @app.command()

@@ -22,7 +22,7 @@ from rmqcore.metaq.schedule import Schedule
 from rmqcore.world import REAL, World
 
 _LOG = logging.getLogger(__name__)
-_PARTITION_NAME = re.compile(r"(.+)-(\d{1,9})", re.ASCII | re.DOTALL)
+_PARTITION_NAME = re.compile(r"(.+)-(0|[1-9]\d{0,8})", re.ASCII | re.DOTALL)
 _LOADERS = 4
 
 Stores = Mapping[str, Mapping[int, MessageStore]]

@@ -93,7 +93,8 @@ class HighWaterMark:
     def read(self) -> int:
         """The remembered offset; 0 when there is none, or none that is whole."""
         try:
-            content = self.path.read_bytes()
+            with self.path.open("rb") as file:
+                content = file.read(_MARK.size + 1)
         except FileNotFoundError:
             return 0
         if len(content) != _MARK.size:
@@ -227,7 +228,10 @@ def _load(
         messages = FileMessageSet(SegmentFile(path, writable=False))
         stop = start + messages.size_in_bytes
         if stop > following:
-            reason = f"it ends at {stop} and overlaps the segment that begins at {following}"
+            reason = (
+                f"it ends at {stop} and overlaps the segment that begins at {following}; one of "
+                "the two has grown, or is not of this log: move it away"
+            )
             raise CorruptStoreError(path, following, reason)
         if stop < following:
             messages = FileMessageSet(messages.file, 0, valid_size(messages))

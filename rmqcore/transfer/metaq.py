@@ -35,7 +35,7 @@ _BATCH_SIZE = 1 << 20
 _READ_COUNT = 512
 _MAX_ATTRIBUTE = 8192
 _ROW = struct.Struct(">qii")
-_PARTITION = re.compile(r"(.+)-(\d{1,9})", re.ASCII | re.DOTALL)
+_PARTITION = re.compile(r"(.+)-(0|[1-9]\d{0,8})", re.ASCII | re.DOTALL)
 _PLAIN_NAME = re.compile(rb"[A-Za-z0-9_-]")
 
 Progress = Callable[[str, int, int], object]

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import shutil
 import subprocess
 import sys
 
@@ -100,3 +102,37 @@ def test_a_transaction_journal_with_entries_is_named(config, tmp_path, caplog):
         assert f"{journal}: a transaction journal with entries" in err
     MessageStoreManager(config()).close()
     assert f"{journal}: a transaction journal with entries" in caplog.text
+
+
+def test_a_partition_that_is_refused_keeps_no_other_from_being_told(config, tmp_path):
+    folder = tmp_path / "meta"
+    with MessageStoreManager(config(unflush_threshold=0, num_partitions=3)) as manager:
+        for partition in range(3):
+            manager.get_or_create("t", partition).append(1, b"x")
+    # no segment of this log
+    (folder / "t-1" / f"{5:020d}.meta").write_bytes(b"")
+    for command in (["stat", folder], ["recover", folder], ["recover", folder, "--repair"]):
+        code, out, err = run_command(*command, "--json")
+        told = [(row.get("topic"), row.get("partition")) for row in json.loads(out)]
+        expected = {("t", 0), ("t", 2)} if command[0] == "stat" else {(None, "t-0"), (None, "t-2")}
+        assert (code, set(told)) == (1, expected)
+        assert "overlaps the segment that begins at 5; one of the" in " ".join(err.split())
+
+
+def test_a_mark_that_was_made_far_too_long_fills_no_memory(config, tmp_path):
+    with MessageStoreManager(config(unflush_threshold=0)) as manager:
+        manager.get_or_create("t", 0).append(1, b"x")
+    os.truncate(tmp_path / "meta" / "t-0" / "high-water-mark", 1 << 40)
+    assert run_command("verify", tmp_path / "meta")[0] == 0
+    assert run_command("recover", tmp_path / "meta")[0] == 0
+
+
+def test_a_directory_whose_name_begins_with_a_zero_is_no_partition(config, tmp_path):
+    folder = tmp_path / "meta"
+    with MessageStoreManager(config()) as manager:
+        manager.get_or_create("t", 0).append(1, b"x")
+    shutil.copytree(folder / "t-0", folder / "t-00")
+    with MessageStoreManager(config()) as manager:
+        assert manager.ignored == (folder / "t-00",)
+    code, out, _ = run_command("stat", folder, "--json")
+    assert (code, len(json.loads(out))) == (0, 1)
