@@ -38,6 +38,7 @@ from rmqcore.remoting import (
     success,
 )
 from rmqcore.remoting.codes import VERSION_4_9_4
+from rmqcore.remoting.errors import expect_written
 from rmqcore.remoting.serves import serves
 
 #: A registration of more bytes is read in another thread.
@@ -269,7 +270,8 @@ class NamesrvRequests:
         size = len(namespace) + len(key) + len(value)
         with self._within_limit(size):
             async with self._keeping:
-                await asyncio.to_thread(self._kv.put, namespace, key, value)
+                with expect_written(f"the value of {key}"):
+                    await asyncio.to_thread(self._kv.put, namespace, key, value)
         return success()
 
     @serves(RequestCode.GET_KV_CONFIG, needs=needs.ADMIN)
@@ -288,7 +290,8 @@ class NamesrvRequests:
         namespace, key = request.text("namespace"), request.text("key")
         with self._within_limit(len(namespace) + len(key)):
             async with self._keeping:
-                await asyncio.to_thread(self._kv.delete, namespace, key)
+                with expect_written(f"the deletion of {key}"):
+                    await asyncio.to_thread(self._kv.delete, namespace, key)
         return success()
 
     @serves(RequestCode.GET_KVLIST_BY_NAMESPACE, needs=needs.ADMIN)

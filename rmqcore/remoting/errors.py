@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from errno import EADDRINUSE
 
-from rmqcore.errors import RmqCoreError
+from rmqcore.errors import RmqCoreError, is_refusal
+from rmqcore.remoting.codes import ResponseCode
+
+logger = logging.getLogger(__name__)
 
 
 class RemotingError(RmqCoreError):
@@ -114,3 +120,23 @@ class RequestRefusedError(RemotingError):
         self.address = address
         by = f"{address} answered with " if address else ""
         super().__init__(f"{by}code {self.code}: {remark}")
+
+
+@contextmanager
+def expect_written(what: str) -> Iterator[None]:
+    """Have what a request changes on the disk before it is answered.
+
+    Args:
+        what: is written within the context, in the words of an answer.
+
+    Raises:
+        RequestRefusedError: the system refuses, as a full disk does; answers with code 14.
+    """
+    try:
+        yield
+    except OSError as error:
+        if not is_refusal(error):
+            raise
+        logger.warning("%s cannot be written: %s", what, error)
+        remark = f"{what} cannot be written to the disk now; ask again"
+        raise RequestRefusedError(ResponseCode.SERVICE_NOT_AVAILABLE, remark) from error

@@ -12,8 +12,10 @@ from broker.conftest import SMALL, Peer
 from patience import TIMEOUT_S, until, until_async
 
 from rmqcore.broker import Broker
+from rmqcore.errors import DiskFullError
+from rmqcore.files.config_file import ConfigFile
 from rmqcore.namesrv import NameServer
-from rmqcore.remoting import RemotingClient, RemotingCommand, RequestCode
+from rmqcore.remoting import RemotingClient, RemotingCommand, RequestCode, ResponseCode
 
 pytestmark = pytest.mark.engine
 
@@ -182,3 +184,36 @@ def test_a_name_server_that_hangs_keeps_no_other_from_hearing_of_changes(tmp_pat
             await names.stop()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("code", "fields"),
+    [
+        (RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"}),
+        (RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "G", "cleanOffset": "true"}),
+        (RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, {"topic": "T", "group": "G", "timestamp": "0"}),
+        (RequestCode.CLONE_GROUP_OFFSET, {"srcGroup": "G", "destGroup": "H"}),
+    ],
+    ids=lambda value: value.name if isinstance(value, RequestCode) else "",
+)
+def test_what_a_full_disk_does_not_take_is_refused_and_done_later(
+    with_broker, monkeypatch, code, fields
+):
+    full = []
+
+    def store(file, text, really=ConfigFile.store):
+        if full:
+            raise DiskFullError(file.path)
+        really(file, text)
+
+    monkeypatch.setattr(ConfigFile, "store", store)
+
+    async def scenario(broker, peer):
+        await peer.send("T", b"x")
+        broker.store.consumer_offsets.commit("T", "G", 0, 1)
+        full.append(True)
+        assert (await peer.ask(code, fields)).code == ResponseCode.SERVICE_NOT_AVAILABLE
+        full.clear()
+        assert (await peer.ask(code, fields)).code == ResponseCode.SUCCESS
+
+    with_broker(scenario)

@@ -21,6 +21,7 @@ from rmqcore.remoting import (
     needs,
     success,
 )
+from rmqcore.remoting.errors import expect_written
 from rmqcore.remoting.json_body import LIST_SIZE_MAX, objects_in, read_object
 from rmqcore.remoting.serves import serves
 
@@ -69,7 +70,8 @@ class AdminGroups:
         self._groups.check_not_own(name)
         self._groups.remove(name)
         if request.boolean("cleanOffset") or request.boolean("removeOffset"):
-            await self._forget_group(name)
+            with expect_written(f"offsets of {name}"):
+                await self._forget_group(name)
         await self._groups.file.expect_saved(name)
         return success()
 

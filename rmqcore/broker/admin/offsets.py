@@ -21,6 +21,7 @@ from rmqcore.remoting import (
     needs,
     success,
 )
+from rmqcore.remoting.errors import expect_written
 from rmqcore.remoting.serves import serves
 
 _CLIENT_TIMEOUT_MS: Final = 5000
@@ -74,7 +75,8 @@ class AdminOffsets:
         for queue_id, offset in targets.items():
             self._offsets.commit(group, topic.topic_name, queue_id, offset)
             self._offsets.resets[group, topic.topic_name, queue_id] = offset
-        await asyncio.to_thread(self._store.consumer_offsets.persist)
+        with expect_written(f"offsets of {group}"):
+            await asyncio.to_thread(self._store.consumer_offsets.persist)
         return success(body=java_body({"offsetTable": table}))
 
     def _target(self, topic: str, queue_id: int, timestamp_ms: int, given: int) -> int:
@@ -154,5 +156,6 @@ class AdminOffsets:
             for queue_id, offset in table.queues(topic, source).items():
                 self._offsets.commit(target, topic, queue_id, offset)
                 self._offsets.resets.forget((target, topic, queue_id))
-        await asyncio.to_thread(table.persist)
+        with expect_written(f"offsets of {target}"):
+            await asyncio.to_thread(table.persist)
         return success()

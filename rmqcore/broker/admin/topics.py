@@ -27,6 +27,7 @@ from rmqcore.remoting import (
     needs,
     success,
 )
+from rmqcore.remoting.errors import expect_written
 from rmqcore.remoting.json_body import LIST_SIZE_MAX, objects_in, read_object
 from rmqcore.remoting.serves import serves
 
@@ -142,16 +143,18 @@ class AdminTopics:
         """Delete a topic with its queues, and what groups have consumed of it.
 
         Raises:
-            RequestRefusedError: it is a system's topic, or its name is none.
+            RequestRefusedError: it is a system's topic, or its name is none; or the disk has no
+                room to write it down.
         """
         name = request.text("topic")
         if self._topics.is_system(name):
             remark = f"The topic[{name}] is conflict with system topic."
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
         try:
-            async with self._deleting(name) as along:
-                for each in (*along, name):
-                    await asyncio.to_thread(self._store.delete_topic, each)
+            with expect_written(f"the deletion of {name}"):
+                async with self._deleting(name) as along:
+                    for each in (*along, name):
+                        await asyncio.to_thread(self._store.delete_topic, each)
         except MessageIllegalError as error:
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, str(error)) from error
         self._topics.removed()
