@@ -129,6 +129,26 @@ class TimerCheck:
         temporary.replace(self.path)
         sync_directory(self.path.parent)
 
+    def keep_up_to(self, end: int) -> TimerProgress | None:
+        """Let nothing count as delivered that lies behind the queue's end; before a put there.
+
+        What is put behind it would count as delivered.
+
+        Args:
+            end: queue offset behind the last record of `TIMER_TOPIC`.
+
+        Returns:
+            what the file says from now on; None when it says nothing.
+
+        Raises:
+            OSError: it cannot be read or written.
+        """
+        known = self.load()
+        reached = None if known is None else known.up_to(end)
+        if reached is not None and reached != known:
+            self.store(reached)
+        return reached
+
     def set_back(self, end: int) -> bytes | None:
         """What the file has to hold when the queue of timer messages ends at an offset.
 

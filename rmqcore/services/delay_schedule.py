@@ -180,6 +180,23 @@ def unpark(parked: MessageExt) -> Message:
     )
 
 
+def put_due(put: Callable[[Message], PutMessageResult], message: Message) -> PutMessageResult:
+    """Put a message that has waited, into its topic at least.
+
+    Args:
+        put: of the store.
+        message: may name light queues that the store has not.
+
+    Raises:
+        MessageIllegalError: it can never be put.
+        StoreError: as of ``put``.
+    """
+    try:
+        return put(message)
+    except MessageIllegalError as error:
+        return put(without_light_queues(message, error))
+
+
 class DelayStore(Protocol):
     """The store as delayed delivery sees it."""
 
@@ -429,19 +446,12 @@ class ScheduleMessageService:
         except CorruptStoreError as error:
             raise MessageIllegalError(f"it is damaged: {error}") from error
         try:
-            result = self._put(message)
+            result = put_due(self._store.put_message, message)
         except StoreError as error:
             return str(error)
         if result.status in _NEVER:
             raise MessageIllegalError(f"{result.status.name}: {result.reason}")
         return None if result.ok else f"{result.status.name}: {result.reason}"
-
-    def _put(self, message: Message) -> PutMessageResult:
-        """Put a message, into its topic at least."""
-        try:
-            return self._store.put_message(message)
-        except MessageIllegalError as error:
-            return self._store.put_message(without_light_queues(message, error))
 
 
 class DeliverDelayedMessageService(Service):

@@ -152,11 +152,9 @@ class SlaveSynchronize:
             )
         try:
             self._delays.persist()
-            if (known := self._timer_check.load()) is not None:
-                reached = known.up_to(self._queue_end(TIMER_TOPIC, 0))
+            reached = self._timer_check.keep_up_to(self._queue_end(TIMER_TOPIC, 0))
+            if reached is not None:
                 self._first_pending = reached.first_pending
-                if reached != known:
-                    self._timer_check.store(reached)
         except OSError:
             logger.exception("how far deliveries are cannot be set back to the log's end")
 

@@ -28,13 +28,7 @@ from rmqcore.errors import MessageIllegalError, StoreError
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC, UNIT
 from rmqcore.files.service_topics import HALF_TOPIC, OP_HALF_TOPIC
 from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck, TimerProgress
-from rmqcore.message import (
-    Message,
-    MessageExt,
-    PutMessageResult,
-    copy_to,
-    without_light_queues,
-)
+from rmqcore.message import Message, MessageExt, copy_to
 from rmqcore.remoting import (
     Connection,
     RemotingCommand,
@@ -46,6 +40,7 @@ from rmqcore.remoting import (
     success,
 )
 from rmqcore.remoting.serves import serves
+from rmqcore.services.delay_schedule import put_due
 from rmqcore.store.parts.reading import GetBounds
 
 logger = logging.getLogger(__name__)
@@ -241,14 +236,9 @@ class TimerMessages:
         return min(1.0, max(0.0, (self._heap[0].due_ms - self._clock_ms()) / _SECOND_MS))
 
     def _set_back(self) -> None:
-        """Let nothing count as delivered that the log has lost; before anything is put there.
-
-        What is put would, behind a kill.
-        """
+        """Let nothing count as delivered that the log has lost."""
         try:
-            known = self._check.load()
-            if known is not None and known != (reached := known.up_to(self._first_end)):
-                self._check.store(reached)
+            self._check.keep_up_to(self._first_end)
         except OSError:
             logger.exception("how far timer messages are delivered cannot be set back")
 
@@ -347,17 +337,10 @@ class TimerMessages:
             message = _delivered(record, now_ms)
             config = self._topics.get(message.topic)
             message.queue_id = self._topics.queue_at_delivery(config, message.queue_id)
-            receipt = self._put(message)
+            receipt = put_due(self._store.put_message, message)
             if not receipt.ok:
                 raise StoreError(f"not stored: {receipt.status.name}")
             self._arrived(message.topic, message.queue_id)
-
-    def _put(self, message: Message) -> PutMessageResult:
-        """Put a message, into its topic at least."""
-        try:
-            return self._store.put_message(message)
-        except MessageIllegalError as error:
-            return self._store.put_message(without_light_queues(message, error))
 
     def _record(self, offset: int) -> MessageExt | None:
         found = self._store.get_message(TIMER_TOPIC, 0, offset, max_messages=1).messages
