@@ -151,7 +151,7 @@ def _check_config(log: LogPlan, report: VerifyReport) -> None:
         what = (
             f"it is damaged at {leases.damaged_at}: what groups acknowledged after that comes again"
         )
-        how = "the next opening keeps a copy, consumerLeases.log.damaged"
+        how = "the next opening keeps a copy beside it, consumerLeases.log.damaged"
         report.add(Severity.WARNING, "config", leases.path, -1, what, how)
     if problem := leases_problem(log.directory):
         how = "rmqcore doctor repair STORE takes it out"

@@ -11,7 +11,8 @@ Crash table (state on disk after a power cut behind each step of `ConfigFile.sto
 3. ``.tmp`` renamed to file: file new, answers new
 4. directory synced: file new for good
 
-A file that cannot be parsed is never moved over a good ``.bak``: it is set aside as ``.damaged``.
+A file that cannot be parsed is never moved over a good ``.bak``: it is set aside as ``.damaged``,
+see `place_of_damaged`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import re
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from rmqcore.errors import CorruptConfigFileError
 from rmqcore.files.store_dir import NOT_A_FILE, room_at
@@ -33,6 +34,27 @@ T = TypeVar("T")
 _SEAL = re.compile(r'\{\s*"crc32":"([0-9a-f]{8})",')
 
 _FILE_MODE = 0o644
+#: Copies of a damaged file that are kept; one more takes the place of the last.
+DAMAGED_MAX: Final = 8
+
+
+def place_of_damaged(path: Path, raw: bytes) -> Path:
+    """Where a damaged file is kept: as ``.damaged``, or ``.damaged-2`` where that is another.
+
+    Args:
+        path: of the file.
+        raw: its bytes; where they are kept already, that is the place.
+
+    Raises:
+        OSError: what lies there cannot be read.
+    """
+    first = path.with_name(path.name + ".damaged")
+    others = (first.with_name(f"{first.name}-{number}") for number in range(2, DAMAGED_MAX + 1))
+    places = [first, *others]
+    for place in places:
+        if not place.exists() or (place.is_file() and place.read_bytes() == raw):
+            return place
+    return places[-1]
 
 
 def sealed(text: str) -> str:
@@ -131,7 +153,7 @@ class ConfigFile(Generic[T]):
         former = _read(self.path)
         if former:
             sound = zlib.crc32(former) == self._stored_crc or self._is_sound(former)
-            kept = self.backup_path if sound else self._damaged_path
+            kept = self.backup_path if sound else place_of_damaged(self.path, former)
             os.replace(self.path, kept)  # noqa: PTH105 - one system call, named as such
         os.replace(temporary, self.path)  # noqa: PTH105 - same
         self._stored_crc = zlib.crc32(data)
@@ -149,10 +171,6 @@ class ConfigFile(Generic[T]):
     @property
     def _temporary_path(self) -> Path:
         return self.path.with_name(self.path.name + ".tmp")
-
-    @property
-    def _damaged_path(self) -> Path:
-        return self.path.with_name(self.path.name + ".damaged")
 
     def _is_sound(self, raw: bytes) -> bool:
         try:

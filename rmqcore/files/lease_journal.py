@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
 from rmqcore.errors import NO_ROOM, CorruptConfigFileError, DiskFullError
+from rmqcore.files.config_file import place_of_damaged
 from rmqcore.files.store_dir import NOT_A_FILE
 from rmqcore.files.zeros import read_small
 from rmqcore.world import sync_directory, sync_fd, sync_file
@@ -257,7 +258,7 @@ class LeaseJournal:
         Raises:
             OSError: the system refused.
         """
-        kept = self.path.with_name(self.path.name + ".damaged")
+        kept = place_of_damaged(self.path, self.path.read_bytes())
         shutil.copyfile(self.path, kept)
         sync_file(kept)
         sync_directory(kept.parent)

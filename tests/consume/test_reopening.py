@@ -371,6 +371,19 @@ def test_a_journal_that_rotted_in_its_middle_is_told_and_kept(filled, journal, s
     assert journal.with_name("consumerLeases.log.damaged").read_bytes() == rotten
 
 
+def test_a_journal_that_rotted_before_stays_kept_beside_the_next_one(filled, journal):
+    kept = [journal.with_name(f"{journal.name}.damaged{more}") for more in ("", "-2")]
+    rotten = []
+    for _ in kept:
+        killed(filled, some_of_each)
+        raw = bytearray(journal.read_bytes())
+        raw[FIRST_RECORD_SIZE + 8 + len(rotten)] ^= 1
+        journal.write_bytes(raw)
+        rotten.append(bytes(raw))
+    filled()
+    assert [path.read_bytes() for path in kept] == rotten
+
+
 def test_what_somebody_holds_of_a_store_nobody_holds_of_its_copy(store_path, tmp_path):
     """As `cp -a` makes one, of a store that is open: both are used by processes that live."""
     with rmqcore.open_store(store_path) as store:

@@ -204,6 +204,24 @@ class TestLoad:
         assert file.backup_path.read_bytes() == content(1)
         assert file.path.with_name("t.json.damaged").read_bytes() == damage
 
+    def test_what_was_damaged_before_is_kept_too(self, file):
+        def damaged(raw):
+            file.path.write_bytes(raw)
+            file.store(content(1).decode())
+
+        file.store(content(0).decode())
+        before = file.path.with_name("t.json.damaged")
+        kept = [before, *(before.with_name(f"{before.name}-{n}") for n in range(2, 9))]
+        for number in range(8):
+            damaged(b"{%d" % number)
+            # the same once more takes no other place
+            damaged(b"{0")
+        assert [path.read_bytes() for path in kept] == [b"{%d" % number for number in range(8)]
+        damaged(b"{more")
+        assert [path.read_bytes() for path in kept[:7]] == [b"{%d" % n for n in range(7)]
+        assert kept[7].read_bytes() == b"{more"
+        assert names_in(file.path.parent) == sorted(["t.json", *(path.name for path in kept)])
+
     def test_an_empty_file_falls_back_to_the_backup(self, file):
         file.store(content(1).decode())
         file.store(content(2).decode())
