@@ -111,7 +111,7 @@ def _copies(
 ) -> Iterator[Broken]:
     """A slave has the bytes of its master's log."""
     for group in plan.groups:
-        if group.name in weak:
+        if group.name in weak | masters.shortened:
             continue
         master = masters.name_of(group.name)
         for slave in servers_of((group,)):

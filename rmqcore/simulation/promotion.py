@@ -6,6 +6,8 @@ as the master, and who was it before gets its log cut where it is not the new on
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from rmqcore.broker import Broker
 from rmqcore.simulation.cluster import BROKER_PORT, Server, SimulatedCluster
 from rmqcore.simulation.plan import Group, Plan, servers_of, settings_of
@@ -16,10 +18,13 @@ class Masters:
 
     Attributes:
         since_s: when each group's last promotion was; a group without one is not in it.
+        shortened: groups whose master has lost by a power cut what a slave has of its log: such a
+            slave follows no more, see docs/ha.md.
     """
 
     def __init__(self, cluster: SimulatedCluster, plan: Plan) -> None:
         self.since_s: dict[str, float] = {}
+        self.shortened: set[str] = set()
         self._cluster = cluster
         self._groups = {group.name: group for group in plan.groups}
         self._names = {group.name: group.name for group in plan.groups}
@@ -77,6 +82,21 @@ class Masters:
         self._parted[before] = group
         self.since_s[group] = self._cluster.loop.time()
 
+    def note_cut(self, server: Server, before: Path) -> bool:
+        """Note, and tell, whether a power cut has taken from a master's log what a slave has.
+
+        Args:
+            server: whose power was cut, with the directory that this has left.
+            before: the directory that it had.
+        """
+        for group in self._groups.values():
+            if self.name_of(group.name) == server.name:
+                slaves = [self._cluster.brokers[name].path for name in self.slaves_of(group)]
+                if any(has_what_was_lost(slave, before, server.path) for slave in slaves):
+                    self.shortened.add(group.name)
+                    return True
+        return False
+
     async def rejoin(self, server: Server) -> None:
         """Let one that was a master before get the log of the one that is it now."""
         while server.name in self._parted:
@@ -90,3 +110,26 @@ class Masters:
                 await self._cluster.loop.pause(1.0)
             finally:
                 server.end()
+
+
+def has_what_was_lost(slave: Path, before: Path, left: Path) -> bool:
+    """Whether a slave's log has the first byte that a power cut has taken from its master's.
+
+    Args:
+        slave: its store.
+        before: the master's store as it was.
+        left: the master's store as the cut has left it.
+    """
+    for file in sorted((before / "commitlog").glob("*")):
+        had = file.read_bytes()
+        has = _content(left / "commitlog" / file.name, len(had))
+        pairs = enumerate(zip(had, has, strict=True))
+        # a zero is no byte of a record for certain
+        lost_at = next((at for at, (one, other) in pairs if one and one != other), None)
+        if lost_at is not None:
+            return _content(slave / "commitlog" / file.name, len(had))[lost_at] == had[lost_at]
+    return False
+
+
+def _content(path: Path, size: int) -> bytes:
+    return (path.read_bytes() if path.exists() else b"").ljust(size, b"\0")[:size]

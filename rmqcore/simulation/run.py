@@ -209,7 +209,7 @@ class _Run:
         number = _PROBES_FROM
         end_s = loop.time() + _GET_ON_S
         # slaves that have what their master has lost do not follow it any more: see docs/ha.md
-        weak = weak_brokers(self._plan)
+        weak = weak_brokers(self._plan) | self._masters.shortened
         enough = (Outcome.OK, Outcome.STORED) if weak else (Outcome.OK,)
         left = [(client, topic) for client in self._plan.clients for topic in self._plan.topics]
         while left:
@@ -292,7 +292,7 @@ class _Run:
     def _behind(self) -> list[str]:
         """The slaves that do not have all of their master's log."""
         behind = []
-        weak = weak_brokers(self._plan)
+        weak = weak_brokers(self._plan) | self._masters.shortened
         for group in self._plan.groups:
             if group.name in weak:
                 continue
@@ -391,7 +391,10 @@ class _Run:
 
     def _end(self, server: Server, how: Fault) -> None:
         if how is Fault.POWER_CUT:
+            before = server.path
             server.cut_power(self._cuts)
+            if self._masters.note_cut(server, before):
+                self._note("a cut took what a slave has")
         else:
             server.kill()
 

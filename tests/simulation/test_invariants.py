@@ -5,6 +5,7 @@ import pytest
 from rmqcore.simulation.history import Deletion, Delivery, History, Place
 from rmqcore.simulation.invariants import _in_order
 from rmqcore.simulation.plan import ConsumerPlan, Group, Plan, Way
+from rmqcore.simulation.promotion import has_what_was_lost
 
 pytestmark = pytest.mark.logic
 
@@ -32,3 +33,31 @@ def test_an_order_of_before_a_deletion_is_not_compared_with_what_came_behind_it(
     )
     contents = {places[0]: 9, places[1]: 8}
     assert len(list(_in_order(plan, history, contents, set(), {}))) == broken
+
+
+@pytest.mark.parametrize(
+    ("master", "left", "slave", "has_it"),
+    [
+        ([b"aabb"], [b"aa\0\0"], [b"aabb"], True),
+        ([b"aabb"], [b"aa\0\0"], [b"aab\0"], True),
+        ([b"aabb"], [b"aa\0b"], [b"aa\0\0"], False),
+        ([b"aabb"], [b"aabb"], [b"aabb"], False),
+        ([b"aabb", b"cc\0\0"], [b"aabb"], [b"aabb", b"c\0\0\0"], True),
+        ([b"aabb", b"cc\0\0"], [b"aabb"], [b"aabb"], False),
+        # what an opening had cleared, and a cut has brought back
+        ([b"aa\0\0"], [b"aabb"], [b"aa\0\0"], False),
+        ([], [], [], False),
+    ],
+)
+def test_a_slave_is_excused_that_has_the_first_byte_that_its_master_has_lost(
+    tmp_path, master, left, slave, has_it
+):
+    stores = []
+    for name, files in {"before": master, "left": left, "slave": slave}.items():
+        store = tmp_path / name
+        for number, content in enumerate(files):
+            (store / "commitlog").mkdir(parents=True, exist_ok=True)
+            (store / "commitlog" / f"{4 * number:020d}").write_bytes(content)
+        stores.append(store)
+    before, after, copy = stores
+    assert has_what_was_lost(copy, before, after) is has_it
