@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from rmqcore.broker import Broker
 from rmqcore.errors import ConfigError
 from rmqcore.remoting import Account, Tls
+from rmqcore.world import wall_clock_ms
 
 if TYPE_CHECKING:
     from rmqcore.proxy import GrpcServer, RemoteCluster
@@ -57,7 +58,7 @@ def grpc_server(
     service = Service(cluster, accounts)
     broker.http2 = service.new_connection
     if tls is None:
-        tls = own_tls(store / "config" / "grpc", (*_HERE, *_named(host)))
+        tls = own_tls(store / "config" / "grpc", (*_HERE, *_named(host)), wall_clock_ms())
     if port is None:
         port = 0 if broker.config.listen_port == 0 else GRPC_PORT
     return GrpcServer(service, host, port, tls=tls)
@@ -92,10 +93,10 @@ def proxy_servers(
         raise ConfigError("proxy", "", _WITHOUT) from error
     cluster = RemoteCluster(namesrv, accounts, tls)
     if tls is None and kept is not None:
-        tls = own_tls(kept, (*_HERE, *_named(host)))
+        tls = own_tls(kept, (*_HERE, *_named(host)), wall_clock_ms())
     elif tls is None:
         with tempfile.TemporaryDirectory() as folder:
-            tls = own_tls(Path(folder), (*_HERE, *_named(host)))
+            tls = own_tls(Path(folder), (*_HERE, *_named(host)), wall_clock_ms())
     port = GRPC_PORT if port is None else port
     return cluster, GrpcServer(Service(cluster, accounts), host, port, tls=tls)
 

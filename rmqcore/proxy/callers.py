@@ -12,7 +12,7 @@ clients' Signature.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, TypeAlias
@@ -21,7 +21,6 @@ from rmqcore.chance import token_hex
 from rmqcore.proxy.calls import Call
 from rmqcore.proxy.codes import Code, RefusedError
 from rmqcore.remoting import Account
-from rmqcore.world import wall_clock_ms
 
 _SCHEME: Final = "MQv2-HMAC-SHA1"
 _DATE_TIME: Final = "%Y%m%dT%H%M%SZ"
@@ -67,10 +66,12 @@ class Callers:
 
     Args:
         accounts: by access key; None serves everybody.
+        clock_ms: Unix time in milliseconds.
     """
 
-    def __init__(self, accounts: Mapping[str, Account] | None) -> None:
+    def __init__(self, accounts: Mapping[str, Account] | None, clock_ms: Callable[[], int]) -> None:
         self._accounts = accounts
+        self._clock_ms = clock_ms
         self._decoy = token_hex(16)
 
     def of(self, call: Call) -> Caller:
@@ -105,7 +106,7 @@ class Callers:
         if account.strict:
             reason = "the account needs the strict signature, which calls over gRPC cannot have"
             raise RefusedError(Code.UNAUTHORIZED, reason)
-        if not is_in_time(signed, wall_clock_ms() // 1000):
+        if not is_in_time(signed, self._clock_ms() // 1000):
             reason = f"x-mq-date-time is more than {SIGNED_FOR_S} s away from the server's clock"
             raise RefusedError(Code.UNAUTHORIZED, reason)
         return account

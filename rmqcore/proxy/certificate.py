@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from rmqcore.remoting import Tls, TlsMode
-from rmqcore.world import wall_clock_ms
 
 CERTIFICATE: Final = "certificate.pem"
 KEY: Final = "key.pem"
@@ -23,26 +22,28 @@ _DAYS: Final = 3650
 _DAYS_LEFT_MIN: Final = 30
 
 
-def own_tls(folder: Path, hosts: tuple[str, ...]) -> Tls:
+def own_tls(folder: Path, hosts: tuple[str, ...], now_ms: int) -> Tls:
     """Serve TLS beside plain connections with a certificate that is made when it is missing.
 
     Args:
         folder: where certificate and key are kept, the key for its owner alone.
         hosts: names and addresses that clients call the server by.
+        now_ms: Unix time in milliseconds; one that ends soon is made anew.
 
     Raises:
         OSError: the files cannot be read or written.
     """
     certificate, key = folder / CERTIFICATE, folder / KEY
-    if not _is_good(certificate, key, hosts):
-        _make(certificate, key, hosts)
+    now = datetime.fromtimestamp(now_ms / 1000, UTC)
+    if not _is_good(certificate, key, hosts, now):
+        _make(certificate, key, hosts, now)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     context.set_alpn_protocols(["h2"])
     return Tls(TlsMode.PERMISSIVE, context)
 
 
-def _is_good(certificate: Path, key: Path, hosts: tuple[str, ...]) -> bool:
+def _is_good(certificate: Path, key: Path, hosts: tuple[str, ...], now: datetime) -> bool:
     """Tell whether a certificate is there, is not about to end, and has all names."""
     from cryptography import x509  # noqa: PLC0415 - an extra
 
@@ -54,15 +55,11 @@ def _is_good(certificate: Path, key: Path, hosts: tuple[str, ...]) -> bool:
     except (ValueError, x509.ExtensionNotFound):
         return False
     there = {str(name.value) for name in names}
-    left = found.not_valid_after_utc - _now()
+    left = found.not_valid_after_utc - now
     return set(hosts) <= there and left > timedelta(days=_DAYS_LEFT_MIN)
 
 
-def _now() -> datetime:
-    return datetime.fromtimestamp(wall_clock_ms() / 1000, UTC)
-
-
-def _make(certificate: Path, key: Path, hosts: tuple[str, ...]) -> None:
+def _make(certificate: Path, key: Path, hosts: tuple[str, ...], now: datetime) -> None:
     from cryptography import x509  # noqa: PLC0415 - an extra
     from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415
     from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
@@ -70,7 +67,6 @@ def _make(certificate: Path, key: Path, hosts: tuple[str, ...]) -> None:
 
     private = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "rmqcore")])
-    now = _now()
     made = (
         x509.CertificateBuilder()
         .subject_name(name)

@@ -32,7 +32,6 @@ from rmqcore.proxy.messages import (
 from rmqcore.proxy.names import group_name, topic_name
 from rmqcore.proxy.outgoing import duration
 from rmqcore.remoting.permissions import may_end_transaction
-from rmqcore.world import monotonic_s
 
 logger = logging.getLogger(__name__)
 
@@ -84,11 +83,15 @@ class Clients:
     Args:
         cluster: the brokers.
         gone: called with each client that has gone.
+        monotonic_s: seconds of a clock that never steps back.
     """
 
-    def __init__(self, cluster: Cluster, gone: Callable[[ClientKey], None]) -> None:
+    def __init__(
+        self, cluster: Cluster, gone: Callable[[ClientKey], None], monotonic_s: Callable[[], float]
+    ) -> None:
         self._cluster = cluster
         self._gone = gone
+        self._monotonic_s = monotonic_s
         self._clients: dict[ClientKey, GrpcClient] = {}
         #: how many topics all of them name
         self._named = 0
@@ -151,7 +154,7 @@ class Clients:
                     call.send(answer.SerializeToString())
         finally:
             client.streams.remove(call)
-            client.seen_s = monotonic_s()
+            client.seen_s = self._monotonic_s()
 
     def note(self, caller: Caller) -> None:
         """Note that a client is there, so that it is known when it goes.
@@ -167,7 +170,7 @@ class Clients:
             if len(self._clients) >= CLIENTS_MAX:
                 self._make_room()
             client = self._clients[caller.client] = GrpcClient(caller)
-        client.caller, client.seen_s = caller, monotonic_s()
+        client.caller, client.seen_s = caller, self._monotonic_s()
         return client
 
     async def _full_settings(self, caller: Caller, asked: V2Message) -> V2Message:
@@ -277,7 +280,7 @@ class Clients:
         return list(found)
 
     def _forget_gone(self, after_s: float = GONE_AFTER_S) -> None:
-        limit_s = monotonic_s() - after_s
+        limit_s = self._monotonic_s() - after_s
         for key, client in list(self._clients.items()):
             if not client.streams and client.seen_s < limit_s:
                 self._forget(key)
@@ -288,7 +291,7 @@ class Clients:
         Raises:
             RefusedError: there are none.
         """
-        now_s = monotonic_s()
+        now_s = self._monotonic_s()
         if now_s >= self._full_until_s:
             self._full_until_s = now_s + _FULL_S
             self._forget_gone(_FULL_S)

@@ -26,7 +26,6 @@ from rmqcore.proxy.receipts import ReceiptHandle
 from rmqcore.proxy.renewal import Renewals
 from rmqcore.proxy.routes import queue_message
 from rmqcore.remoting import RemotingCommand, RequestCode, ResponseCode
-from rmqcore.world import wall_clock_ms
 
 logger = logging.getLogger(__name__)
 
@@ -86,13 +85,19 @@ class ConsumerCalls:
         cluster: the brokers.
         renewals: keeps for clients what they still work on.
         note: called with who has something kept, so that it is known when that one goes.
+        clock_ms: Unix time in milliseconds.
     """
 
     def __init__(
-        self, cluster: Cluster, renewals: Renewals, note: Callable[[Caller], None]
+        self,
+        cluster: Cluster,
+        renewals: Renewals,
+        note: Callable[[Caller], None],
+        clock_ms: Callable[[], int],
     ) -> None:
         self._cluster = cluster
         self._note = note
+        self._clock_ms = clock_ms
         self._renewals, self._burials = renewals, Burials(renewals.work_on)
         #: set when the server stops: nobody waits any more
         self._stopping: asyncio.Event = asyncio.Event()
@@ -242,7 +247,7 @@ class ConsumerCalls:
                 tries=each.tries,
             )
             answers.append(_ReceiveResponse(message=message).SerializeToString())
-        now = timestamp(wall_clock_ms())
+        now = timestamp(self._clock_ms())
         answers.append(_ReceiveResponse(delivery_timestamp=now).SerializeToString())
         call.send(*answers)
 
@@ -293,7 +298,7 @@ class ConsumerCalls:
             "maxMsgNums": str(wanted.count),
             "invisibleTime": str(wanted.invisible_ms),
             "pollTime": str(wanted.poll_ms),
-            "bornTime": str(wall_clock_ms()),
+            "bornTime": str(self._clock_ms()),
             "initMode": str(_FROM_LAST),
             "expType": "SQL92" if wanted.by_sql else "TAG",
             "exp": wanted.expression,
@@ -431,7 +436,7 @@ class ConsumerCalls:
             if self._renewals.is_kept(caller, group, given):
                 return self._acknowledge_rest(caller, request, done, None)
             try:
-                handle = ReceiptHandle.parse_open(given)
+                handle = ReceiptHandle.parse_open(given, self._clock_ms())
                 answer = self._ask_to_acknowledge(caller, group, topic, handle)
                 if not isinstance(answer, RemotingCommand):
                     return self._acknowledge_rest(caller, request, done, answer)

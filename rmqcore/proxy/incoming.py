@@ -6,6 +6,7 @@ Source: RocketMQ proxy/grpc/v2/producer/SendMessageActivity.java; GrpcValidator.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,7 +28,6 @@ from rmqcore.proxy.properties import (
     UNIQUE_KEY,
 )
 from rmqcore.remoting.send_header import under_letters
-from rmqcore.world import wall_clock_ms
 
 BODY_SIZE_MAX: Final = 4 * 1024 * 1024
 PROPERTIES_MAX: Final = 128
@@ -89,12 +89,13 @@ class Incoming:
         return under_letters(fields)
 
 
-def incoming(message: V2Message, topic: str) -> Incoming:
+def incoming(message: V2Message, topic: str, clock_ms: Callable[[], int]) -> Incoming:
     """What a broker gets of a message.
 
     Args:
         message: as the client sends it: RocketMQ's ``Message``.
         topic: its topic, without the namespace's resource.
+        clock_ms: Unix time in milliseconds.
 
     Raises:
         RefusedError: it is not as the definition says.
@@ -115,7 +116,7 @@ def incoming(message: V2Message, topic: str) -> Incoming:
     kind = _kind(system)
     sys_flag = _COMPRESSED if system.body_encoding == Encoding.GZIP else 0
     if kind is MessageType.DELAY:
-        found[DELIVER_MS] = str(_delivery_ms(system))
+        found[DELIVER_MS] = str(_delivery_ms(system, clock_ms))
     elif kind is MessageType.PRIORITY:
         found[PRIORITY] = str(system.priority)
     elif kind is MessageType.TRANSACTION:
@@ -131,7 +132,7 @@ def incoming(message: V2Message, topic: str) -> Incoming:
         message_id,
         "".join([f"{name}\x01{value}\x02" for name, value in found.items()]),
         sys_flag,
-        born_ms if born_ms > 0 else wall_clock_ms(),
+        born_ms if born_ms > 0 else clock_ms(),
         system.message_group or None,
         body,
     )
@@ -222,10 +223,10 @@ def _kind(system: V2Message) -> MessageType:
     raise RefusedError(Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, reason)
 
 
-def _delivery_ms(system: V2Message) -> int:
+def _delivery_ms(system: V2Message, clock_ms: Callable[[], int]) -> int:
     stamp = system.delivery_timestamp
     due_ms = int(stamp.seconds * 1000 + stamp.nanos // 1_000_000)
-    if due_ms <= 0 or due_ms - wall_clock_ms() > DELAY_MS_MAX:
+    if due_ms <= 0 or due_ms - clock_ms() > DELAY_MS_MAX:
         reason = f"the delivery time is no time, or more than {DELAY_MS_MAX // 1000} s away"
         raise RefusedError(Code.ILLEGAL_DELIVERY_TIME, reason)
     return due_ms

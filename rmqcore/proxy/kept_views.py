@@ -18,6 +18,7 @@ from rmqcore.proxy.codes import expect_success
 from rmqcore.proxy.messages import MessageType
 from rmqcore.proxy.name_cache import NameCache
 from rmqcore.remoting import RemotingCommand, RequestCode
+from rmqcore.world import World
 
 
 class KeptViews:
@@ -26,11 +27,12 @@ class KeptViews:
     Args:
         topic_s: how long a topic counts, seconds.
         group_s: how long a group counts, seconds.
+        world: whose clock tells.
     """
 
-    def __init__(self, topic_s: float, group_s: float) -> None:
-        self._topics: NameCache[TopicView] = NameCache(topic_s)
-        self._groups: NameCache[GroupView] = NameCache(group_s)
+    def __init__(self, topic_s: float, group_s: float, world: World) -> None:
+        self._topics: NameCache[TopicView] = NameCache(topic_s, world.monotonic_s)
+        self._groups: NameCache[GroupView] = NameCache(group_s, world.monotonic_s)
         self._asked: Callable[[str, RemotingCommand], None] | None = None
 
     def on_question(self, asked: Callable[[str, RemotingCommand], None]) -> None:

@@ -23,6 +23,7 @@ from rmqcore.proxy.kept_views import KeptViews
 from rmqcore.proxy.named_producers import NamedProducers, parts_of
 from rmqcore.remoting import RemotingCommand, RequestCode, ResponseCode
 from rmqcore.remoting.local import LocalConnection, LocalServer
+from rmqcore.world import REAL, World
 
 logger = logging.getLogger(__name__)
 
@@ -36,10 +37,17 @@ class LocalBroker(KeptViews):
     Args:
         server: what answers its requests; None while it does not serve.
         name: the broker's.
+        world: its clocks.
     """
 
-    def __init__(self, server: Callable[[], LocalServer | None], name: Callable[[], str]) -> None:
-        super().__init__(_KEPT_S, _KEPT_S)
+    def __init__(
+        self,
+        server: Callable[[], LocalServer | None],
+        name: Callable[[], str],
+        *,
+        world: World = REAL,
+    ) -> None:
+        super().__init__(_KEPT_S, _KEPT_S, world)
         self._server = server
         self._name = name
         #: nobody else takes this id, by which it would be told what others have sent

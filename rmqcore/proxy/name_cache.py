@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
-from rmqcore.world import monotonic_s
-
 _KEPT_MAX: Final = 10_000
 
 _Value = TypeVar("_Value")
@@ -17,16 +15,18 @@ class NameCache(Generic[_Value]):
 
     Args:
         seconds: how long a value counts.
+        monotonic_s: seconds of a clock that never steps back.
     """
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, monotonic_s: Callable[[], float]) -> None:
         self._seconds = seconds
+        self._monotonic_s = monotonic_s
         self._values: dict[str, tuple[float, _Value]] = {}
 
     def get(self, name: str) -> _Value | None:
         """A value that still counts; None when there is none."""
         kept = self._values.get(name)
-        return kept[1] if kept is not None and kept[0] > monotonic_s() else None
+        return kept[1] if kept is not None and kept[0] > self._monotonic_s() else None
 
     def put(self, name: str, value: _Value) -> _Value:
         """Keep a value from now on; returns it. One too many takes the place of all.
@@ -37,7 +37,7 @@ class NameCache(Generic[_Value]):
         """
         if len(self._values) >= _KEPT_MAX:
             self._values.clear()
-        self._values[name] = monotonic_s() + self._seconds, value
+        self._values[name] = self._monotonic_s() + self._seconds, value
         return value
 
     def forget(self, name: str) -> None:

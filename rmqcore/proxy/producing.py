@@ -7,7 +7,7 @@ EndTransactionActivity.java, producer/RecallMessageActivity.java.
 from __future__ import annotations
 
 import base64
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from rmqcore.message import decode_message_id
@@ -57,10 +57,12 @@ class ProducerCalls:
 
     Args:
         cluster: the brokers.
+        clock_ms: Unix time in milliseconds.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, clock_ms: Callable[[], int]) -> None:
         self._cluster = cluster
+        self._clock_ms = clock_ms
         self._choice = QueueChoice()
 
     # ---- SendMessage
@@ -84,7 +86,7 @@ class ProducerCalls:
         topic = topic_name(request.messages[0].topic)
         if count > 1:
             return self._send_several(caller, request, topic)
-        message = incoming(request.messages[0], topic)
+        message = incoming(request.messages[0], topic, self._clock_ms)
         view = self._cluster.known_topic(topic)
         if view is None:
             return self._send_later(caller, message, topic)
@@ -110,7 +112,7 @@ class ProducerCalls:
         entries = []
         for each in request.messages:
             try:
-                message = incoming(each, topic)
+                message = incoming(each, topic, self._clock_ms)
                 view = await self._view(topic, message.kind, caller)
                 entries.append(await self._send_one(caller, message, view))
             except RefusedError as error:

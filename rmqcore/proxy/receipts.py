@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Final, Self
 
 from rmqcore.proxy.codes import Code, RefusedError
-from rmqcore.world import wall_clock_ms
 
 #: kinds of topic: the message's own, and the retry topics of its group in two versions
 NORMAL: Final = 0
@@ -83,14 +82,18 @@ class ReceiptHandle:
         )
 
     @classmethod
-    def parse_open(cls, text: str) -> Self:
+    def parse_open(cls, text: str, now_ms: int) -> Self:
         """Read the handle of a message that is still its consumer's.
+
+        Args:
+            text: as `parse` reads it.
+            now_ms: Unix time in milliseconds.
 
         Raises:
             RefusedError: it is none, or its time is over.
         """
         handle = cls.parse(text)
-        if handle.due_ms <= wall_clock_ms():
+        if handle.due_ms <= now_ms:
             reason = "the receipt handle has expired: the message comes again, or has come"
             raise RefusedError(Code.INVALID_RECEIPT_HANDLE, reason)
         return handle

@@ -38,6 +38,7 @@ from rmqcore.remoting import (
     admin_of,
 )
 from rmqcore.remoting.codes import MASTER_ID
+from rmqcore.world import REAL, World
 
 logger = logging.getLogger(__name__)
 
@@ -55,12 +56,18 @@ class RemoteCluster(KeptViews):
             of the caller, so brokers see who asks; the proxy's own requests with the first
             administrator's. None signs nothing.
         tls: how brokers and name servers are called.
+        world: its clocks.
     """
 
     def __init__(
-        self, namesrv: str, accounts: Mapping[str, Account] | None = None, tls: Tls | None = None
+        self,
+        namesrv: str,
+        accounts: Mapping[str, Account] | None = None,
+        tls: Tls | None = None,
+        *,
+        world: World = REAL,
     ) -> None:
-        super().__init__(_ROUTE_KEPT_S, _GROUP_KEPT_S)
+        super().__init__(_ROUTE_KEPT_S, _GROUP_KEPT_S, world)
         self._servers = [each.strip() for each in namesrv.split(";") if each.strip()]
         self._own = admin_of(accounts or {})
         self._client_id = f"rmqcore-grpc-{token_hex(4)}"

@@ -19,7 +19,7 @@ from rmqcore.proxy.cluster import Cluster
 from rmqcore.proxy.codes import Code, RefusedError, expect_success
 from rmqcore.proxy.receipts import ReceiptHandle
 from rmqcore.remoting import RemotingCommand, RequestCode, ResponseCode
-from rmqcore.world import monotonic_s, wall_clock_ms
+from rmqcore.world import World
 
 logger = logging.getLogger(__name__)
 
@@ -50,13 +50,15 @@ class Renewals:
 
     Args:
         cluster: the brokers.
+        world: its clocks.
     """
 
     #: for how long a message is kept at a time
     INVISIBLE_MS: ClassVar[int] = 60_000
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, world: World) -> None:
         self._cluster = cluster
+        self._world = world
         #: by client, then by group and given handle
         self._kept: dict[ClientKey, dict[tuple[str, str], _Kept]] = {}
         self._count = 0
@@ -95,7 +97,7 @@ class Renewals:
             return
         mine = self._kept.setdefault(caller.client, {})
         self._count += (group, given) not in mine
-        mine[group, given] = _Kept(caller, group, topic, handle, monotonic_s())
+        mine[group, given] = _Kept(caller, group, topic, handle, self._world.monotonic_s())
 
     def is_kept(self, caller: Caller, group: str, given: str) -> bool:
         """Tell whether a message is kept for a client, so that its handle may have changed.
@@ -122,7 +124,7 @@ class Renewals:
         mine = self._kept.get(caller.client)
         kept = mine.pop((group, given), None) if mine is not None else None
         if kept is None:
-            return ReceiptHandle.parse_open(given)
+            return ReceiptHandle.parse_open(given, self._world.clock_ms())
         self._count -= 1
         async with kept.changing:
             return kept.handle
@@ -174,7 +176,8 @@ class Renewals:
 
     async def renew(self) -> None:
         """Renew what ends soon, once."""
-        soon_ms, late_s = wall_clock_ms() + _SOON_MS, monotonic_s() - _KEPT_S
+        soon_ms = self._world.clock_ms() + _SOON_MS
+        late_s = self._world.monotonic_s() - _KEPT_S
         for client, mine in list(self._kept.items()):
             for key, kept in list(mine.items()):
                 if kept.since_s < late_s:

@@ -34,6 +34,7 @@ from rmqcore.remoting import Account, RemotingCommand, RequestRefusedError
 from rmqcore.remoting.background import restarted
 from rmqcore.remoting.first_bytes import OtherProtocol
 from rmqcore.remoting.permissions import may_end_transaction
+from rmqcore.world import REAL, World
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ class Service:
         cluster: the brokers.
         accounts: who is served, by access key; None serves everybody.
         settings: the bounds of its connections.
+        world: its clocks.
     """
 
     def __init__(
@@ -55,17 +57,23 @@ class Service:
         cluster: Cluster,
         accounts: Mapping[str, Account] | None = None,
         settings: Http2Settings | None = None,
+        *,
+        world: World = REAL,
     ) -> None:
-        self._callers = Callers(accounts)
+        clock_ms = world.clock_ms
+        self._callers = Callers(accounts, clock_ms)
         self._settings = settings or Http2Settings()
         self._unfinished = SharedBound(self._settings.unfinished_total_max)
         self._unread = SharedBound(self._settings.queued_total_max)
-        self.renewals = Renewals(cluster)
-        self.clients = Clients(cluster, self._client_has_gone)
-        self._consuming = ConsumerCalls(cluster, self.renewals, self.clients.note)
+        self.renewals = Renewals(cluster, world)
+        self.clients = Clients(cluster, self._client_has_gone, world.monotonic_s)
+        self._consuming = ConsumerCalls(cluster, self.renewals, self.clients.note, clock_ms)
         self._tasks: list[asyncio.Task[None]] = []
         self.methods: Methods = self._methods(
-            RouteCalls(cluster), ProducerCalls(cluster), self._consuming, OffsetCalls(cluster)
+            RouteCalls(cluster),
+            ProducerCalls(cluster, clock_ms),
+            self._consuming,
+            OffsetCalls(cluster),
         )
         cluster.on_question(self._asked)
 

@@ -22,6 +22,7 @@ from rmqcore.namesrv import NameServer
 from rmqcore.proxy import GrpcServer, RemoteCluster, Service, consuming
 from rmqcore.proxy.certificate import own_tls
 from rmqcore.remoting import Tls, TlsMode
+from rmqcore.world import wall_clock_ms
 
 pytestmark = [
     pytest.mark.peers,
@@ -97,7 +98,7 @@ def cluster(path, brokers):
                 ports.append(broker.address.rpartition(":")[2])
             remote = RemoteCluster(address)
             stack.push_async_callback(remote.stop)
-            certificate = own_tls(path / "grpc", ("127.0.0.1",))
+            certificate = own_tls(path / "grpc", ("127.0.0.1",), wall_clock_ms())
             grpc = GrpcServer(Service(remote), "127.0.0.1", 0, tls=certificate)
             await grpc.start()
             stack.push_async_callback(grpc.stop)

@@ -14,6 +14,7 @@ from rmqcore.proxy.certificate import CERTIFICATE, own_tls
 from rmqcore.proxy.codes import Code
 from rmqcore.remoting import RemotingClient, RemotingCommand, RequestCode, Tls, TlsMode
 from rmqcore.remoting.accounts import Account, Permission
+from rmqcore.world import wall_clock_ms
 
 pytestmark = pytest.mark.engine
 
@@ -100,9 +101,9 @@ def test_what_shows_no_right_credentials_is_refused(with_grpc, headers):
 
 
 def test_plain_and_tls_clients_come_to_one_port_with_a_certificate_that_can_be_trusted(tmp_path):
-    tls = own_tls(tmp_path / "kept", ("localhost", "127.0.0.1"))
+    tls = own_tls(tmp_path / "kept", ("localhost", "127.0.0.1"), wall_clock_ms())
     made = (tmp_path / "kept" / CERTIFICATE).read_bytes()
-    own_tls(tmp_path / "kept", ("localhost", "127.0.0.1"))
+    own_tls(tmp_path / "kept", ("localhost", "127.0.0.1"), wall_clock_ms())
     assert (tmp_path / "kept" / CERTIFICATE).read_bytes() == made
     assert (tmp_path / "kept" / "key.pem").stat().st_mode & 0o077 == 0
     trust = ssl.create_default_context(cafile=tmp_path / "kept" / CERTIFICATE)
@@ -126,12 +127,22 @@ def test_plain_and_tls_clients_come_to_one_port_with_a_certificate_that_can_be_t
 
 
 def test_a_certificate_without_a_name_that_is_called_is_made_anew(tmp_path):
-    own_tls(tmp_path, ("localhost",))
+    own_tls(tmp_path, ("localhost",), wall_clock_ms())
     made = (tmp_path / CERTIFICATE).read_bytes()
-    own_tls(tmp_path, ("localhost", "10.1.2.3"))
+    own_tls(tmp_path, ("localhost", "10.1.2.3"), wall_clock_ms())
     assert (tmp_path / CERTIFICATE).read_bytes() != made
     (tmp_path / CERTIFICATE).write_bytes(b"damaged")
-    assert own_tls(tmp_path, ("localhost",)).mode is TlsMode.PERMISSIVE
+    assert own_tls(tmp_path, ("localhost",), wall_clock_ms()).mode is TlsMode.PERMISSIVE
+
+
+def test_a_certificate_that_is_about_to_end_is_made_anew(tmp_path):
+    now_ms, day_ms = wall_clock_ms(), 24 * 3_600_000
+    own_tls(tmp_path, ("localhost",), now_ms)
+    made = (tmp_path / CERTIFICATE).read_bytes()
+    own_tls(tmp_path, ("localhost",), now_ms + 3600 * day_ms)
+    assert (tmp_path / CERTIFICATE).read_bytes() == made
+    own_tls(tmp_path, ("localhost",), now_ms + 3640 * day_ms)
+    assert (tmp_path / CERTIFICATE).read_bytes() != made
 
 
 def test_a_server_that_wants_tls_takes_no_plain_call(tmp_path):

@@ -51,7 +51,7 @@ def test_what_is_no_handle_has_its_own_code(text):
 
 def test_a_handle_whose_time_is_over_is_refused():
     with pytest.raises(RefusedError) as raised:
-        ReceiptHandle.parse_open("4 1000 10000 1 0 broker-a 3 5 19278")
+        ReceiptHandle.parse_open("4 1000 10000 1 0 broker-a 3 5 19278", 11_000)
     assert raised.value.code is Code.INVALID_RECEIPT_HANDLE
 
 
