@@ -57,7 +57,7 @@ class KeptViews:
         return made_after(await self.topic(TEMPLATE_TOPIC), name)
 
     async def group(self, name: str, caller: Caller) -> GroupView:
-        """See `Cluster`."""
+        """See `Cluster.group`."""
         check_may_consume(name, caller)
         known = self.known_group(name)
         return known if known is not None else self._groups.put(name, await self._group_of(name))
