@@ -1,7 +1,7 @@
-"""QueryAssignment, ReceiveMessage, AckMessage, ChangeInvisibleDuration, dead letters.
+"""QueryAssignment and ReceiveMessage.
 
-Source: RocketMQ proxy/grpc/v2/consumer/ReceiveMessageActivity.java, AckMessageActivity.java,
-ChangeInvisibleDurationActivity.java; proxy/processor/ConsumerProcessor.java.
+Source: RocketMQ proxy/grpc/v2/consumer/ReceiveMessageActivity.java; proxy/processor/
+ConsumerProcessor.java.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from rmqcore.message import MessageExt
-from rmqcore.proxy.burials import Burials
 from rmqcore.proxy.callers import Caller
 from rmqcore.proxy.calls import Call
 from rmqcore.proxy.cluster import Cluster, GroupView, TopicView, check_may_use
@@ -22,26 +20,20 @@ from rmqcore.proxy.messages import Assignment, FilterType, V2Message, v2_class
 from rmqcore.proxy.names import group_name, topic_name
 from rmqcore.proxy.outgoing import duration_ms, outgoing, timestamp
 from rmqcore.proxy.popped import Popped, popped_of
-from rmqcore.proxy.receipts import ReceiptHandle
 from rmqcore.proxy.renewal import Renewals
 from rmqcore.proxy.routes import queue_message
+from rmqcore.proxy.settling import INVISIBLE_MS_MAX, SettlingCalls
 from rmqcore.remoting import RemotingCommand, RequestCode, ResponseCode
 
 logger = logging.getLogger(__name__)
 
-_AckResponse: Final = v2_class("AckMessageResponse")
-_AckEntry: Final = v2_class("AckMessageResultEntry")
 _AssignmentResponse: Final = v2_class("QueryAssignmentResponse")
-_ChangeResponse: Final = v2_class("ChangeInvisibleDurationResponse")
-_DeadResponse: Final = v2_class("ForwardMessageToDeadLetterQueueResponse")
 _ReceiveResponse: Final = v2_class("ReceiveMessageResponse")
 _RECEIVE_OK: Final = _ReceiveResponse(status=OK).SerializeToString()
 
 BATCH_MAX: Final = 32
-_ACKS_MAX: Final = 1024
-#: A message that was handed out is kept from others for a time between these two.
+#: A message that was handed out is kept from others for no shorter than this.
 _INVISIBLE_MS_MIN: Final = 10_000
-_INVISIBLE_MS_MAX: Final = 12 * 3_600_000
 POLL_MS_MAX: Final = 20_000
 _POLL_MS_DEFAULT: Final = 20_000
 #: The answer that nothing has come is sent this long before the client gives up.
@@ -84,6 +76,7 @@ class ConsumerCalls:
     Args:
         cluster: the brokers.
         renewals: keeps for clients what they still work on.
+        settling: is done with what is not handed out.
         note: called with who has something kept, so that it is known when that one goes.
         clock_ms: Unix time in milliseconds.
     """
@@ -92,13 +85,15 @@ class ConsumerCalls:
         self,
         cluster: Cluster,
         renewals: Renewals,
+        settling: SettlingCalls,
         note: Callable[[Caller], None],
         clock_ms: Callable[[], int],
     ) -> None:
         self._cluster = cluster
         self._note = note
         self._clock_ms = clock_ms
-        self._renewals, self._burials = renewals, Burials(renewals.work_on)
+        self._renewals = renewals
+        self._settling = settling
         #: set when the server stops: nobody waits any more
         self._stopping: asyncio.Event = asyncio.Event()
         self._turn = 0
@@ -398,9 +393,9 @@ class ConsumerCalls:
         """Be done with a message that is not handed out: a dead letter, or of no use here."""
         name, topic, handle, message = wanted.group, wanted.topic, popped.handle, popped.message
         if popped.tries >= group.attempt_max:
-            await self._bury(caller, name, topic, handle, message, group.attempt_max)
+            await self._settling.bury_one(caller, name, topic, handle, message, group.attempt_max)
         else:
-            await self._acknowledge(caller, name, topic, handle)
+            await self._settling.acknowledge_one(caller, name, topic, handle)
 
     @staticmethod
     def _is_left_out(wanted: _Wanted, group: GroupView, popped: Popped) -> bool:
@@ -412,162 +407,6 @@ class ConsumerCalls:
             return True
         return wanted.tags is not None and popped.message.tags not in wanted.tags
 
-    # ---- AckMessage
-
-    def acknowledge(
-        self, call: Call, caller: Caller, request: V2Message
-    ) -> V2Message | Awaitable[V2Message]:
-        """Be done with messages; each has an entry in the answer.
-
-        Args:
-            call: of the client.
-            caller: who it is.
-            request: an ``AckMessageRequest``, with 1 to `_ACKS_MAX` entries.
-
-        Raises:
-            RefusedError: topic or group is none, or there are more entries.
-        """
-        if not 0 < len(request.entries) <= _ACKS_MAX:
-            raise RefusedError(Code.BAD_REQUEST, f"1 to {_ACKS_MAX} entries a request")
-        group, topic = group_name(request.group), topic_name(request.topic)
-        done: list[V2Message] = []
-        for entry in request.entries:
-            given = entry.receipt_handle
-            if self._renewals.is_kept(caller, group, given):
-                return self._acknowledge_rest(caller, request, done, None)
-            try:
-                handle = ReceiptHandle.parse_open(given, self._clock_ms())
-                answer = self._ask_to_acknowledge(caller, group, topic, handle)
-                if not isinstance(answer, RemotingCommand):
-                    return self._acknowledge_rest(caller, request, done, answer)
-                _expect_known(answer)
-                done.append(OK)
-            except RefusedError as error:
-                done.append(status(error.code, error.reason))
-        return _acknowledged(request, done)
-
-    async def _acknowledge_rest(
-        self,
-        caller: Caller,
-        request: V2Message,
-        done: list[V2Message],
-        asked: Awaitable[RemotingCommand] | None,
-    ) -> V2Message:
-        """Go on with entries that have to be waited for.
-
-        Args:
-            caller: who makes the call.
-            request: its message.
-            done: what the first entries have come to.
-            asked: gives the broker's answer to the next one; None: it was not asked yet.
-        """
-        group, topic = group_name(request.group), topic_name(request.topic)
-        for entry in request.entries[len(done) :]:
-            try:
-                if asked is None:
-                    given = entry.receipt_handle
-                    handle = await self._renewals.stop_renewing(caller, group, given)
-                    await self._acknowledge(caller, group, topic, handle)
-                else:
-                    first, asked = asked, None
-                    _expect_known(await first)
-                done.append(OK)
-            except RefusedError as error:
-                done.append(status(error.code, error.reason))
-        return _acknowledged(request, done)
-
-    def _ask_to_acknowledge(
-        self, caller: Caller, group: str, topic: str, handle: ReceiptHandle
-    ) -> RemotingCommand | Awaitable[RemotingCommand]:
-        command = RemotingCommand(RequestCode.ACK_MESSAGE, handle.fields(group, topic))
-        return self._cluster.ask(handle.broker_name, command, caller)
-
-    async def _acknowledge(
-        self, caller: Caller, group: str, topic: str, handle: ReceiptHandle
-    ) -> None:
-        answer = self._ask_to_acknowledge(caller, group, topic, handle)
-        _expect_known(answer if isinstance(answer, RemotingCommand) else await answer)
-
-    # ---- ChangeInvisibleDuration
-
-    async def change(self, call: Call, caller: Caller, request: V2Message) -> V2Message:
-        """Hand a message out again at another time; its new handle is in the answer.
-
-        Args:
-            call: of the client.
-            caller: who it is.
-            request: a ``ChangeInvisibleDurationRequest``; the duration is 12 hours at most.
-
-        Raises:
-            RefusedError: duration or handle is none, or the broker refuses.
-        """
-        group, topic = group_name(request.group), topic_name(request.topic)
-        invisible_ms = duration_ms(request.invisible_duration)
-        if not 0 < invisible_ms <= _INVISIBLE_MS_MAX:
-            reason = f"more than 0 and up to {_INVISIBLE_MS_MAX // 1000} s"
-            raise RefusedError(Code.ILLEGAL_INVISIBLE_TIME, reason)
-        handle = await self._renewals.stop_renewing(caller, group, request.receipt_handle)
-        changed = await self._renewals.change(
-            caller, group, topic, handle, invisible_ms, suspend=request.suspend
-        )
-        return _ChangeResponse(status=OK, receipt_handle=str(changed))
-
-    # ---- ForwardMessageToDeadLetterQueue
-
-    async def bury(self, call: Call, caller: Caller, request: V2Message) -> V2Message:
-        """Make a message a dead letter of its group, once, however often a client asks for it.
-
-        Args:
-            call: of the client.
-            caller: who it is.
-            request: a ``ForwardMessageToDeadLetterQueueRequest``.
-
-        Raises:
-            RefusedError: the handle is none, or the broker refuses.
-        """
-        key = caller.client[0], group_name(request.group), request.receipt_handle
-        await self._burials.once(key, lambda: self._bury_given(caller, request))
-        return _DeadResponse(status=OK)
-
-    async def _bury_given(self, caller: Caller, request: V2Message) -> None:
-        group, topic = group_name(request.group), topic_name(request.topic)
-        handle = await self._renewals.stop_renewing(caller, group, request.receipt_handle)
-        most = max(1, request.max_delivery_attempts)
-        await self._bury(caller, group, topic, handle, None, most, request.message_id)
-
-    async def _bury(
-        self,
-        caller: Caller,
-        group: str,
-        topic: str,
-        handle: ReceiptHandle,
-        message: MessageExt | None,
-        attempt_max: int,
-        message_id: str = "",
-    ) -> None:
-        """Store a message as a dead letter, and be done with it then.
-
-        Source: ConsumerSendMsgBackRequestHeader with delayLevel -1, as ProducerProcessor,
-        forwardMessageToDeadLetterQueue.
-        """
-        if handle.phy_offset < 0:
-            reason = "the receipt handle does not tell where the message is"
-            raise RefusedError(Code.INVALID_RECEIPT_HANDLE, reason)
-        fields = {
-            "offset": str(handle.phy_offset),
-            "group": group,
-            "delayLevel": "-1",
-            "originMsgId": message_id or (message.message_id if message is not None else ""),
-            "originTopic": handle.topic_of(group, topic),
-            "unitMode": "false",
-            "maxReconsumeTimes": str(attempt_max - 1),
-            "bname": handle.broker_name,
-        }
-        command = RemotingCommand(RequestCode.CONSUMER_SEND_MSG_BACK, fields)
-        answer = self._cluster.ask(handle.broker_name, command, caller)
-        expect_success(answer if isinstance(answer, RemotingCommand) else await answer)
-        await self._acknowledge(caller, group, topic, handle)
-
 
 def _popped_of(answer: RemotingCommand, broker_name: str) -> list[Popped]:
     """What a broker has handed out; nothing where it found none in time."""
@@ -576,30 +415,7 @@ def _popped_of(answer: RemotingCommand, broker_name: str) -> list[Popped]:
     return popped_of(expect_success(answer), broker_name)
 
 
-def _acknowledged(request: V2Message, done: list[V2Message]) -> V2Message:
-    """The answer to an AckMessage, of what each of its entries has come to."""
-    entries = [
-        _AckEntry(message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=each)
-        for entry, each in zip(request.entries, done, strict=True)
-    ]
-    first = entries[0].status
-    if any(each.status.code != first.code for each in entries):
-        first = status(Code.MULTIPLE_RESULTS)
-    return _AckResponse(status=first, entries=entries)
-
-
 def _check_invisible(invisible_ms: int) -> None:
-    if not _INVISIBLE_MS_MIN <= invisible_ms <= _INVISIBLE_MS_MAX:
-        reason = f"the duration is {_INVISIBLE_MS_MIN // 1000} to {_INVISIBLE_MS_MAX // 1000} s"
+    if not _INVISIBLE_MS_MIN <= invisible_ms <= INVISIBLE_MS_MAX:
+        reason = f"the duration is {_INVISIBLE_MS_MIN // 1000} to {INVISIBLE_MS_MAX // 1000} s"
         raise RefusedError(Code.ILLEGAL_INVISIBLE_TIME, reason)
-
-
-def _expect_known(answer: RemotingCommand) -> None:
-    """Expect that a broker knows a receipt.
-
-    Raises:
-        RefusedError: it does not, or something else is wrong.
-    """
-    if answer.code == ResponseCode.MESSAGE_ILLEGAL:
-        raise RefusedError(Code.INVALID_RECEIPT_HANDLE, answer.remark or "")
-    expect_success(answer)

@@ -28,6 +28,7 @@ from rmqcore.proxy.popped import messages_of
 from rmqcore.proxy.producing import ProducerCalls
 from rmqcore.proxy.renewal import Renewals
 from rmqcore.proxy.routes import RouteCalls
+from rmqcore.proxy.settling import SettlingCalls
 from rmqcore.proxy.shared_bound import SharedBound
 from rmqcore.proxy.transaction_id import TransactionId
 from rmqcore.remoting import Account, RemotingCommand, RequestRefusedError
@@ -67,12 +68,16 @@ class Service:
         self._unread = SharedBound(self._settings.queued_total_max)
         self.renewals = Renewals(cluster, world)
         self.clients = Clients(cluster, self._client_has_gone, world.monotonic_s)
-        self._consuming = ConsumerCalls(cluster, self.renewals, self.clients.note, clock_ms)
+        settling = SettlingCalls(cluster, self.renewals, clock_ms)
+        self._consuming = ConsumerCalls(
+            cluster, self.renewals, settling, self.clients.note, clock_ms
+        )
         self._tasks: list[asyncio.Task[None]] = []
         self.methods: Methods = self._methods(
             RouteCalls(cluster),
             ProducerCalls(cluster, clock_ms),
             self._consuming,
+            settling,
             OffsetCalls(cluster),
         )
         cluster.on_question(self._asked)
@@ -82,6 +87,7 @@ class Service:
         routes: RouteCalls,
         producing: ProducerCalls,
         consuming: ConsumerCalls,
+        settling: SettlingCalls,
         offsets: OffsetCalls,
     ) -> dict[bytes, Method]:
         """Every RPC by its path."""
@@ -91,15 +97,15 @@ class Service:
             "SendMessage": producing.send,
             "QueryAssignment": consuming.assignment,
             "ReceiveMessage": consuming.receive,
-            "AckMessage": consuming.acknowledge,
-            "ForwardMessageToDeadLetterQueue": consuming.bury,
+            "AckMessage": settling.acknowledge,
+            "ForwardMessageToDeadLetterQueue": settling.bury,
             "PullMessage": offsets.pull,
             "UpdateOffset": offsets.update,
             "GetOffset": offsets.get,
             "QueryOffset": offsets.query,
             "EndTransaction": producing.end,
             "NotifyClientTermination": self.clients.terminated,
-            "ChangeInvisibleDuration": consuming.change,
+            "ChangeInvisibleDuration": settling.change,
             "RecallMessage": producing.recall,
             "SyncLiteSubscription": _refuse_lite,
         }
