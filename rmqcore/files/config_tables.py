@@ -232,6 +232,11 @@ class ConfigTable:
         """Whether this is the table of a broker that takes another's over."""
         return self._followed is not None
 
+    @property
+    def has_taken_over(self) -> bool:
+        """Whether another broker's table was taken over since this one began to follow."""
+        return self._followed not in (None, DataVersion())
+
     def follow(self) -> None:
         """Note, with the next `persist`, that another broker's table is to be taken over."""
         with self._lock.within():

@@ -25,8 +25,8 @@ async def set_queues(pair, count, read=None):
     assert made.code == ResponseCode.SUCCESS, made.remark
 
 
-async def send_to(pair, queue_id):
-    fields = {"a": "PG", "b": "Wide", "c": "TBW102", "d": 4, "e": queue_id, "f": 0, "g": 1}
+async def send_to(pair, queue_id, topic="Wide"):
+    fields = {"a": "PG", "b": topic, "c": "TBW102", "d": 4, "e": queue_id, "f": 0, "g": 1}
     sent = await pair.ask(pair.master, RequestCode.SEND_MESSAGE_V2, b"x", **fields, h=0, i="")
     assert sent.code == ResponseCode.SUCCESS, sent.remark
 
@@ -80,6 +80,37 @@ def test_a_slave_that_is_made_master_gives_back_no_queue_that_was_taken_away(tmp
 
     def stored_ms(pair):
         return pair.master.store.get_message("Wide", 6, 0).messages[0].store_timestamp_ms
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.usefixtures("asks_when_told")
+@pytest.mark.parametrize("told", [True, False])
+def test_a_slave_that_was_never_told_of_topics_has_all_of_its_log_when_it_is_made_master(
+    tmp_path, monkeypatch, told
+):
+    """Without a name server, or an account, they do not come; nor does what was deleted."""
+    monkeypatch.setattr(topics_of_log, "_NEW_MS", 0)
+
+    async def scenario():
+        async with running(tmp_path) as pair:
+            await pair.in_step()
+            await send_to(pair, 0, "Newer")
+            if told:
+                await pair.synchronize()
+            await send_to(pair, 2, "Old")
+            await until_async(lambda: wall_clock_ms() > stored_ms(pair), "it is later")
+            await send_to(pair, 0, "Newer")
+            await pair.in_step()
+        broker = Broker(tmp_path / "s", SMALL)
+        await broker.start()
+        try:
+            assert (broker.store.topics.get("Old") is None) == told
+        finally:
+            await broker.stop()
+
+    def stored_ms(pair):
+        return pair.master.store.get_message("Old", 2, 0).messages[0].store_timestamp_ms
 
     asyncio.run(scenario())
 

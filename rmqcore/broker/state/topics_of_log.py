@@ -32,14 +32,16 @@ _DIGITS_MAX: Final = 5
 def unknown_topics(store: DefaultMessageStore) -> list[tuple[str, int]]:
     """Queues, by topic and queue id, that the log needs and the table has not.
 
-    Of a topic that the table has these are queues behind all that it has to read or to write.
+    Of a topic that the table has these are queues behind all that it has to read or to write. What
+    is older than `_NEW_MS` does not count where a master's table was taken over.
 
     Args:
         store: of a slave that is made master, before anything is put.
     """
     queues = store.queues()
     newest_ms = max((_stored_ms(store, *queue, last=True) for queue in queues), default=0)
-    since_ms = max(0, newest_ms - _NEW_MS)
+    # a table that has never come says of no topic that it is gone
+    since_ms = max(0, newest_ms - _NEW_MS) if store.topics.has_taken_over else 0
     found = set[tuple[str, int]]()
     for topic, queue_id in queues:
         if topic in _WAITING_IN:
