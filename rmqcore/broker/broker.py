@@ -334,8 +334,6 @@ class Broker:
             parts.offsets.resets.follow()
             parts.offsets.resets.persist_ends()
         else:
-            for table in (store.topics, store.consumer_offsets, parts.groups.table):
-                table.lead()
             parts.topics.know_again(store.queues())
             report = store.recovery_report
             # a slave that becomes the master, or a crash, may have lost what groups have read
@@ -344,6 +342,8 @@ class Broker:
                 parts.topics.know_of_log(unknown_topics(store))
                 # who is killed before looks for them once more
                 parts.offsets.resets.ahead = store.topics.persist
+            for table in (store.topics, store.consumer_offsets, parts.groups.table):
+                table.lead()
             may_be_shorter = promoted or not report.clean_shutdown
             end_of = parts.offsets.ends_at(report.end_offset)
             parts.offsets.bring_back(end_of, may_be_shorter=may_be_shorter)

@@ -233,9 +233,9 @@ class ConfigTable:
         return self._followed is not None
 
     @property
-    def has_taken_over(self) -> bool:
-        """Whether another broker's table was taken over since this one began to follow."""
-        return self._followed not in (None, DataVersion())
+    def is_of_a_leader(self) -> bool:
+        """Whether a broker has led with it: this one, or the one that it was taken over from."""
+        return self.begun_ms is not None or self._followed not in (None, DataVersion())
 
     def follow(self) -> None:
         """Note, with the next `persist`, that another broker's table is to be taken over."""

@@ -108,6 +108,13 @@ def test_a_slave_that_was_never_told_of_topics_has_all_of_its_log_when_it_is_mad
             assert (broker.store.topics.get("Old") is None) == told
         finally:
             await broker.stop()
+        # a master that follows now has a table of its own, and knows what it has taken away
+        follows = Broker(tmp_path / "m", {**SMALL, "brokerRole": "SLAVE", "brokerId": 1})
+        await follows.start()
+        try:
+            assert follows.store.topics.is_of_a_leader
+        finally:
+            await follows.stop()
 
     def stored_ms(pair):
         return pair.master.store.get_message("Old", 2, 0).messages[0].store_timestamp_ms

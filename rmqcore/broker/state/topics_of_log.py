@@ -33,15 +33,15 @@ def unknown_topics(store: DefaultMessageStore) -> list[tuple[str, int]]:
     """Queues, by topic and queue id, that the log needs and the table has not.
 
     Of a topic that the table has these are queues behind all that it has to read or to write. What
-    is older than `_NEW_MS` does not count where a master's table was taken over.
+    is older than `_NEW_MS` does not count where the table is a master's.
 
     Args:
         store: of a slave that is made master, before anything is put.
     """
     queues = store.queues()
     newest_ms = max((_stored_ms(store, *queue, last=True) for queue in queues), default=0)
-    # a table that has never come says of no topic that it is gone
-    since_ms = max(0, newest_ms - _NEW_MS) if store.topics.has_taken_over else 0
+    # a table that no master has had says of no topic that it is gone
+    since_ms = max(0, newest_ms - _NEW_MS) if store.topics.is_of_a_leader else 0
     found = set[tuple[str, int]]()
     for topic, queue_id in queues:
         if topic in _WAITING_IN:
