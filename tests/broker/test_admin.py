@@ -1,10 +1,12 @@
 """What an administrator asks and changes, over the wire."""
 
+import asyncio
 import json
 import re
 
 import pytest
-from broker.conftest import records
+from broker.conftest import LONG_MS, held, records
+from broker.test_pop import handed_out, pop, send_many
 
 from rmqcore.config import StoreConfig, parse_broker_conf
 from rmqcore.java.json import parse_java_json
@@ -203,6 +205,31 @@ def test_a_group_that_is_set_back_is_told_so_by_its_next_pull(with_broker):
         assert moved.code == ResponseCode.PULL_OFFSET_MOVED
         assert moved.ext_fields["nextBeginOffset"] == "0"
         assert (await peer.pull("T", offset=0)).code == ResponseCode.SUCCESS
+
+    with_broker(scenario)
+
+
+@pytest.mark.usefixtures("long_hold")
+@pytest.mark.parametrize("way", ["pull", "pop"])
+def test_who_waits_is_told_at_once_that_its_group_is_set_back(with_broker, way):
+    async def scenario(broker, peer):
+        await send_many(peer, 1, queues=1)
+        if way == "pull":
+            asked, code = (
+                peer.pull("T", offset=1, suspend_ms=LONG_MS),
+                ResponseCode.PULL_OFFSET_MOVED,
+            )
+            hold = broker.managers.waiting_pulls
+        else:
+            assert len(handed_out(await pop(peer, queue_id=0))) == 1
+            asked, code = pop(peer, queue_id=0, poll_ms=LONG_MS), ResponseCode.SUCCESS
+            hold = broker.managers.waiting_pops
+        waits = asyncio.ensure_future(asked)
+        await held(hold)
+        reset = {"topic": "T", "group": "CG", "timestamp": 0, "isForce": "true"}
+        answer = await peer.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)
+        assert answer.code == ResponseCode.SUCCESS
+        assert (await waits).code == code
 
     with_broker(scenario)
 

@@ -34,6 +34,7 @@ class AdminOffsets:
         self._store, self._config = state.store, state.config
         self._topics, self._groups = state.topics, state.groups
         self._consumers, self._offsets = state.consumers, state.offsets
+        self._arrived = state.arrived
 
     @serves(RequestCode.GET_ALL_CONSUMER_OFFSET, needs=needs.ADMIN)
     def list_all(self, _: Connection, __: RemotingCommand) -> RemotingCommand:
@@ -49,7 +50,7 @@ class AdminOffsets:
 
     @serves(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, needs=needs.ADMIN)
     async def reset(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Let a group go on at the offsets of a time; its next pulls are told so.
+        """Let a group go on at the offsets of a time; its pulls are told so, also those that wait.
 
         Raises:
             RequestRefusedError: there is no such topic, queue or group.
@@ -77,6 +78,9 @@ class AdminOffsets:
             self._offsets.resets[group, topic.topic_name, queue_id] = offset
         with expect_written(f"offsets of {group}"):
             await asyncio.to_thread(self._store.consumer_offsets.persist)
+        for queue_id in targets:
+            # who waits at the end would hear of it with the next message, or much later
+            self._arrived(topic.topic_name, queue_id)
         return success(body=java_body({"offsetTable": table}))
 
     def _target(self, topic: str, queue_id: int, timestamp_ms: int, given: int) -> int:
