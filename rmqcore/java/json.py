@@ -15,10 +15,15 @@ from typing import Any, NoReturn
 
 _encode = json.JSONEncoder(ensure_ascii=False).encode
 _encode_compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-#: One token: a string, a brace or a number. Each is matched whole or not at all, so that no
-#: character is looked at twice; a string needs no end, or every quote of a text without ends would
-#: search for one.
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"?|[{}]|-?[0-9]++', re.DOTALL)
+#: One token: a string, a brace or a number; and whatever is behind it and is none. Each is matched
+#: whole or not at all, so that no character is looked at twice; a string needs no end, or every
+#: quote of a text without ends would search for one.
+_TOKEN = re.compile(
+    r'("[^"\\]*+(?:\\.[^"\\]*+)*+"?|[{}]|-?[0-9]++)[^"{}0-9-]*+(?:-(?![0-9])[^"{}0-9-]*+)*+',
+    re.DOTALL,
+)
+#: What a key begins with that is no text.
+_NO_TEXT = re.compile(r"\s*+[-0-9{]")
 _SCALARS = frozenset((str, int, bool))
 #: What follows a key.
 _COLON = re.compile(r"\s*+:")
@@ -47,14 +52,16 @@ def parse_java_json(text: str) -> Any:
     """Read standard JSON, or what fastjson writes; keys come out as str, objects as their text.
 
     Takes time in proportion to the text's size, whatever it holds; ten times as long where it is
-    not standard.
+    fastjson's.
 
     Raises:
         ValueError: the text is neither, or as in `parse_json`.
     """
     try:
         return parse_json(text)
-    except json.JSONDecodeError:
+    except json.JSONDecodeError as error:
+        if _NO_TEXT.match(text, error.pos) is None:
+            raise
         return parse_json(_with_quoted_keys(text))
 
 
@@ -63,7 +70,7 @@ def _with_quoted_keys(text: str) -> str:
     keys: list[tuple[int, int]] = []
     opened = -1  # where the object begins that holds no other so far
     for token in _TOKEN.finditer(text):
-        begin, end = token.span()
+        begin, end = token.span(1)
         kind = text[begin]
         if kind == "{":
             opened = begin

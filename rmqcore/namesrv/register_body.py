@@ -5,6 +5,7 @@ Source: RegisterBrokerBody, TopicConfig.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import struct
 import zlib
@@ -13,6 +14,7 @@ from typing import Any
 
 from rmqcore.java.json import parse_java_json
 from rmqcore.namesrv.route_data import BrokerTopics, QueueData, RegisteredTopic, TopicsVersion
+from rmqcore.namesrv.route_table import MAPPING_SIZE_MAX, MAPPINGS_MAX, TOPICS_OF_BROKER
 from rmqcore.remoting import RequestRefusedError, ResponseCode
 from rmqcore.remoting.codes import VERSION_3_0_11, VERSION_5_0_0
 
@@ -26,6 +28,8 @@ _QUEUE_COUNT_DEFAULT = 16
 _PERM_DEFAULT = 6
 _ZLIB_FIRST_BYTE = 0x78
 _TOPIC_ITEMS_MIN = 5
+#: One piece of a compressed body has at most this many bytes: a topic, a mapping, a version.
+_PIECE_SIZE_MAX = 4 * MAPPING_SIZE_MAX
 #: The name of a filter server has at most this many characters.
 _TEXT_SIZE_MAX = 255
 _NUMBER = re.compile(r"[0-9]{1,10}")
@@ -45,13 +49,32 @@ def read_register_body(body: bytes, version: int, *, compressed: bool) -> Broker
     """
     if not body:
         return BrokerTopics()
-    if compressed or body[0] == _ZLIB_FIRST_BYTE:
+    if _is_compressed(body, compressed):
         return _read_compressed(body, version)
     members = parse_object(body)
     if version < VERSION_3_0_11:
         return _read_wrapper(members, ())
     filters = _texts(members.get("filterServerList"))
     return _read_wrapper(_object(members.get("topicConfigSerializeWrapper")), filters)
+
+
+def is_larger(body: bytes, size: int, *, compressed: bool) -> bool:
+    """Tell whether a registration, unpacked, has more bytes than that.
+
+    Args:
+        body: as it was received.
+        size: bytes; as many are unpacked at most.
+        compressed: what the header says.
+    """
+    if not body or len(body) > size or not _is_compressed(body, compressed):
+        return len(body) > size
+    with contextlib.suppress(zlib.error):
+        return len(zlib.decompressobj().decompress(body, size + 1)) > size
+    return False
+
+
+def _is_compressed(body: bytes, said: bool) -> bool:
+    return said or body[0] == _ZLIB_FIRST_BYTE
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
@@ -98,7 +121,7 @@ def _read_wrapper(wrapper: dict[str, Any], filters: tuple[str, ...]) -> BrokerTo
         read_data_version(_object(wrapper.get("dataVersion"))),
         {_text(name): _read_topic(_object(members)) for name, members in table.items()},
         filters,
-        {_text(name): _object(info) for name, info in mappings.items()},
+        {_text(name): _mapping(info) for name, info in mappings.items()},
     )
 
 
@@ -117,12 +140,13 @@ def _read_topic(members: dict[str, Any]) -> RegisteredTopic:
 def _read_compressed(body: bytes, version: int) -> BrokerTopics:
     pieces = _Pieces(_unpack(body))
     data_version = read_data_version(parse_object(pieces.next_piece()))
-    topics = dict(_read_topic_line(pieces.next_piece()) for _ in range(pieces.count()))
+    count = pieces.count("topics of a broker", TOPICS_OF_BROKER)
+    topics = dict(_read_topic_line(pieces.next_piece()) for _ in range(count))
     filters = _texts(_list(pieces.next_piece()))
     mappings = {}
     if version >= VERSION_5_0_0:
-        for _ in range(pieces.count()):
-            info = parse_object(pieces.next_piece())
+        for _ in range(pieces.count("static topics", MAPPINGS_MAX)):
+            info = _mapping(parse_object(pieces.next_piece()))
             mappings[_text(info.get("topic"))] = info
     return BrokerTopics(data_version, topics, filters, mappings)
 
@@ -145,9 +169,16 @@ class _Pieces:
         self._plain = plain
         self._at = 0
 
-    def count(self) -> int:
-        """Read how many pieces follow; each takes four bytes at least."""
+    def count(self, what: str, most: int) -> int:
+        """Read how many pieces follow; each takes four bytes at least.
+
+        Args:
+            what: they are.
+            most: how many there may be.
+        """
         count = self._int()
+        if count > most:
+            raise _refused(f"it has {count} {what}, {most} at most")
         if not 0 <= count <= (len(self._plain) - self._at) // _INT.size:
             raise _refused(f"{count} pieces cannot be in it")
         return count
@@ -155,6 +186,8 @@ class _Pieces:
     def next_piece(self) -> bytes:
         """Read one piece."""
         size = self._int()
+        if size > _PIECE_SIZE_MAX:
+            raise _refused(f"a piece of {size} bytes, {_PIECE_SIZE_MAX} at most")
         if not 0 <= size <= len(self._plain) - self._at:
             raise _refused(f"a piece of {size} bytes cannot be in it")
         self._at += size
@@ -170,7 +203,7 @@ class _Pieces:
 
 def _read_topic_line(line: bytes) -> tuple[str, RegisteredTopic]:
     """Read `name readQueueNums writeQueueNums perm filterType [attributes]`."""
-    items = line.decode("utf-8", "replace").split(" ")
+    items = line.decode("utf-8", "replace").split(" ", _TOPIC_ITEMS_MIN)
     if len(items) < _TOPIC_ITEMS_MIN or not all(map(_NUMBER.fullmatch, items[1:4])):
         raise _refused("a topic in it cannot be read")
     numbers = [int(item) for item in items[1:4]]
@@ -201,6 +234,28 @@ def _object(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise _refused("it is no JSON object where one has to be")
     return value
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    """The mapping of a static topic.
+
+    Raises:
+        RequestRefusedError: it is none, or holds more than `MAPPING_SIZE_MAX` characters and
+            values.
+    """
+    info, left = _object(value), MAPPING_SIZE_MAX
+    stack: list[Any] = [info]
+    while stack:
+        each = stack.pop()
+        left -= 1 + (len(each) if isinstance(each, (str, list, dict)) else 0)
+        if left < 0:
+            raise _refused(f"a static topic has more than {MAPPING_SIZE_MAX} bytes")
+        if isinstance(each, dict):
+            stack += each
+            stack += each.values()
+        elif isinstance(each, list):
+            stack += each
+    return info
 
 
 def _list(piece: bytes) -> Any:

@@ -20,6 +20,7 @@ from rmqcore.java.properties import parse_properties
 from rmqcore.namesrv.kv_config import ORDER_TOPIC_CONFIG, KVConfig
 from rmqcore.namesrv.namesrv_config import NamesrvConfig
 from rmqcore.namesrv.register_body import (
+    is_larger,
     parse_object,
     read_data_version,
     read_queue_data,
@@ -41,12 +42,12 @@ from rmqcore.remoting.codes import VERSION_4_9_4
 from rmqcore.remoting.errors import expect_written
 from rmqcore.remoting.serves import serves
 
-#: A registration of more bytes is read in another thread.
+#: A registration that has more bytes, unpacked, is read in another thread.
 READ_AT_ONCE = 64 * 1024
 #: Names of clusters, brokers, addresses and topics have at most this many characters.
 NAME_SIZE_MAX = 255
 #: The body of any other request of a broker has at most this many bytes.
-BODY_SIZE_MAX = 1024 * 1024
+BODY_SIZE_MAX = READ_AT_ONCE
 #: When requests of this many bytes wait for another thread, the next one is refused; each counts
 #: `_REQUEST_SIZE` beside its body.
 HELD_SIZE_MAX = 64 * 1024 * 1024
@@ -91,7 +92,8 @@ class NamesrvRequests:
         Raises:
             RequestRefusedError: the body is none, or more would be kept than there is room for.
         """
-        if len(request.body) > READ_AT_ONCE:
+        compressed = request.boolean("compressed")
+        if is_larger(request.body, READ_AT_ONCE, compressed=compressed):
             return self._register_large(connection, request)
         return self._register(connection, request, _content(request))
 

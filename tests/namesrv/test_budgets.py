@@ -4,9 +4,11 @@ import asyncio
 import json
 import sys
 import threading
+import zlib
 
 import pytest
 from namesrv.brokers import registration, topics
+from namesrv.test_register_body import piece
 from namesrv.test_requests import BROKER, scene
 from patience import until_async
 
@@ -166,7 +168,10 @@ def test_who_wants_more_is_answered(monkeypatch):
     asyncio.run(play())
 
 
-def test_others_are_answered_while_a_key_is_written_or_a_registration_read(tmp_path, monkeypatch):
+@pytest.mark.parametrize("packed", [False, True])
+def test_others_are_answered_while_a_key_is_written_or_a_registration_read(
+    tmp_path, monkeypatch, packed
+):
     began, goes_on = threading.Event(), threading.Event()
 
     def slowly(function):
@@ -183,7 +188,12 @@ def test_others_are_answered_while_a_key_is_written_or_a_registration_read(tmp_p
     names = {f"topic-{number}": {} for number in range(5000)}
     content = {"topicConfigSerializeWrapper": {"topicConfigTable": names}}
     body = json.dumps(content).encode()
-    assert len(body) > requests.READ_AT_ONCE
+    if packed:
+        lines = b"".join(map(piece, (b"%b 4 4 6 SINGLE_TAG" % name.encode() for name in names)))
+        body = zlib.compress(
+            piece(b"{}") + len(names).to_bytes(4) + lines + piece(b"[]") + bytes(4)
+        )
+    assert (len(body) > requests.READ_AT_ONCE) is not packed
     broker = {**BROKER, "brokerId": "0", "haServerAddr": ""}
 
     async def play():

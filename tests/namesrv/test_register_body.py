@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from namesrv.brokers import JAVA_BODY, JAVA_COMPRESSED, JAVA_TOPICS, plain_body
 
-from rmqcore.namesrv.register_body import PLAIN_SIZE_MAX, read_register_body
+from rmqcore.namesrv.register_body import PLAIN_SIZE_MAX, is_larger, read_register_body
 from rmqcore.namesrv.route_data import BrokerTopics, RegisteredTopic, TopicsVersion
 from rmqcore.remoting import RequestRefusedError
 
@@ -105,6 +105,11 @@ BAD = {
     "long number": packed([b"T " + b"1" * 5000 + b" 1 6 SINGLE_TAG"], infos=[]),
     "no mappings though from 5.x": packed([b"T 1 1 6 SINGLE_TAG"]),
     "mapping without topic": packed([], infos=[b"{}"]),
+    "large piece": packed([], infos=[b'{"topic":"S","a":[' + b"{}," * 25_000 + b"{}]}"]),
+    "large mapping": plain_body({}, topicQueueMappingInfoMap={"S": {"a": [[{}]] * 8000}}),
+    "mapping of a large text": plain_body({}, topicQueueMappingInfoMap={"S": {"a": "-" * 17_000}}),
+    "many mappings": packed([], infos=[b'{"topic":"S"}'] * 4097),
+    "many topics": packed([b"T 1 1 6 SINGLE_TAG"] * 100_001, infos=[]),
 }
 
 
@@ -112,6 +117,19 @@ BAD = {
 def test_what_no_broker_sends_is_refused(name):
     with pytest.raises(RequestRefusedError, match="the body is refused"):
         read(BAD[name])
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+def test_how_large_a_body_is_counts_when_it_is_unpacked(compressed):
+    body = packed([b"T 1 1 6 SINGLE_TAG"] * 100, infos=[])
+    size = len(zlib.decompress(body))
+    assert len(body) < size
+    # brokers of 5.x say that it is not compressed
+    assert is_larger(body, size - 1, compressed=compressed)
+    assert not is_larger(body, size, compressed=compressed)
+    assert not is_larger(b"x", 1, compressed=compressed)
+    assert not is_larger(b"", 0, compressed=compressed)
+    assert is_larger(b"{ }", 2, compressed=False)
 
 
 @pytest.mark.process

@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from rmqcore.java import json as java_json
 from rmqcore.java.json import parse_java_json
 
 pytestmark = pytest.mark.logic
@@ -53,6 +54,8 @@ PIECES = [
     "{1:",
     "[",
     "{{1:1}:",
+    "{1:a",
+    "{1:-",
 ]
 
 
@@ -65,6 +68,12 @@ def refuse(text):
 def test_hostile_text_is_refused(piece):
     # in quadratic time this would take minutes
     refuse(piece * 200_000)
+
+
+@pytest.mark.parametrize("text", ["{a:[{},{}]}", "[{},]x", '{"a":1,}', '{"a" x}', "["])
+def test_what_is_not_fastjsons_either_is_looked_at_once(text, monkeypatch):
+    monkeypatch.setattr(java_json, "_with_quoted_keys", None)
+    refuse(text)
 
 
 @pytest.mark.measure
