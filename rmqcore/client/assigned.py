@@ -111,6 +111,23 @@ class AssignedQueue:
         self._buffered.appendleft(message)
         self._buffered_bytes += message.store_size
 
+    def take_back(self, message: ReceivedMessage, generation: int) -> bool:
+        """Hand a message out once more that came to nobody, before all others.
+
+        Args:
+            message: that was handed out.
+            generation: of the queue when the message was pulled.
+
+        Returns:
+            False when this queue has begun anew since, or is another's.
+        """
+        if generation != self._generation or self.dropped:
+            return False
+        if self.in_hand is message:
+            self.in_hand = None
+        self.put_back(message)
+        return True
+
     def settle(self, message: ReceivedMessage, generation: int) -> bool:
         """A message is done with; False when this queue has begun anew since it was pulled.
 

@@ -132,6 +132,14 @@ class _Loop(threading.Thread):
         finally:
             self._waited.discard(future)
 
+    def soon(self, method: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Run a coroutine there that nobody waits for; nothing where it has ended."""
+        work = method()
+        try:
+            asyncio.run_coroutine_threadsafe(work, self.loop)
+        except RuntimeError:
+            work.close()
+
     def stop(self) -> None:
         """End the loop and the thread."""
         with contextlib.suppress(RuntimeError):
@@ -265,6 +273,39 @@ class Producer(_Blocking[producer.Producer]):
     reply = _waiting(producer.Producer.reply)
 
 
+class _Receiving:
+    """One message on its way from the event loop's thread to the one that waits for it.
+
+    Attributes:
+        message: what came; only the loop's thread sets it.
+    """
+
+    def __init__(self, timeout_s: float | None) -> None:
+        self.message: ReceivedMessage | None = None
+        self._timeout_s = timeout_s
+        self._consumer: consumer.Consumer | None = None
+        self._nobody_waits = False
+
+    async def receive(self, consumer: consumer.Consumer) -> None:
+        """Wait for a message of a consumer."""
+        self._consumer = consumer
+        self.message = await consumer.receive(self._timeout_s)
+        if self._nobody_waits:
+            await self._take_back()
+
+    def give_up(self, loop: _Loop | None) -> None:
+        """Nobody waits any more: let what came, or comes still, be the next one's."""
+        self._nobody_waits = True
+        if loop is not None and not loop.is_parents:
+            # behind what `_Loop.call` has cancelled
+            loop.soon(self._take_back)
+
+    async def _take_back(self) -> None:
+        message, self.message = self.message, None
+        if message is not None and self._consumer is not None:
+            await self._consumer.take_back(message)
+
+
 class Consumer(_Blocking[consumer.Consumer]):
     """As `rmqcore.client.Consumer`; ``with`` opens it, ``for`` gets the messages."""
 
@@ -272,7 +313,21 @@ class Consumer(_Blocking[consumer.Consumer]):
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(lambda: consumer.Consumer(*args, **more))
 
-    receive = _waiting(consumer.Consumer.receive)
+    def receive(self, timeout_s: float | None = None) -> ReceivedMessage | None:
+        """As `rmqcore.client.Consumer.receive`.
+
+        Interrupted by an exception of a signal handler, such as Ctrl-C, it hands out nothing: a
+        message that it was given comes with the next call.
+        """
+        receiving = _Receiving(timeout_s)
+        try:
+            self._run(receiving.receive)
+        except BaseException:
+            receiving.give_up(self._loop)
+            raise
+        # no call behind it, in which an interrupt could come
+        return receiving.message
+
     ack = _waiting(consumer.Consumer.ack)
     nack = _waiting(consumer.Consumer.nack)
     queue_ends = _waiting(consumer.Consumer.queue_ends)
@@ -287,8 +342,17 @@ class Consumer(_Blocking[consumer.Consumer]):
         return self._client.processing(message)
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
-        while (message := self.receive()) is not None:
-            yield message
+        while True:
+            receiving = _Receiving(None)
+            try:
+                self._run(receiving.receive)
+            except BaseException:
+                receiving.give_up(self._loop)
+                raise
+            # no call in front of the message's end, in which an interrupt could come
+            if receiving.message is None:
+                return
+            yield receiving.message
 
 
 class Admin(_Blocking[admin.Admin]):

@@ -295,6 +295,17 @@ class Consumer:
             self._ready.append(assigned)
             self._arrived.set()
 
+    async def take_back(self, message: ReceivedMessage) -> None:
+        """Hand a message out once more, as the next of its queue: it has come to nobody.
+
+        Args:
+            message: that this consumer has handed out.
+        """
+        if self._spans is not None:
+            self._spans.end(message, is_given_back=True)
+        assigned, generation = _place(message)
+        await self._left(assigned, message, assigned.take_back(message, generation))
+
     # ---- settling ---------------------------------------------------------------------------
 
     async def ack(self, message: ReceivedMessage) -> None:
@@ -315,7 +326,11 @@ class Consumer:
 
     async def _settle(self, message: ReceivedMessage) -> None:
         assigned, generation = _place(message)
-        if assigned.settle(message, generation):
+        await self._left(assigned, message, assigned.settle(message, generation))
+
+    async def _left(self, assigned: AssignedQueue, message: ReceivedMessage, had: bool) -> None:
+        """A message is in nobody's hand any more; of a queue that it `had`, or has no more."""
+        if had:
             self._offer(assigned)
         elif assigned.dropped and assigned.in_hand is message:
             assigned.in_hand = None
