@@ -291,7 +291,8 @@ class Broker:
             world=self._world,
         )
         self._answer_requests(self._server, parts, self._outside)
-        self.local = LocalServer(self._server.processors, broker_gate(self._accounts, store))
+        gate = broker_gate(self._accounts, store, self._world)
+        self.local = LocalServer(self._server.processors, gate)
         await self._server.start()
         await self._open_fast_port(store, parts, self._server.processors)
         await self.replication.start()
@@ -370,7 +371,7 @@ class Broker:
             port,
             settings=settings,
             processors=processors,
-            gate=broker_gate(self._accounts, store),
+            gate=broker_gate(self._accounts, store, self._world),
             on_close=parts.forget,
             http2=self.http2,
         )

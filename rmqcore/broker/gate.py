@@ -13,22 +13,28 @@ from rmqcore.files.timer_check import TIMER_TOPIC
 from rmqcore.remoting import AccessGate, Account
 from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.store.protocol import MessageStore
+from rmqcore.world import World
 
 
 def broker_gate(
-    accounts: Mapping[str, Account] | None, store: DefaultMessageStore
+    accounts: Mapping[str, Account] | None, store: DefaultMessageStore, world: World
 ) -> AccessGate | None:
     """The gate of a broker; None where everybody is served.
 
     Args:
         accounts: by access key; None serves everybody.
         store: tells of topics and messages.
+        world: its clock.
     """
     if accounts is None:
         return None
     known = store.topics
     return AccessGate(
-        accounts, NEEDS, topic_lookup(store), lambda topic: known.get(topic) is not None
+        accounts,
+        NEEDS,
+        topic_lookup(store),
+        lambda topic: known.get(topic) is not None,
+        world=world,
     )
 
 

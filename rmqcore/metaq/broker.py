@@ -109,7 +109,7 @@ class BrokerProcessor:
         self.manager = manager
         self.stats = StatsManager(manager)
         self._config = manager.config
-        self._ids = IdWorker(manager.config.system.broker_id)
+        self._ids = IdWorker(manager.config.system.broker_id, world=manager.world)
 
     def put_many(self, rows: Sequence[PutRow]) -> Puts:
         """Store a burst of messages, each partition's in one write and one flush.

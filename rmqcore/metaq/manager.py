@@ -33,6 +33,7 @@ class MessageStoreManager:
 
     Attributes:
         config: the configuration; its changes are followed.
+        world: durable flush, failpoints and clocks, also of what serves the partitions.
         stores: topic -> partition -> store.
         ignored: directories and files that are no partitions, left alone; a warning names
             transaction journals among them.
@@ -58,13 +59,13 @@ class MessageStoreManager:
         """
         self.config = config
         self._fast_boot = fast_boot
-        self._world = world
+        self.world = world
         self._lock = threading.Lock()
         self._closed = False
         self.stores: Stores = {}
         self.ignored: tuple[Path, ...] = ()
         self.topic_listeners: list[Callable[[], object]] = []
-        self._schedule = Schedule(self._flush_interval, self._delete_job)
+        self._schedule = Schedule(self._flush_interval, self._delete_job, world)
         self._match_topics()
         try:
             self._load()
@@ -222,7 +223,7 @@ class MessageStoreManager:
             self.config,
             offset_if_create=offset_if_create,
             fast_boot=self._fast_boot,
-            world=self._world,
+            world=self.world,
             on_unflushed=self._on_unflushed,
         )
 

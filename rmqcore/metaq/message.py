@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 
 from rmqcore.errors import CorruptRecordError, MessageIllegalError
 from rmqcore.metaq._message_set import LAYOUT, VERDICTS, scan
-from rmqcore.world import wall_clock_ms
+from rmqcore.world import REAL, World
 
 HEADER_SIZE = LAYOUT["HEADER_SIZE"]
 HAS_ATTRIBUTE = 1
@@ -197,11 +197,11 @@ class IdWorker:
     Source: MetaQ IdWorker.java.
     """
 
-    def __init__(self, broker_id: int, *, clock_ms: Callable[[], int] = wall_clock_ms) -> None:
+    def __init__(self, broker_id: int, *, world: World = REAL) -> None:
         if not 0 <= broker_id <= _MAX_BROKER_ID:
             raise MessageIllegalError(f"broker id {broker_id}; from 0 to {_MAX_BROKER_ID}")
         self._broker_bits = broker_id << _SEQUENCE_BITS
-        self._clock_ms = clock_ms
+        self._clock_ms = world.clock_ms
         self._lock = threading.Lock()
         self._ticks = 0  # milliseconds and sequence as one number
 

@@ -10,14 +10,10 @@ from datetime import datetime
 
 from rmqcore.errors import RmqCoreError
 from rmqcore.metaq.cron import QuartzCron
-from rmqcore.world import monotonic_s, wall_clock_ms
+from rmqcore.world import World
 
 _LOG = logging.getLogger(__name__)
 _POLL_S = 600.0
-
-
-def _local_time() -> datetime:
-    return datetime.fromtimestamp(wall_clock_ms() / 1000).astimezone()
 
 
 class Schedule:
@@ -35,24 +31,27 @@ class Schedule:
         self,
         flush: Callable[[int], None],
         delete: Callable[[str], None],
-        *,
-        now: Callable[[], datetime] = _local_time,
+        world: World,
     ) -> None:
         """Prepare; nothing runs before `start`.
 
         Args:
             flush: called with an interval in milliseconds that has passed.
             delete: called with a cron expression whose time has come.
-            now: local time, for the cron jobs.
+            world: its clocks; cron jobs go by local time.
         """
         self._flush = flush
         self._delete = delete
-        self._now = now
+        self._world = world
         self._changed = threading.Condition()
         self._flushes: dict[int, float] = {}
         self._jobs: dict[str, datetime] = {}
         self._stopping = False
         self._thread: threading.Thread | None = None
+
+    def _now(self) -> datetime:
+        """Local time."""
+        return datetime.fromtimestamp(self._world.clock_ms() / 1000).astimezone()
 
     def start(self) -> None:
         """Start the thread."""
@@ -71,7 +70,7 @@ class Schedule:
         """See that ``flush(interval_ms)`` is called at the latest after that time."""
         if interval_ms <= 0:
             return
-        due = monotonic_s() + interval_ms / 1000
+        due = self._world.monotonic_s() + interval_ms / 1000
         with self._changed:
             if interval_ms not in self._flushes:
                 self._flushes[interval_ms] = due
@@ -121,7 +120,7 @@ class Schedule:
         return None
 
     def _pop_due(self) -> list[Callable[[], None]]:
-        moment, now = monotonic_s(), self._now()
+        moment, now = self._world.monotonic_s(), self._now()
         work: list[Callable[[], None]] = []
         for interval_ms in [i for i, due in self._flushes.items() if due <= moment]:
             del self._flushes[interval_ms]
@@ -133,6 +132,6 @@ class Schedule:
 
     def _seconds_left(self) -> float | None:
         """Time to the next job; the wall clock may be set, so never long without a look at it."""
-        left = [due - monotonic_s() for due in self._flushes.values()]
+        left = [due - self._world.monotonic_s() for due in self._flushes.values()]
         left += [min((due - self._now()).total_seconds(), _POLL_S) for due in self._jobs.values()]
         return max(0.0, min(left)) if left else None

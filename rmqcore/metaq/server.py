@@ -18,7 +18,6 @@ from rmqcore.metaq.manager import MessageStoreManager
 from rmqcore.metaq.message import MAX_READ_BUFFER_SIZE
 from rmqcore.metaq.protocol import MAX_LINE_SIZE
 from rmqcore.metaq.registry import Registry, reachable_host
-from rmqcore.world import monotonic_s
 
 _LOG = logging.getLogger(__name__)
 _BACKLOG = 1024
@@ -109,11 +108,12 @@ class MetaServer:
             await asyncio.gather(accepting, return_exceptions=True)
             listener.close()
         self._listeners.clear()
+        loop = asyncio.get_running_loop()
         for now in (False, True):
             for connection in tuple(self._connections):
                 connection.close(now=now)
-            deadline = monotonic_s() + _GRACE_S
-            while self._connections and monotonic_s() < deadline:
+            deadline = loop.time() + _GRACE_S
+            while self._connections and loop.time() < deadline:
                 await asyncio.sleep(0.001)
         if self._admin is not None:
             self._admin.close()

@@ -11,7 +11,6 @@ from enum import StrEnum
 from rmqcore.metaq.manager import MessageStoreManager, matches
 from rmqcore.metaq.meta_config import TOPICS
 from rmqcore.version import __version__
-from rmqcore.world import monotonic_s
 
 HELP = {
     "*EMPTY*": "Returns broker info.",
@@ -67,7 +66,8 @@ class StatsManager:
 
     def __init__(self, manager: MessageStoreManager) -> None:
         self._manager = manager
-        self._started = self._reset_at = monotonic_s()
+        self._monotonic_s = manager.world.monotonic_s
+        self._started = self._reset_at = self._monotonic_s()
         self._totals: Counter[Count] = Counter()
         self._topics: dict[Count, dict[str, Counted]] = {}
         self._watched: dict[str, bool] = {}
@@ -120,7 +120,7 @@ class StatsManager:
             "pid": os.getpid(),
             "broker_id": config.system.broker_id,
             "port": config.system.server_port,
-            "uptime": int(monotonic_s() - self._started),
+            "uptime": int(self._monotonic_s() - self._started),
             "version": __version__,
             "slave": "false",
             "curr_connections": self.connections,
@@ -185,7 +185,7 @@ class StatsManager:
             return f"Invalid keyTwo:{topic}"
         chosen = topics.values() if topic is None else [topics[topic]]
         events, value = sum(c.events for c in chosen), sum(c.value for c in chosen)
-        seconds = int(monotonic_s() - self._reset_at)
+        seconds = int(self._monotonic_s() - self._reset_at)
         each = _decimal(value / events) if events else "invalid"
         rate = _decimal(events / seconds) if seconds else "invalid"
         return (
@@ -194,7 +194,7 @@ class StatsManager:
         )
 
     def _forget_old(self) -> None:
-        if monotonic_s() - self._reset_at > _RESET_EVERY_S:
+        if self._monotonic_s() - self._reset_at > _RESET_EVERY_S:
             self._reset()
 
     def _reset(self) -> None:
@@ -202,7 +202,7 @@ class StatsManager:
         for topics in self._topics.values():
             for counted in topics.values():
                 counted.events = counted.value = 0
-        self._reset_at = monotonic_s()
+        self._reset_at = self._monotonic_s()
 
 
 def _short(what: Count) -> str:

@@ -14,11 +14,11 @@ from __future__ import annotations
 import base64
 import hmac
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from rmqcore.remoting.codes import VERSION_4_9_3
 from rmqcore.remoting.command import RemotingCommand
-from rmqcore.world import wall_clock_ns
+from rmqcore.world import REAL, World
 
 ACCESS_KEY = "AccessKey"
 SIGNATURE = "Signature"
@@ -44,7 +44,7 @@ class AclSigner:
         access_key, secret_key: the user's.
         security_token: one more field, for servers that ask for it.
         strict: adds the strict signature, which servers of RocketMQ pass over.
-        clock_ns: the time of day, Unix time in nanoseconds.
+        world: its clock; a strict signature names its time.
 
     Source: AclClientRPCHook.
     """
@@ -56,13 +56,13 @@ class AclSigner:
         security_token: str | None = None,
         *,
         strict: bool = False,
-        clock_ns: Callable[[], int] = wall_clock_ns,
+        world: World = REAL,
     ) -> None:
         self._access_key = access_key
         self._secret_key = secret_key
         self._security_token = security_token
         self._strict = strict
-        self._clock_ns = clock_ns
+        self._clock_ms = world.clock_ms
 
     def __repr__(self) -> str:
         return f"AclSigner({self._access_key!r})"
@@ -75,7 +75,7 @@ class AclSigner:
         if self._security_token is not None:
             fields[SECURITY_TOKEN] = self._security_token
         if self._strict:
-            fields[SIGNED_MS] = str(self._clock_ns() // 1_000_000)
+            fields[SIGNED_MS] = str(self._clock_ms())
             fields[STRICT_SIGNATURE] = _strict_signature(command, self._secret_key)
         fields[SIGNATURE] = signature(fields, command.body, self._secret_key)
 

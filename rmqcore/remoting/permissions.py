@@ -9,7 +9,7 @@ Source: PlainAccessValidator, PlainPermissionManager.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from rmqcore.chance import token_hex
 from rmqcore.remoting.accounts import Account
@@ -18,7 +18,7 @@ from rmqcore.remoting.codes import ResponseCode
 from rmqcore.remoting.command import RemotingCommand, failure
 from rmqcore.remoting.connection import Connection
 from rmqcore.remoting.needs import ADMIN, IsTopic, Rule, TopicAt, any_is, of_transaction
-from rmqcore.world import wall_clock_ns
+from rmqcore.world import REAL, World
 
 _UNSIGNED = "no permission: the request needs the AccessKey and the Signature of an account"
 _NOT_ALLOWED = "no permission: the request is for administrators"
@@ -35,7 +35,7 @@ class AccessGate:
         needs: by request code, what it needs; any other is refused. See `serves.needs_of`.
         topic_at: tells the topic of a stored message; for requests that name an offset only.
         is_topic: tells whether there is a topic; for retry topics that name one.
-        clock_ns: the time of day, Unix time in nanoseconds; for strict signatures.
+        world: its clock; for strict signatures.
     """
 
     def __init__(
@@ -44,11 +44,12 @@ class AccessGate:
         needs: Mapping[int, Rule],
         topic_at: TopicAt | None = None,
         is_topic: IsTopic | None = None,
-        clock_ns: Callable[[], int] = wall_clock_ns,
+        *,
+        world: World = REAL,
     ) -> None:
         self._accounts = accounts
         self._needs = needs
-        self._clock_ns = clock_ns
+        self._clock_ms = world.clock_ms
         self._topic_at = topic_at or _nothing_at
         self._is_topic = is_topic or _none_is
         self._decoy = token_hex(16)
@@ -60,10 +61,9 @@ class AccessGate:
         right = signature_is_right(request, account.secret_key if account else self._decoy)
         if account is None or not right or not account.may_come_from(connection.remote_address):
             return _refusal(_UNSIGNED)
-        if account.strict:
-            now_ms = self._clock_ns() // 1_000_000
-            if not strict_signature_is_right(request, account.secret_key, now_ms):
-                return _refusal(_UNSIGNED)
+        secret = account.secret_key
+        if account.strict and not strict_signature_is_right(request, secret, self._clock_ms()):
+            return _refusal(_UNSIGNED)
         note_account(connection, account)
         return self.refusal_of(account, request)
 

@@ -3,9 +3,8 @@
 import os
 import threading
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from patience import TIMEOUT_S, until
@@ -20,7 +19,7 @@ from rmqcore.metaq import (
     WrongPartitionError,
 )
 from rmqcore.metaq.schedule import Schedule
-from rmqcore.world import monotonic_s
+from rmqcore.world import REAL, World, monotonic_s
 
 pytestmark = pytest.mark.engine
 
@@ -29,8 +28,8 @@ pytestmark = pytest.mark.engine
 def open_manager(config):
     opened = []
 
-    def make(chosen=None, **settings):
-        manager = MessageStoreManager(chosen or config(**settings))
+    def make(chosen=None, world=REAL, **settings):
+        manager = MessageStoreManager(chosen or config(**settings), world=world)
         opened.append(manager)
         return manager
 
@@ -42,18 +41,22 @@ def open_manager(config):
 HOUR_MS = 3_600_000
 
 
-@pytest.fixture
-def pass_an_hour(monkeypatch):
-    """`pass_an_hour(manager)`: for its schedule an hour passes at once."""
-    clock = SimpleNamespace(ahead_s=0.0)
-    monkeypatch.setattr("rmqcore.metaq.schedule.monotonic_s", lambda: monotonic_s() + clock.ahead_s)
+class Hours:
+    """A world whose clock goes on, and by an hour at once."""
 
-    def passes(manager):
-        clock.ahead_s += HOUR_MS / 1000
+    def __init__(self):
+        self._ahead_s = 0.0
+        self.world = World(monotonic_s=lambda: monotonic_s() + self._ahead_s)
+
+    def pass_one(self, manager):
+        self._ahead_s += HOUR_MS / 1000
         with manager._schedule._changed:
             manager._schedule._changed.notify()
 
-    return passes
+
+@pytest.fixture
+def hours():
+    return Hours()
 
 
 def test_partitions_are_created_once_and_found_again(open_manager):
@@ -161,16 +164,16 @@ def test_a_closed_manager_creates_nothing(open_manager):
         manager.get_or_create("t", 0)
 
 
-def test_the_interval_flushes_without_another_append(open_manager, pass_an_hour):
-    manager = open_manager(unflush_interval_ms=HOUR_MS)
+def test_the_interval_flushes_without_another_append(open_manager, hours):
+    manager = open_manager(world=hours.world, unflush_interval_ms=HOUR_MS)
     store = manager.get_or_create("t", 0)
     store.append(1, b"x")
     assert store.max_offset == 0
-    pass_an_hour(manager)
+    hours.pass_one(manager)
     until(lambda: store.max_offset == 21, "the first flush")
     store.append(2, b"x")
     assert store.max_offset == 21
-    pass_an_hour(manager)
+    hours.pass_one(manager)
     until(lambda: store.max_offset == 42, "the second flush")
 
 
@@ -217,7 +220,7 @@ def test_an_idle_broker_uses_no_cpu(open_manager, figure):
     figure("processor time of half a second", cpu_s(mine) - before, "s", at_most=0.005)
 
 
-def test_a_shorter_interval_counts_for_what_waits(tmp_path, pass_an_hour):
+def test_a_shorter_interval_counts_for_what_waits(tmp_path, hours):
     path = tmp_path / "server.ini"
 
     def text(interval):
@@ -230,7 +233,7 @@ def test_a_shorter_interval_counts_for_what_waits(tmp_path, pass_an_hour):
 
     path.write_text(text(2 * HOUR_MS))
     config = MetaConfig.from_file(path)
-    with MessageStoreManager(config) as manager:
+    with MessageStoreManager(config, world=hours.world) as manager:
         store = manager.get_or_create("t", 0)
         store.append(1, b"x")
         path.write_text(text(HOUR_MS))
@@ -238,7 +241,7 @@ def test_a_shorter_interval_counts_for_what_waits(tmp_path, pass_an_hour):
         assert config.reload()
         assert manager._schedule.flush_intervals() == {HOUR_MS}
         assert store.max_offset == 0
-        pass_an_hour(manager)
+        hours.pass_one(manager)
         until(lambda: store.max_offset == 21, "the flush")
 
 
@@ -288,7 +291,8 @@ def test_the_policies_run_topic_by_topic_and_one_failure_stops_no_other(open_man
 
 
 def test_a_cron_job_runs_at_its_time_and_again():
-    moment = [datetime(2024, 1, 1, 5, 59, 59, tzinfo=UTC)]
+    moment = [datetime(2024, 1, 1, 5, 59, 59).astimezone()]
+    world = World(clock_ms=lambda: int(moment[0].timestamp() * 1000))
     ran = threading.Semaphore(0)
     runs = []
 
@@ -296,7 +300,7 @@ def test_a_cron_job_runs_at_its_time_and_again():
         runs.append((expression, moment[0]))
         ran.release()
 
-    schedule = Schedule(lambda _: None, delete, now=lambda: moment[0])
+    schedule = Schedule(lambda _: None, delete, world)
     schedule.set_jobs({"0 0 6 * * ?"})
     schedule.start()
     for _ in range(2):
@@ -317,7 +321,7 @@ def test_a_job_that_fails_does_not_end_the_schedule(caplog):
             raise OSError(5, "Input/output error")
         done.set()
 
-    schedule = Schedule(flush, lambda _: None)
+    schedule = Schedule(flush, lambda _: None, REAL)
     schedule.start()
     schedule.flush_within(1)
     assert failed.wait(TIMEOUT_S)

@@ -18,6 +18,7 @@ from rmqcore.metaq import (
     split_data,
 )
 from rmqcore.metaq._message_set import LAYOUT, checksum, encode_many, find_record, scan, scan_file
+from rmqcore.world import World
 
 pytestmark = pytest.mark.logic
 
@@ -208,7 +209,7 @@ def test_a_limit_refuses_large_data():
 
 def test_ids_rise_when_the_clock_stands_or_steps_back():
     moments = iter([2_000_000_000_000, 2_000_000_000_000, 1_999_999_999_000, 2_000_000_000_001])
-    worker = IdWorker(3, clock_ms=lambda: next(moments))
+    worker = IdWorker(3, world=World(clock_ms=lambda: next(moments)))
     ids = [worker.next_id() for _ in range(4)]
     assert ids == sorted(set(ids))
     assert {(i >> 12) & 1023 for i in ids} == {3}
@@ -216,7 +217,7 @@ def test_ids_rise_when_the_clock_stands_or_steps_back():
 
 
 def test_a_full_millisecond_borrows_the_next():
-    worker = IdWorker(0, clock_ms=lambda: 2_000_000_000_000)
+    worker = IdWorker(0, world=World(clock_ms=lambda: 2_000_000_000_000))
     ids = [worker.next_id() for _ in range(5000)]
     assert len(set(ids)) == 5000
     assert ids == sorted(ids)

@@ -511,9 +511,8 @@ def test_statistics(serve):
 
 
 @pytest.mark.parametrize("setting", ["its own", "a pattern's"])
-def test_realtime_statistics_and_help_have_the_form_of_metaq(serve, monkeypatch, setting):
+def test_realtime_statistics_and_help_have_the_form_of_metaq(serve, setting):
     now = [1000.0]
-    monkeypatch.setattr("rmqcore.metaq.stats.monotonic_s", lambda: now[0])
     topic = "t" if setting == "its own" else "other"
 
     async def test(_server, host, port):
@@ -553,4 +552,8 @@ def test_realtime_statistics_and_help_have_the_form_of_metaq(serve, monkeypatch,
             assert names[at + 1 : at + 6] == [*transactions, "get_miss"]
 
     topics = ("t",) if setting == "its own" else ("oth*",)
-    serve(test, settings={"topics": topics, "own": {"stat": True}})
+    serve(
+        test,
+        world=World(monotonic_s=lambda: now[0]),
+        settings={"topics": topics, "own": {"stat": True}},
+    )

@@ -4,7 +4,7 @@ import pytest
 
 from rmqcore.remoting import AclSigner, RemotingCommand, signature_is_right
 from rmqcore.remoting.acl import STRICT_FOR_MS, strict_signature_is_right
-from rmqcore.world import wall_clock_ms
+from rmqcore.world import World, wall_clock_ms
 
 pytestmark = pytest.mark.logic
 
@@ -83,7 +83,7 @@ def test_rocketmqs_signature_knows_neither_names_nor_borders_and_the_strict_one_
 def test_a_strict_signature_is_good_for_a_while():
     signed_ms = 1_700_000_000_000
     command = RemotingCommand(105, {"a": "1"}, b"body")
-    signer = AclSigner("user", "secret", strict=True, clock_ns=lambda: signed_ms * 1_000_000)
+    signer = AclSigner("user", "secret", strict=True, world=World(clock_ms=lambda: signed_ms))
     signer.sign(command)
 
     def is_right(after_ms):
