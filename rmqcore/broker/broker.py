@@ -37,7 +37,6 @@ from rmqcore.broker.state.masters_only import refusals_of
 from rmqcore.broker.state.rates import SAMPLE_S
 from rmqcore.broker.state.settings import BrokerConfig, broker_property
 from rmqcore.broker.state.topics import Topics
-from rmqcore.broker.state.topics_of_log import unknown_topics
 from rmqcore.broker.timer.recall import RecallMessages
 from rmqcore.config import DYNAMIC_SETTINGS, BrokerRole, load_config, parse_broker_conf
 from rmqcore.config.store_config import resolve
@@ -279,7 +278,7 @@ class Broker:
             world=self._world,
         )
         self._parts = parts
-        await asyncio.to_thread(self._load, store, parts)
+        await asyncio.to_thread(parts.load)
         self._server = self._new_server(store, parts, self.config.listen_port)
         self.replication = Replication(
             parts,
@@ -323,35 +322,6 @@ class Broker:
             logger.info("%s: no socket there, so no staged records: %s", self.path, error)
         else:
             self._appends = appends
-
-    def _load(self, store: DefaultMessageStore, parts: BrokerParts) -> None:
-        """Read what the parts go on from; what a slave goes on from is its master's."""
-        if self.config.is_slave:
-            # before the log comes: it has topics that the table does not have yet
-            store.topics.follow()
-            store.topics.persist()
-            # what it had handed out as a master may have been of another log
-            parts.pop_order.bring_back(lambda *_: 0)
-            parts.offsets.resets.follow()
-            parts.offsets.resets.persist_ends()
-        else:
-            parts.topics.know_again(store.queues())
-            report = store.recovery_report
-            # a slave that becomes the master, or a crash, may have lost what groups have read
-            promoted = store.topics.follows and parts.offsets.resets.was_serving is None
-            if promoted:
-                parts.topics.know_of_log(unknown_topics(store))
-                # who is killed before looks for them once more
-                parts.offsets.resets.ahead = store.topics.persist
-            for table in (store.topics, store.consumer_offsets, parts.groups.table):
-                table.lead()
-            may_be_shorter = promoted or not report.clean_shutdown
-            end_of = parts.offsets.ends_at(report.end_offset)
-            parts.offsets.bring_back(end_of, may_be_shorter=may_be_shorter)
-            parts.pop_order.bring_back(end_of)
-        parts.checkpoints.load()
-        parts.pop_order.forget_done(parts.store.consumer_offsets.get)
-        parts.transactions.load()
 
     def _new_server(
         self,
@@ -501,7 +471,7 @@ class Broker:
                     await self._saving.wait()
             if loop.time() >= offsets_s:
                 parts.checkpoints.commit()
-                await asyncio.to_thread(_persist_progress, parts)
+                await asyncio.to_thread(parts.persist_progress)
                 offsets_s = loop.time() + interval_s
             self._saving.clear()
             await self._persist(parts.topics.file.save)
@@ -573,16 +543,6 @@ def _for_store(properties: Mapping[str, object]) -> dict[str, object]:
     """What of a ``broker.conf`` is the store's."""
     mine = ("store_host", "deliver_delayed", "retention", "profile")
     return {name: value for name, value in properties.items() if name not in mine}
-
-
-def _persist_progress(parts: BrokerParts) -> None:
-    """Write how far groups have come, as far as the disk takes it."""
-    resets, offsets = parts.offsets.resets, parts.store.consumer_offsets
-    for write in (parts.pop_order.persist, offsets.persist, resets.persist_ends):
-        try:
-            write()
-        except OSError:
-            logger.exception("how far groups have come cannot be written, and is tried again")
 
 
 def _close(store: DefaultMessageStore, parts: BrokerParts | None) -> None:

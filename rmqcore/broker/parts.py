@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,12 +19,15 @@ from rmqcore.broker.send.transactions import Transactions
 from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.broker.state.resets import ReadQueue
 from rmqcore.broker.state.settings import BrokerConfig
+from rmqcore.broker.state.topics_of_log import unknown_topics
 from rmqcore.broker.timer.timer import TimerMessages
 from rmqcore.errors import DiskFullError, StoreClosedError, StoreError, StoreNotWritableError
 from rmqcore.files.timer_check import TIMER_TOPIC
 from rmqcore.remoting import Connection
 from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.world import World
+
+logger = logging.getLogger(__name__)
 
 
 class BrokerParts(BrokerState):
@@ -96,6 +100,55 @@ class BrokerParts(BrokerState):
             return  # the store writes them itself: it closes, and has flushed, or deletes a topic
         except StoreError as error:
             raise OSError(errno.EIO, str(error)) from error
+
+    def load(self) -> None:
+        """Read what the parts go on from; what a slave goes on from is its master's.
+
+        Raises:
+            OSError, StoreError: it cannot be read, or what has changed cannot be written.
+        """
+        if self.config().is_slave:
+            self._follow()
+        else:
+            self._lead()
+        self.checkpoints.load()
+        self.pop_order.forget_done(self.store.consumer_offsets.get)
+        self.transactions.load()
+
+    def _follow(self) -> None:
+        # before the log comes: it has topics that the table does not have yet
+        self.store.topics.follow()
+        self.store.topics.persist()
+        # what it had handed out as a master may have been of another log
+        self.pop_order.bring_back(lambda *_: 0)
+        self.offsets.resets.follow()
+        self.offsets.resets.persist_ends()
+
+    def _lead(self) -> None:
+        store, resets = self.store, self.offsets.resets
+        self.topics.know_again(store.queues())
+        report = store.recovery_report
+        # a slave that becomes the master, or a crash, may have lost what groups have read
+        promoted = store.topics.follows and resets.was_serving is None
+        if promoted:
+            self.topics.know_of_log(unknown_topics(store))
+            # who is killed before looks for them once more
+            resets.ahead = store.topics.persist
+        for table in (store.topics, store.consumer_offsets, self.groups.table):
+            table.lead()
+        may_be_shorter = promoted or not report.clean_shutdown
+        end_of = self.offsets.ends_at(report.end_offset)
+        self.offsets.bring_back(end_of, may_be_shorter=may_be_shorter)
+        self.pop_order.bring_back(end_of)
+
+    def persist_progress(self) -> None:
+        """Write how far groups have come, as far as the disk takes it."""
+        resets, offsets = self.offsets.resets, self.store.consumer_offsets
+        for write in (self.pop_order.persist, offsets.persist, resets.persist_ends):
+            try:
+                write()
+            except OSError:
+                logger.exception("how far groups have come cannot be written, and is tried again")
 
     @asynccontextmanager
     async def deleting(self, topic: str) -> AsyncIterator[list[str]]:

@@ -33,7 +33,7 @@ _RECEIVE_OK: Final = _ReceiveResponse(status=OK).SerializeToString()
 
 BATCH_MAX: Final = 32
 #: A message that was handed out is kept from others for no shorter than this.
-_INVISIBLE_MS_MIN: Final = 10_000
+INVISIBLE_MS_MIN: Final = 10_000
 POLL_MS_MAX: Final = 20_000
 _POLL_MS_DEFAULT: Final = 20_000
 #: The answer that nothing has come is sent this long before the client gives up.
@@ -416,6 +416,6 @@ def _popped_of(answer: RemotingCommand, broker_name: str) -> list[Popped]:
 
 
 def _check_invisible(invisible_ms: int) -> None:
-    if not _INVISIBLE_MS_MIN <= invisible_ms <= INVISIBLE_MS_MAX:
-        reason = f"the duration is {_INVISIBLE_MS_MIN // 1000} to {INVISIBLE_MS_MAX // 1000} s"
+    if not INVISIBLE_MS_MIN <= invisible_ms <= INVISIBLE_MS_MAX:
+        reason = f"the duration is {INVISIBLE_MS_MIN // 1000} to {INVISIBLE_MS_MAX // 1000} s"
         raise RefusedError(Code.ILLEGAL_INVISIBLE_TIME, reason)
