@@ -21,6 +21,8 @@ from rmqcore.files.config_tables import (
 _GROUP_SEPARATOR: Final = "@"
 #: A field of our own: where POP's revive queues ended of which the offsets know.
 _REVIVE_ENDS: Final = "reviveQueueEnds"
+#: Another one, of a slave's: the queue ids of offsets that its master has not told, by key.
+_OWN: Final = "ownOfFollower"
 
 
 class ConsumerOffsetTable(ConfigTable):
@@ -49,8 +51,9 @@ class ConsumerOffsetTable(ConfigTable):
             end_of: the end of a queue by topic and queue id, beyond which no offset may lie.
         """
         self._offsets: dict[str, dict[int, int]] = {}
-        #: by (topic@group) key and queue id, the offsets of the master's that were taken over
-        self._told: frozenset[tuple[str, int]] = frozenset()
+        #: by (topic@group) key and queue id, the offsets that were not taken over from a master;
+        #: None: all of them
+        self._own: set[tuple[str, int]] | None = None
         #: how often offsets were forgotten: what somebody has told before says nothing of those
         self.forgotten = 0
         self._end_of = end_of
@@ -60,6 +63,7 @@ class ConsumerOffsetTable(ConfigTable):
         self.revive_ends_of: Callable[[], list[int]] | None = None
         self._revive_ends: list[int] | None = None
         super().__init__(directory, clock=clock)
+        self._own = _places_named(self._other.pop(_OWN, None))
         #: where the revive queues ended that these offsets, as they were read, know of; None where
         #: nobody says so
         self.read_revive_ends: list[int] | None = _whole_numbers(
@@ -83,6 +87,13 @@ class ConsumerOffsetTable(ConfigTable):
         super().begin()
         with self._lock.within():
             self._changed |= self._revive_ends not in (None, self.read_revive_ends)
+
+    def lead(self) -> None:
+        """As `ConfigTable.lead`; what was taken over is this broker's own from now on."""
+        super().lead()
+        with self._lock.within():
+            self._changed |= self._own is not None
+            self._own = None
 
     def get(self, topic: str, group: str, queue_id: int) -> int | None:
         """The next queue offset that the group wants; None when it has committed none.
@@ -123,6 +134,8 @@ class ConsumerOffsetTable(ConfigTable):
                 self.follow_revive_queues()
             self._changed |= former != queue_offset
             queues[queue_id] = queue_offset
+            if self._own is not None:
+                self._own.add((_offset_key(topic, group), queue_id))
         if self.on_set is not None:
             self.on_set(topic, group, queue_id)
 
@@ -257,19 +270,32 @@ class ConsumerOffsetTable(ConfigTable):
         self, told: dict[str, dict[int, int]], keep: Callable[[str], bool]
     ) -> dict[str, dict[int, int]]:
         # what consumers committed here while the master was away stays
-        gone = self._told - _places_in(told)
-        left = {
-            key: {at: offset for at, offset in queues.items() if (key, at) not in gone}
-            for key, queues in self._with(told).items()
-        }
-        return {key: queues for key, queues in left.items() if queues}
+        return self._beside_own(told, self._own)
 
     def _with(self, told: dict[str, dict[int, int]]) -> dict[str, dict[int, int]]:
         # a master whose table was begun anew has not removed what it had before
-        self._told = _places_in(told)
-        return self._offsets | {
-            key: {**self._offsets.get(key, {}), **queues} for key, queues in told.items()
-        }
+        return self._beside_own(told, None)
+
+    def _beside_own(
+        self, told: dict[str, dict[int, int]], own: set[tuple[str, int]] | None
+    ) -> dict[str, dict[int, int]]:
+        """A master's table and what of this one is its own; from now on that alone is."""
+        here = _places_in(self._offsets)
+        own = (here if own is None else own & here) - _places_in(told)
+        self._changed |= own != self._own
+        self._own = own
+        table: dict[str, dict[int, int]] = {}
+        for key, queue_id in sorted(own):
+            table.setdefault(key, {})[queue_id] = self._offsets[key][queue_id]
+        for key, queues in told.items():
+            table[key] = {**table.get(key, {}), **queues}
+        return table
+
+    def _text(self, besides: Mapping[str, object]) -> str:
+        named: dict[str, list[int]] = {}
+        for key, queue_id in sorted(self._own or ()):
+            named.setdefault(key, []).append(queue_id)
+        return super()._text(besides if self._own is None else {**besides, _OWN: named})
 
     def _adopt_besides(self, besides: dict[str, object]) -> None:
         # once this broker leads, what the master's groups popped since moves them on
@@ -290,9 +316,17 @@ def _whole_numbers(value: object) -> list[int] | None:
     return None
 
 
-def _places_in(table: Mapping[str, Mapping[int, int]]) -> frozenset[tuple[str, int]]:
+def _places_named(value: object) -> set[tuple[str, int]] | None:
+    """The keys and queue ids that a member of a file names; None where it is none."""
+    if not isinstance(value, dict):
+        return None
+    named = {key: _whole_numbers(queue_ids) or () for key, queue_ids in value.items()}
+    return {(key, queue_id) for key, ids in named.items() for queue_id in ids}
+
+
+def _places_in(table: Mapping[str, Mapping[int, int]]) -> set[tuple[str, int]]:
     """Key and queue id of each offset of a table."""
-    return frozenset((key, queue_id) for key, queues in table.items() for queue_id in queues)
+    return {(key, queue_id) for key, queues in table.items() for queue_id in queues}
 
 
 def _offset_key(topic: str, group: str) -> str:

@@ -476,6 +476,24 @@ class TestAdopted:
         assert table.queues("T", "H") == {1: 3}
         assert not table.adopt('{"offsetTable":{}}')
 
+    def test_offsets_that_a_master_told_are_known_from_ones_own_behind_a_restart(self, tmp_path):
+        """What the master has no more goes, whenever it was told; what it never told stays."""
+        table = open_table(ConsumerOffsetTable, tmp_path)
+        table.commit("T", "before", 0, 5)
+        table.adopt('{"offsetTable":{"T@G":{0:1},"T@H":{0:2,1:3}}}')
+        table.commit("T", "meanwhile", 0, 6)
+        table.persist()
+        table = open_table(ConsumerOffsetTable, tmp_path)
+        table.adopt('{"offsetTable":{"T@H":{1:3}}}')
+        assert table.pairs() == [("T", "before"), ("T", "meanwhile"), ("T", "H")]
+        assert table.queues("T", "H") == {1: 3}
+        # of a master all are its own
+        table.lead()
+        table.persist()
+        table = open_table(ConsumerOffsetTable, tmp_path)
+        table.adopt('{"offsetTable":{"T@G":{0:1}}}')
+        assert len(table.pairs()) == 4
+
     @pytest.mark.parametrize("lost", ['"T@H":{0:4}', ""], ids=["begun anew", "empty"])
     def test_offsets_that_the_other_has_lost_stay_also_when_its_version_has_grown(
         self, tmp_path, lost
