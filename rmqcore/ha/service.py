@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 #: Of connections without a report this many are kept, the newest; a slave reports at once.
 _SILENT_MAX: Final = 128
+#: More connections than these are closed at once: each takes a descriptor.
+_CONNECTIONS_MAX: Final = 256
 #: Why a connection was closed is remembered of this many hosts, the last ones: the same reason
 #: again is no warning any more.
 _TOLD_MAX: Final = 1024
@@ -94,6 +96,8 @@ class HAService:
         self._stop_listening: Callable[[], None] | None = None
         self._woken = False
         self._told: dict[str, str] = {}
+        #: whether the last connection was one too many
+        self._is_full = False
 
     @property
     def port(self) -> int:
@@ -179,6 +183,17 @@ class HAService:
             self._pause = loop.call_later(_ACCEPT_PAUSE_S, self._listen, loop, listening)
             return
         self._pause = None
+        if len(self.connections) >= _CONNECTIONS_MAX:
+            logger.log(
+                logging.DEBUG if self._is_full else logging.WARNING,
+                "port %d: %d connections are all that it has; further ones are closed at once",
+                self.port,
+                _CONNECTIONS_MAX,
+            )
+            self._is_full = True
+            sock.close()
+            return
+        self._is_full = False
         tune(sock)
         connection = HAConnection(
             sock, address_text(place), self._log, self._config, self._acknowledged, self._world

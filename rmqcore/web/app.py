@@ -9,7 +9,7 @@ from typing import Any, Final
 from urllib.parse import parse_qs
 
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
@@ -276,15 +276,15 @@ class _Web:
 
 
 async def read_form(request: Request) -> dict[str, list[str]] | None:
-    """The fields of a form; None when it is none, or too long."""
+    """The fields of a form; None when it is none, or too long, or does not come whole."""
     body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > _FORM_MAX:
-            return None
     try:
+        async for part in request.stream():
+            body += part
+            if len(body) > _FORM_MAX:
+                return None
         return parse_qs(body.decode("ascii"), keep_blank_values=True, max_num_fields=1000)
-    except ValueError:
+    except (ValueError, ClientDisconnect):
         return None
 
 

@@ -5,19 +5,68 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+from functools import partial
 from typing import Any, Final
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rmqcore.arguments import whole_number
 from rmqcore.errors import RmqCoreError
 
 _PORT_MAX: Final = 65535
-#: While this many requests are being answered, another is refused.
-_REQUESTS_MAX: Final = 64
+#: When there are more connections, the oldest one goes over which no request is answered.
+CONNECTIONS_MAX: Final = 64
+#: A connection has this long for each request to come, and for some of an answer to be read.
+PATIENCE_S: Final = 10.0
 #: A request whose head has more bytes is refused.
 _HEAD_MAX: Final = 32 << 10
 _STOP_S: Final = 5
+
+
+class _HttpConnection(H11Protocol):  # type: ignore[misc] # it has no types here
+    """One connection, which somebody else's idle ones cannot keep out.
+
+    Args:
+        all_: the connections of the server, in order of their coming; this one is put behind them.
+        settings: as of `H11Protocol`.
+    """
+
+    def __init__(self, all_: dict[_HttpConnection, None], **settings: Any) -> None:
+        super().__init__(**settings)
+        self._all = all_
+        #: the request, and the bytes of answers that waited to be read, when it was looked at last
+        self._before: tuple[object, int] = None, 0
+        self._next_look: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        self._all[self] = None
+        if len(self._all) > CONNECTIONS_MAX:
+            one = next((each for each in self._all if each.is_idle), self)
+            del self._all[one]
+            one.transport.abort()
+        self._next_look = self.loop.call_later(PATIENCE_S, self._look)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._all.pop(self, None)
+        if self._next_look is not None:
+            self._next_look.cancel()
+        super().connection_lost(exc)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request has come whole that is still to be answered."""
+        return self.cycle is None or self.cycle.response_complete or self.cycle.more_body
+
+    def _look(self) -> None:
+        """Close a connection that waits, or whose client reads nothing, as long as before."""
+        now = self.cycle, self.transport.get_write_buffer_size()
+        if now == self._before and (self.is_idle or now[1]):
+            self.transport.abort()
+            return
+        self._before = now
+        self._next_look = self.loop.call_later(PATIENCE_S, self._look)
 
 
 class WebServer:
@@ -40,7 +89,7 @@ class WebServer:
         self.port: int = self._socket.getsockname()[1]
         config = uvicorn.Config(
             app,
-            http="h11",
+            http=partial(_HttpConnection, dict[_HttpConnection, None]()),
             ws="none",
             loop="asyncio",
             lifespan="off",
@@ -49,7 +98,6 @@ class WebServer:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            limit_concurrency=_REQUESTS_MAX,
             h11_max_incomplete_event_size=_HEAD_MAX,
             timeout_graceful_shutdown=_STOP_S,
         )

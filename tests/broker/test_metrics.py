@@ -63,6 +63,17 @@ def run_with_status(tmp_path, scenario):
     asyncio.run(main())
 
 
+def test_connections_that_ask_for_nothing_keep_no_probe_out(tmp_path):
+    async def scenario(_, __, port):
+        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(100)]
+        for _ in range(3):
+            assert await get(port, "/healthz") == (200, b"ok\n")
+        for _, writer in idle:
+            writer.close()
+
+    run_with_status(tmp_path, scenario)
+
+
 def samples(text):
     """Values by (name, labels in the order of their names, without the node's)."""
     return {

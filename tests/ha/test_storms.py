@@ -27,7 +27,7 @@ from patience import until_async
 
 from rmqcore.ha import HAClient, HAService
 from rmqcore.ha.client import _RECEIVED_MAX
-from rmqcore.ha.service import _ACCEPT_PAUSE_S
+from rmqcore.ha.service import _ACCEPT_PAUSE_S, _CONNECTIONS_MAX
 
 pytestmark = pytest.mark.engine
 
@@ -132,6 +132,37 @@ def test_who_is_silent_shuts_out_no_slave(tmp_path, caplog):
     ):
         asyncio.run(scenario(master, slave))
     assert sum("silent" in reason for reason in reasons(caplog, logging.WARNING)) == 1
+
+
+def test_those_that_report_take_no_more_descriptors_than_there_are_for_slaves(tmp_path, caplog):
+    def is_closed(sock):
+        try:
+            return not sock.recv(1 << 16)
+        except BlockingIOError:
+            return False
+        except ConnectionResetError:
+            return True
+
+    async def scenario(master):
+        async with serving(master) as service:
+            with ExitStack() as stack:
+                opened = []
+                for _ in range(_CONNECTIONS_MAX + 20):
+                    sock = socket.create_connection(("127.0.0.1", service.port))
+                    opened.append(stack.enter_context(sock))
+                    sock.sendall(master.max_phy_offset.to_bytes(8))
+                    await asyncio.sleep(0)
+                    sock.setblocking(False)
+                await until_async(
+                    lambda: all(map(is_closed, opened[_CONNECTIONS_MAX:])),
+                    "those that are too many have gone",
+                )
+                assert len(service.connections) == _CONNECTIONS_MAX
+            await all_gone(service)
+
+    with master_store(tmp_path / "m", 30) as master, caplog.at_level(logging.WARNING):
+        asyncio.run(scenario(master))
+    assert sum("are all that it has" in one.getMessage() for one in caplog.records) == 1
 
 
 def without_descriptors(path, meanwhile):

@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 _REQUEST_TIMEOUT_S: Final = 5.0
 #: A request with more bytes than this, header lines and all, is dropped.
 _REQUEST_MAX: Final = 16 * 1024
+#: When there are more connections, the one that has waited longest is closed.
 _CONNECTIONS_MAX: Final = 32
 _PORT_MAX: Final = 65535
 _PLAIN: Final = "text/plain; charset=utf-8"
@@ -51,7 +52,8 @@ class StatusServer:
         self._state = state
         self._metrics = metrics
         self._server: asyncio.Server | None = None
-        self._open = 0
+        #: the connections, in order of their coming, each with when its time is over
+        self._open: dict[asyncio.StreamWriter, asyncio.Timeout] = {}
 
     async def start(self) -> None:
         """Listen.
@@ -71,17 +73,18 @@ class StatusServer:
             self._server = None
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._open += 1
         try:
-            if self._open <= _CONNECTIONS_MAX:
-                async with asyncio.timeout(_REQUEST_TIMEOUT_S):
-                    request = await reader.readuntil(b"\r\n\r\n")
-                    writer.write(await self._answer(request))
-                    await writer.drain()
+            async with asyncio.timeout(_REQUEST_TIMEOUT_S) as limit:
+                self._open[writer] = limit
+                if len(self._open) > _CONNECTIONS_MAX:
+                    self._open.pop(next(iter(self._open))).reschedule(0)
+                request = await reader.readuntil(b"\r\n\r\n")
+                writer.write(await self._answer(request))
+                await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             logger.debug("a request for the state came to nothing")
         finally:
-            self._open -= 1
+            self._open.pop(writer, None)
             writer.close()
 
     async def _answer(self, request: bytes) -> bytes:
