@@ -9,9 +9,12 @@ cimport cython
 
 
 @cython.final
-@cython.no_gc_clear
+@cython.no_gc
 cdef class BufferHold:
     """One export of a buffer, held for as long as this object lives.
+
+    The garbage collector does not look through it: else it would clear a memoryview that this one
+    still holds, of which CPython's own release then crashes.
 
     Args:
         buffer: any C-contiguous buffer.
