@@ -431,6 +431,19 @@ class ConsumeQueueStore:
             queue = self._queues[topic, queue_id] = self._new(topic, queue_id, batches=batches)
         queue.end_at(offset)
 
+    def cut_at(self, topic: str, queue_id: int, number: int) -> None:
+        """Drop the units of one queue from a number on.
+
+        Args:
+            topic: of the queue.
+            queue_id: of the queue.
+            number: of the first unit that is dropped.
+
+        Raises:
+            OSError: a file cannot be cut or removed.
+        """
+        self._queues[topic, queue_id].cut_at(number)
+
     def drop(self, topic: str, queue_id: int) -> None:
         """Remove one queue and its files, to be derived again.
 

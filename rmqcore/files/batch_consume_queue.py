@@ -69,19 +69,6 @@ class BatchConsumeQueue(UnitFile):
         # come twice
         self.unit_end, self.end_phy_offset, self.max_offset = unit_end, end_phy_offset, max_offset
 
-    def cut_at(self, number: int) -> None:
-        """Drop the units from one on, which are to be derived from the log again.
-
-        Args:
-            number: of the first unit that is dropped.
-
-        Raises:
-            OSError: a file cannot be cut or removed.
-        """
-        self.queue.truncate(number * self.unit_size)
-        self._set_end(number)
-        self._show()
-
     def end_at(self, offset: int) -> None:
         """Set the next queue offset; it gets to the disk with the next batch only."""
         self._end_least = offset

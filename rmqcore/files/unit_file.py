@@ -411,6 +411,19 @@ class UnitFile(UnitQueue):
             self._show()
         return before - self.unit_end
 
+    def cut_at(self, number: int) -> None:
+        """Drop the units from one on, which are to be derived from the log again.
+
+        Args:
+            number: of the first unit that is dropped.
+
+        Raises:
+            OSError: a file cannot be cut or removed.
+        """
+        self.queue.truncate(number * self.unit_size)
+        self._set_end(number)
+        self._show()
+
     def close(self) -> None:
         """Close the files."""
         self.queue.close()

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("rmqcore")
 QueueKey = tuple[str, int]
+_LIGHT_QUEUES = "INNER_MULTI_DISPATCH"
 
 
 class QueueCheck:
@@ -77,6 +78,8 @@ class QueueCheck:
         self._since: dict[QueueKey, int] = {}
         #: queues of which the walk has met a record that is not of a deleted topic
         self._met: set[QueueKey] = set()
+        #: number behind the last message of a queue that the walk has met
+        self._ends: dict[QueueKey, int] = {}
         self._runs = TopicRuns()
         #: for queues whose files are believed: physical offset of the record with queue offset 0,
         #: when the log agrees
@@ -84,6 +87,7 @@ class QueueCheck:
         #: whether a queue was there when the first record of it was met
         self._was_there: dict[QueueKey, bool] = {}
         self._mended: Counter[QueueKey] = Counter()
+        self._foreign: dict[QueueKey, int] = {}
         self._batches = BatchCheck()
 
     def from_the_beginning(self) -> None:
@@ -92,6 +96,7 @@ class QueueCheck:
         self.holes.clear()
         self._since.clear()
         self._met.clear()
+        self._ends.clear()
         self._runs = TopicRuns()
         self._first_records.clear()
         self._batches = BatchCheck()
@@ -137,6 +142,7 @@ class QueueCheck:
             self._drop(key)
             queue = None
         self._met.add(key)
+        self._note_end(stretch, key)
         if self._is_there(queue, stretch):
             if self._left_by_crash:
                 first, count = stretch.first_queue_offset, len(stretch.units) // UNIT_SIZE
@@ -209,6 +215,50 @@ class QueueCheck:
         self._before_drop()
         self._queues.drop(*key)
         self._first_records.pop(key, None)
+        self._ends.pop(key, None)
+
+    # ---- units of other queues
+
+    def _note_end(self, stretch: QueueStretch, key: QueueKey) -> None:
+        end = max(first + len(units) // UNIT_SIZE for first, units in stretch.plain())
+        self._ends[key] = max(end, self._ends.get(key, 0))
+
+    def cut_foreign(self, end: int) -> None:
+        """After a walk: cut off what queues have behind their last message, and is not theirs.
+
+        A file that another queue had brings such units.
+
+        Args:
+            end: physical offset where the log ends; units of what it has lost are not looked at.
+        """
+        for key, number in self._ends.items():
+            queue = self._queues.find(*key)
+            if queue is None or isinstance(queue, BatchConsumeQueue) or number >= queue.max_offset:
+                continue
+            if self._is_foreign(queue, number, end):
+                self._foreign[key] = queue.max_offset - number
+                self._queues.cut_at(*key, number)
+
+    def _is_foreign(self, queue: ConsumeQueue, number: int, end: int) -> bool:
+        """True for a unit that leads to no record, or, as the next one does, to another queue's.
+
+        A single one may be right: the head of the record, which no CRC covers, has rotted then.
+        """
+        for at in (number, number + 1):
+            unit = queue.unit_at(at)
+            if unit is None or unit[0] >= end:
+                return False
+            try:
+                message = self._log.message_at(unit[0])
+            except CorruptRecordError:
+                return True
+            if message is None:
+                return True
+            named = message.topic, message.queue_id, message.queue_offset
+            light = message.properties.get(_LIGHT_QUEUES, "").split(",")
+            if named == (queue.topic, queue.queue_id, at) or queue.topic in light:
+                return False
+        return True
 
     # ---- numbers that rotted
 
@@ -328,4 +378,8 @@ class QueueCheck:
             finding = f"consume queue {topic}/{queue_id} had {count} units that contradict the log"
             _log.warning("%s; they were written anew", finding)
             found.append(f"{finding}; they were written anew")
+        for (topic, queue_id), count in sorted(self._foreign.items()):
+            finding = f"consume queue {topic}/{queue_id} had {count} units behind its last message"
+            _log.warning("%s; they were cut off", finding)
+            found.append(f"{finding}; they were cut off")
         return found

@@ -175,6 +175,9 @@ class _Queues(ConsumeQueueStore):
     def drop(self, topic: str, queue_id: int) -> None:
         self._queues.pop((topic, queue_id), None)
 
+    def cut_at(self, topic: str, queue_id: int, number: int) -> None:
+        pass
+
     def end_at(self, topic: str, queue_id: int, offset: int, *, batches: bool) -> None:
         pass
 

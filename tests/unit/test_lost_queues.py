@@ -56,3 +56,44 @@ def test_a_store_has_no_queues_when_all_that_it_had_is_deleted_or_prepared(writt
     shutil.rmtree(written / "consumequeue")
     with opened_cold(written) as store, pytest.raises(CorruptConsumeQueueError):
         store.queues()
+
+
+@pytest.fixture
+def two_queues(store_path):
+    sizes = {"mapped_file_size_commit_log": 1 << 16, "mapped_file_size_consume_queue": 800}
+    with rmqcore.open_store(store_path, **sizes) as store:
+        for number in range(100):
+            store.put("T", b"%d" % number, queue_id=0 if number % 4 else 1)
+    return store_path / "consumequeue" / "T"
+
+
+def offsets(store, queue_id):
+    return [message.queue_offset for message in store.messages("T", queue_id)]
+
+
+def test_queues_whose_files_were_swapped_end_with_their_own_messages(two_queues):
+    aside = two_queues / "aside"
+    for old, new in (("0", "aside"), ("1", "0"), ("aside", "1")):
+        (two_queues / old).rename(two_queues / new)
+    assert not aside.exists()
+    with rmqcore.open_store(two_queues.parents[1]) as store:
+        told = "consume queue T/1 had 50 units behind its last message; they were cut off"
+        assert told in store.recovery_report.findings
+        assert [offsets(store, 0), offsets(store, 1)] == [list(range(75)), list(range(25))]
+        assert store.put("T", b"next", queue_id=1).queue_offset == 25
+    with rmqcore.open_store(two_queues.parents[1]) as store:
+        assert store.recovery_report.findings == []
+        assert offsets(store, 1) == list(range(26))
+
+
+def test_the_last_unit_stays_where_the_head_of_its_record_may_have_rotted(two_queues):
+    with rmqcore.open_store(two_queues.parents[1], mode="r") as store:
+        last = store.get_message("T", 1, 24).messages[0]
+    (log,) = (two_queues.parents[1] / "commitlog").iterdir()
+    raw = bytearray(log.read_bytes())
+    raw[last.phy_offset + 12 : last.phy_offset + 16] = (7).to_bytes(4, "big")  # its queue id
+    log.write_bytes(raw)
+    for mark in (two_queues.parents[1] / "config").glob("storeMark.json*"):
+        mark.unlink()
+    with rmqcore.open_store(two_queues.parents[1]) as store:
+        assert store.max_queue_offset("T", 1) == 25
