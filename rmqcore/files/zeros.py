@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import resource
-import sys
 from pathlib import Path
 from typing import Final
 
@@ -34,14 +33,14 @@ def read_small(path: Path) -> bytes:
 
 
 def _end_of_data(fd: int) -> int:
-    """A page behind the place where the last hole of a file begins."""
+    """A page behind the place where the last hole of a file begins; -1 where nothing tells it."""
     end = 0
     try:
         while True:
             end = os.lseek(fd, os.lseek(fd, end, os.SEEK_DATA), os.SEEK_HOLE)
     except OSError as error:
         if error.errno != errno.ENXIO:  # the file system knows no holes
-            return sys.maxsize
+            return -1
     finally:
         os.lseek(fd, 0, os.SEEK_SET)
     return end + PAGE_SIZE

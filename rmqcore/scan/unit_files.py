@@ -14,6 +14,7 @@ from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.files.mapped_file_queue import numbered_files
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.files.unit_file import UNIT_HEAD
+from rmqcore.files.zeros import read_small
 from rmqcore.native.format._numbers import BATCH_UNIT_SIZE, FILLER_SIZE, UNIT_SIZE
 
 UNITS = np.dtype([("phy_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
@@ -151,10 +152,9 @@ class UnitFiles:
         found = self._batches.get(key)
         if found is None:
             listed = numbered_files(self.batch_path(key)) if _can_be_named(key) else []
-            data = b"".join(path.read_bytes() for _, path, _ in listed)
-            found = np.frombuffer(
-                data[: len(data) // BATCH_UNIT_SIZE * BATCH_UNIT_SIZE], BATCH_UNITS
-            )
+            files = (read_small(path) for _, path, _ in listed)
+            whole = (data[: len(data) // BATCH_UNIT_SIZE * BATCH_UNIT_SIZE] for data in files)
+            found = np.frombuffer(b"".join(whole), BATCH_UNITS)
             used = np.flatnonzero(found["size"])
             found = found[: int(used[-1]) + 1] if len(used) else found[:0]
             self._batches[key] = found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import struct
 import sys
@@ -320,6 +321,19 @@ def test_verify_names_a_missing_file_of_a_batch_queue(path):
     (path / "batchconsumequeue" / "B" / "0" / f"{460:020d}").unlink()
     found = [finding.what for finding in verify(path).findings]
     assert f"a file is missing before {920:020d}" in found
+
+
+@pytest.mark.parametrize("start", [0, 920])
+def test_the_hole_of_a_batch_file_that_was_made_far_too_long_is_not_read(path, start):
+    with open_store(path, **SIZES) as store:
+        for number in range(25):
+            put_batch(store, 2, 2 * number)
+    os.truncate(path / "batchconsumequeue" / "B" / "0" / f"{start:020d}", 1 << 40)
+    assert not verify(path).clean
+    assert repair(path).clean
+    with open_store(path) as store:
+        found = store.get_message("B", 0, 0, max_messages=100).messages
+        assert [one.queue_offset for one in found] == list(range(0, 50, 2))
 
 
 @pytest.mark.parametrize("mode", ["a", "r"])
