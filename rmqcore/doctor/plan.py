@@ -53,6 +53,7 @@ from rmqcore.files.mapped_file_queue import numbered_files
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.native.format._numbers import SMALLEST_RECORD_SIZE
 from rmqcore.rebuild.cold_store import light_queues
+from rmqcore.recovery.unfinished_repair import refuse_unfinished_restore
 from rmqcore.scan.plan import LogPlan
 from rmqcore.scan.runner import Runner
 from rmqcore.scan.unit_files import UnitFiles
@@ -293,6 +294,11 @@ class Planner:
                 plan.left.append(str(error))
             return plan
         plan.stamp = stamp_of(self._directory)
+        try:
+            refuse_unfinished_restore(self._directory)
+        except StoreError as error:
+            plan.left.append(str(error))
+            return plan
         self._config = lenient_config(self._given, self._directory)
         if "mapped_file_size_commit_log" not in self._given.explicit and not plan.live:
             refuse_cut_log(self._config, self._directory)

@@ -20,7 +20,7 @@ from rmqcore.files.config_file import unsealed
 from rmqcore.files.deleted_topics import DELETED_TOPICS_NAME
 from rmqcore.files.lease_journal import LeaseJournal
 from rmqcore.files.store_checkpoint import CHECKPOINT_MEND, StoreCheckpoint
-from rmqcore.files.store_dir import StoreDir, queue_id_of, subdirectories
+from rmqcore.files.store_dir import RESTORE_MARK, StoreDir, queue_id_of, subdirectories
 from rmqcore.files.store_mark import MARK_NAME
 from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck
 from rmqcore.files.zeros import read_small
@@ -37,7 +37,7 @@ _KNOWN = re.compile(
     r"commitlog|consumequeue|consumequeue_ext|batchconsumequeue|index|config|checkpoint|abort"
     r"|abort\.bak|lock|rmqcore\.sock|compaction|timerwheel|timerlog|epochFileCheckpoint(\.bak)?"
     r"|brokerIdentity"
-    r"|rocksdbstore|doctor|transaction|timerDequeue.*|pop|broker\.conf|.*\.conf"
+    r"|rocksdbstore|doctor|transaction|timerDequeue.*|pop|broker\.conf|.*\.conf|restore\.unfinished"
 )
 #: files with a checksum
 _SEALED = (MARK_NAME, DELETED_TOPICS_NAME)
@@ -73,6 +73,13 @@ def _check_markers(log: LogPlan, report: VerifyReport) -> None:
             "the last writer did not close the store",
             "open the store for writing: recovery brings it into order",
         )
+    for unfinished, path, how in (
+        ("repair, or its undo,", directory.unfinished_repair(), "rmqcore doctor repair, or undo,"),
+        ("restoration", directory.path / RESTORE_MARK, "rmqcore restore URL"),
+    ):
+        if path is not None and path.exists():
+            what = f"a {unfinished} was begun and is not finished: no opening takes the store"
+            report.add(Severity.ERROR, "store", path, -1, what, f"{how} goes on with it")
 
 
 def _check_checkpoint(log: LogPlan, merged: AuditReport, report: VerifyReport) -> None:

@@ -19,6 +19,7 @@ from rmqcore.errors import CorruptStoreError
 from rmqcore.files.commit_log import CommitLog
 from rmqcore.files.config_tables import TopicConfigTable
 from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
+from rmqcore.files.delay_offset_table import DelayOffsetTable
 from rmqcore.files.deleted_topics import DeletedTopics
 from rmqcore.files.mapped_file import OpenFiles
 from rmqcore.files.mapped_file_queue import MappedFileQueue, cut_short, numbered_files
@@ -33,6 +34,7 @@ from rmqcore.native.format._numbers import UNIT_SIZE
 from rmqcore.recovery.geometry import fitted_config
 from rmqcore.recovery.queue_check import QueueCheck
 from rmqcore.recovery.recovery import DerivedAnew, Recovery
+from rmqcore.recovery.unfinished_repair import refuse_unfinished_restore
 from rmqcore.world import wall_clock_ms
 
 if TYPE_CHECKING:
@@ -59,6 +61,7 @@ def try_opening(directory: StoreDir, given: StoreConfig) -> None:
         OSError: the system refuses to read what the opening reads.
     """
     given.check_for_writing()
+    refuse_unfinished_restore(directory)
     config = fitted_config(given, directory)
     open_files = OpenFiles(mappings_max=config.max_mapped_files)
     with _in_silence():
@@ -73,6 +76,8 @@ def _try(directory: StoreDir, config: StoreConfig, open_files: OpenFiles) -> Non
     mark.load()
     TopicConfigTable(directory.config, clock=wall_clock_ms)
     ConsumerOffsetTable(directory.config, clock=wall_clock_ms)
+    if config.deliver_delayed:
+        DelayOffsetTable(directory.config, clock=wall_clock_ms)
     log = _log_of(directory, config, open_files)
     queues = _Queues(
         directory,

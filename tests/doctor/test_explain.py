@@ -11,7 +11,7 @@ import rmqcore
 from golden.check import digest_tree
 from rmqcore import doctor
 from rmqcore._index import index_hash
-from rmqcore.errors import ArgumentError, RmqCoreError
+from rmqcore.errors import ArgumentError, CorruptConfigFileError, RmqCoreError
 
 pytestmark = pytest.mark.engine
 
@@ -53,6 +53,15 @@ def test_what_is_there_is_found_in_every_way(store):
         {"phy_offset": phy_offset},
     ):
         assert doctor.explain(store, **question).found, question
+
+
+def test_a_table_that_only_some_settings_need_bars_the_openings_with_them(store):
+    (store / "config" / "delayOffset.json").write_text('{"offsetTable":')
+    assert doctor.explain(store).found
+    told = doctor.explain(store, config=SIZES | {"deliver_delayed": True}).reason
+    with pytest.raises(CorruptConfigFileError) as refused:
+        rmqcore.open_store(store, deliver_delayed=True)
+    assert told == " ".join(str(refused.value).split())
 
 
 def test_a_key_tells_its_slot(store):

@@ -223,6 +223,8 @@ def test_an_unfinished_repair_is_told_to_whoever_opens_the_store(damaged, monkey
         assert told.value.journal == half / "doctor" / "0001"
     rmqcore.open_store(half, mode="r").close()
     assert "is unfinished" in caplog.text
+    (told,) = [one for one in doctor.verify(half).findings if one.path == half / "doctor" / "0001"]
+    assert told.severity is doctor.Severity.ERROR
     assert digest_tree(half) == before
     assert doctor.repair(half).clean
     rmqcore.open_store(half).close()

@@ -10,6 +10,7 @@ from children import die, run_child
 from webhdfs import webhdfs
 
 import rmqcore
+from rmqcore import doctor
 from rmqcore.cli import archive as archive_command
 from rmqcore.errors import ConfigError, CorruptRecordError, RecordsGoneError, StoreError
 from rmqcore.files.objects import directory, open_objects
@@ -318,6 +319,18 @@ def test_half_a_restored_store_takes_no_messages(archived, half_restored):
     assert before.items() <= now.items()
     restore(str(archived[1]), half_restored)
     rmqcore.open_store(half_restored, **SMALL).close()
+
+
+def test_half_a_restored_store_is_told_by_the_doctor_and_not_repaired(half_restored):
+    before = {path: path.read_bytes() for path in half_restored.rglob("*") if path.is_file()}
+    assert "it is being restored from" in doctor.explain(half_restored).reason
+    (told,) = [one for one in doctor.verify(half_restored).findings if "restoration" in one.what]
+    assert told.severity is doctor.Severity.ERROR
+    assert told.path == half_restored / "restore.unfinished"
+    for left in (doctor.plan(half_restored).left, doctor.repair(half_restored).left):
+        assert "it is being restored from" in left[0]
+    now = {path: path.read_bytes() for path in half_restored.rglob("*") if path.is_file()}
+    assert now == before
 
 
 @pytest.mark.parametrize("what", ["a hole", "a file behind"])
