@@ -451,7 +451,8 @@ class Broker:
             await asyncio.sleep(SAMPLE_S)
             parts.rates.sample()
             parts.locks.drop_old()
-            for connection in expired(parts.consumers, parts.producers):
+            now_s = self._world.monotonic_s()
+            for connection in expired(parts.consumers, parts.producers, now_s):
                 logger.info("%r: no heart-beat, closed", connection)
                 connection.close()
                 parts.forget(connection)

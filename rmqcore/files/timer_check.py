@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from rmqcore.files.zeros import read_small
-from rmqcore.world import sync_directory, sync_fd, wall_clock_ms
+from rmqcore.world import sync_directory, sync_fd
 
 NAME: Final = "timercheck"
 #: The topic whose records wait until their time has come.
@@ -76,7 +76,7 @@ class TimerCheck:
         raw = self._read()
         return None if raw is None else _progress(raw)
 
-    def answer_body(self) -> bytes:
+    def answer_body(self, now_ms: int) -> bytes:
         """What request 60 is answered with, as a broker of RocketMQ that has a wheel says it.
 
         Behind that stands the first message that is not delivered, which RocketMQ does not read.
@@ -84,6 +84,9 @@ class TimerCheck:
         Delivered is what lies below the queue offset in seconds before the read time. That is never
         more than `load` says, and less by one second at most. The read time is not in the future:
         whoever goes on from there would deliver at once what is put for a time before it.
+
+        Args:
+            now_ms: Unix time.
 
         Raises:
             OSError: the file cannot be read.
@@ -95,7 +98,7 @@ class TimerCheck:
         read_time_ms = (progress.due_ms - 1) // _SLOT_MS * _SLOT_MS
         if progress.first_pending == progress.read_offset:
             read_time_ms += _SLOT_MS
-        read_time_ms = min(read_time_ms, wall_clock_ms() // _SLOT_MS * _SLOT_MS)
+        read_time_ms = min(read_time_ms, now_ms // _SLOT_MS * _SLOT_MS)
         version = _JAVA.unpack_from(raw)[4:]
         read = progress.read_offset
         told = _JAVA.pack(read_time_ms, 0, read, read, *version)
@@ -109,15 +112,19 @@ class TimerCheck:
             return None
         return raw if len(raw) >= _JAVA.size else None
 
-    def store(self, progress: TimerProgress) -> None:
+    def store(self, progress: TimerProgress, now_ms: int) -> None:
         """Replace it.
+
+        Args:
+            progress: what it says.
+            now_ms: Unix time, which is its version.
 
         Raises:
             OSError: it cannot be written; the former one is still in place.
         """
         first = progress.first_pending
         raw = bytearray(_SIZE)
-        _JAVA.pack_into(raw, 0, 0, 0, first, first, 0, wall_clock_ms(), 1)
+        _JAVA.pack_into(raw, 0, 0, 0, first, first, 0, now_ms, 1)
         _put_own(raw, progress)
         temporary = self.path.with_name(NAME + ".tmp")
         # this directory only: a store that was removed must not come into being again
@@ -129,13 +136,14 @@ class TimerCheck:
         temporary.replace(self.path)
         sync_directory(self.path.parent)
 
-    def keep_up_to(self, end: int) -> TimerProgress | None:
+    def keep_up_to(self, end: int, now_ms: int) -> TimerProgress | None:
         """Let nothing count as delivered that lies behind the queue's end; before a put there.
 
         What is put behind it would count as delivered.
 
         Args:
             end: queue offset behind the last record of `TIMER_TOPIC`.
+            now_ms: Unix time.
 
         Returns:
             what the file says from now on; None when it says nothing.
@@ -146,7 +154,7 @@ class TimerCheck:
         known = self.load()
         reached = None if known is None else known.up_to(end)
         if reached is not None and reached != known:
-            self.store(reached)
+            self.store(reached, now_ms)
         return reached
 
     def set_back(self, end: int) -> bytes | None:

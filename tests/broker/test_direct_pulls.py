@@ -81,7 +81,8 @@ class Pulls:
         groups = SubscriptionGroupTable(folder / "groups.json", clock=lambda: 0)
         self.groups = Groups(groups, self.settings, lambda: None)
         self.groups.table.put("Closed", {"consumeEnable": False})
-        self.offsets = Offsets(self.store, self.topics, self.groups, Resets(folder))
+        resets = Resets(folder)
+        self.offsets = Offsets(self.store, self.topics, self.groups, resets, REAL.monotonic_s)
         self.traffic, self.held = Traffic(), Held()
         shared = SimpleNamespace(
             world=REAL,

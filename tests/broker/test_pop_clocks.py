@@ -6,8 +6,8 @@ import pytest
 from broker.conftest import held
 from broker.test_pop import handed_out, pop, send_many
 
-from rmqcore.broker.pop import request
 from rmqcore.remoting import ResponseCode
+from rmqcore.world import World, monotonic_s
 
 pytestmark = pytest.mark.engine
 
@@ -49,9 +49,8 @@ def test_a_client_with_another_clock_is_handed_messages_while_it_waits(
     with_broker(scenario)
 
 
-def test_a_pop_that_is_woken_for_nothing_waits_no_longer_than_it_has_said(with_broker, monkeypatch):
+def test_a_pop_that_is_woken_for_nothing_waits_no_longer_than_it_has_said(with_broker):
     passed_s = 0.0
-    monkeypatch.setattr(request, "monotonic_s", lambda: passed_s)
 
     async def scenario(broker, peer):
         nonlocal passed_s
@@ -64,7 +63,7 @@ def test_a_pop_that_is_woken_for_nothing_waits_no_longer_than_it_has_said(with_b
         await send_many(peer, 1)
         assert (await waits).code == ResponseCode.POLLING_TIMEOUT
 
-    with_broker(scenario)
+    with_broker(scenario, World(monotonic_s=lambda: monotonic_s() + passed_s))
 
 
 @pytest.mark.parametrize("order", ["false", "true"])

@@ -8,6 +8,7 @@ import pytest
 from rmqcore.broker.state.rates import SAMPLE_S, DayTotals, Rates
 from rmqcore.broker.state.traffic import DELAY, NORMAL, Traffic
 from rmqcore.remoting import RequestCode, ResponseCode
+from rmqcore.world import World
 
 pytestmark = pytest.mark.logic
 
@@ -18,7 +19,7 @@ class Run:
     def __init__(self):
         self.now_s = 1000.0
         self.traffic = Traffic()
-        self.rates = Rates(self.traffic, "C", lambda: self.now_s)
+        self.rates = Rates(self.traffic, "C", World(monotonic_s=lambda: self.now_s))
 
     def go_on(self, seconds, a_second=0):
         for _ in range(int(seconds / SAMPLE_S)):
@@ -46,15 +47,15 @@ def test_a_broker_has_rates_of_all_its_topics_and_groups():
 
 
 def test_totals_stand_as_at_the_last_two_midnights():
-    run, day = Run(), [datetime.date(2026, 1, 1)]
-    days = DayTotals(run.traffic, lambda: day[0])
+    run, now = Run(), [datetime.datetime(2026, 1, 1, 12).astimezone()]
+    days = DayTotals(run.traffic, lambda: int(now[0].timestamp() * 1000))
     put = ("msgPutTotalYesterdayMorning", "msgPutTotalTodayMorning", "msgPutTotalTodayNow")
     told = []
     for messages in (3, 4, 5):
         run.traffic.add_stored("T", NORMAL, messages, 100)
         run.traffic.add_fetched("T", "G", 1, 100)
         told.append([days.runtime_info()[name] for name in put])
-        day[0] += datetime.timedelta(days=1)
+        now[0] += datetime.timedelta(days=1)
         days.sample()
     assert told == [["0", "0", "3"], ["0", "3", "7"], ["3", "7", "12"]]
     assert days.runtime_info()["msgGetTotalTodayMorning"] == "3"

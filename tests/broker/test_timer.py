@@ -279,7 +279,7 @@ def test_what_came_behind_a_cut_is_delivered_also_when_the_broker_is_killed_at_o
     check = TimerCheck(tmp_path / "store" / "config")
     check.path.parent.mkdir(parents=True)
     # of two messages that the log has lost
-    check.store(TimerProgress(2, 2, wall_clock_ms(), 0))
+    check.store(TimerProgress(2, 2, wall_clock_ms(), 0), wall_clock_ms())
     with monkeypatch.context() as killed:
         killed.setattr(TimerMessages, "run", never)
         killed.setattr(TimerMessages, "finish", lambda _: None)
@@ -315,11 +315,11 @@ def test_a_broker_that_ends_while_progress_is_written_writes_it_once(with_broker
     written, begun, goes_on = [], threading.Event(), threading.Event()
     store, finish = TimerCheck.store, TimerMessages.finish
 
-    def slowly(check, progress):
+    def slowly(check, progress, now_ms):
         written.append(progress)
         begun.set()
         assert goes_on.wait(TIMEOUT_S)
-        store(check, progress)
+        store(check, progress, now_ms)
 
     def ending(timer):
         goes_on.set()
@@ -385,7 +385,7 @@ def test_java_is_told_the_first_message_that_waits(with_broker, tmp_path, clock)
 def test_a_progress_file_that_cannot_be_one_says_nothing(tmp_path, damage):
     check = TimerCheck(tmp_path)
     assert check.load() is None
-    check.store(TimerProgress(5, 9, 1000, 7))
+    check.store(TimerProgress(5, 9, 1000, 7), 0)
     assert check.load() == TimerProgress(5, 9, 1000, 7)
     check.path.write_bytes(damage)
     assert check.load() is None
@@ -425,10 +425,10 @@ CHECK_POINT = struct.Struct(">7q")
 )
 def test_a_slave_is_told_what_it_needs_not_deliver(tmp_path, progress, read_time_ms):
     check = TimerCheck(tmp_path)
-    assert check.answer_body() == bytes(CHECK_POINT.size)
+    assert check.answer_body(wall_clock_ms()) == bytes(CHECK_POINT.size)
     before_ms = wall_clock_ms()
-    check.store(progress)
-    told = check.answer_body()
+    check.store(progress, wall_clock_ms())
+    told = check.answer_body(wall_clock_ms())
     read_ms, log_position, offset, master_offset, *version = CHECK_POINT.unpack_from(told)
     first = progress.first_pending
     assert told[CHECK_POINT.size :] == first.to_bytes(8, "big")
@@ -437,9 +437,9 @@ def test_a_slave_is_told_what_it_needs_not_deliver(tmp_path, progress, read_time
     assert version[0] == 0
     assert before_ms <= version[1] <= wall_clock_ms()
     # what it tells its own slaves is the same
-    check.store(progress_told(told)[0])
+    check.store(progress_told(told)[0], wall_clock_ms())
     if first < 9:
-        assert check.answer_body()[:32] == told[:32]
+        assert check.answer_body(wall_clock_ms())[:32] == told[:32]
 
 
 @pytest.mark.parametrize("body", [b"", bytes(55), b"\xff" * 56, b"\x7f" + b"\xff" * 7 + bytes(48)])

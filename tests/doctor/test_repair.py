@@ -368,7 +368,7 @@ def test_timer_messages_that_are_put_next_do_not_count_as_delivered(store_path):
             store.put(TIMER_TOPIC, b"waits")
     timer = TimerCheck(store_path / "config")
     for progress in (TimerProgress(9, 12, 1000, 2), TimerProgress(1, 7, 1000, 2)):
-        timer.store(progress)
+        timer.store(progress, 0)
         before = digest_tree(store_path)
         plan = doctor.plan(store_path)
         assert plan.steps[0].path == Path("config/timercheck")
@@ -376,7 +376,7 @@ def test_timer_messages_that_are_put_next_do_not_count_as_delivered(store_path):
         assert timer.load() == TimerProgress(min(progress.first_pending, 3), 3, 1000, 2)
         doctor.undo(store_path)
         assert digest_tree(store_path) == before
-    timer.store(TimerProgress(1, 3, 1000, 2))
+    timer.store(TimerProgress(1, 3, 1000, 2), 0)
     assert doctor.plan(store_path).clean
 
 

@@ -43,6 +43,7 @@ def asked(folder, body):
         follow_deletion=lambda _, __: True,
         has_messages=lambda _, __: True,
         resets=Resets(folder),
+        clock_ms=wall_clock_ms,
     )
     # nothing is waited for
     with pytest.raises(StopIteration) as ended:

@@ -71,6 +71,7 @@ class Slave:
             has_messages=lambda topic, behind: topic.startswith("Full") and behind < 100,
             topics_changed=lambda: None,
             resets=Resets(folder),
+            clock_ms=wall_clock_ms,
         )
         self.synchronize, self.problem = self._synchronize.synchronize, self._synchronize.problem
 

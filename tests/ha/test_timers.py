@@ -13,7 +13,6 @@ from rmqcore.broker.state.resets import Resets
 from rmqcore.broker.timer.timer import TimerMessages
 from rmqcore.client import Producer
 from rmqcore.errors import StoreClosedError
-from rmqcore.files import timer_check
 from rmqcore.files.config_tables import TopicConfigTable
 from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
 from rmqcore.files.delay_offset_table import DelayOffsetTable
@@ -38,7 +37,6 @@ def tell_time(monkeypatch, clock_ms):
         messages._clock_ms = clock_ms
 
     monkeypatch.setattr(TimerMessages, "__init__", begin)
-    monkeypatch.setattr(timer_check, "wall_clock_ms", clock_ms)
 
 
 @pytest.mark.usefixtures("asks_when_told")
@@ -134,6 +132,7 @@ def synchronized(folder, answer, log_end, flush=lambda: None):
         follow_deletion=lambda _, __: True,
         has_messages=lambda _, __: True,
         resets=Resets(folder),
+        clock_ms=wall_clock_ms,
     )
     assert asyncio.run(slave.synchronize())
     assert slave.problem() is None
@@ -191,7 +190,7 @@ def test_a_flush_that_fails_is_tried_again(tmp_path, error):
 )
 def test_a_master_without_a_timer_changes_nothing(tmp_path, answer):
     before = TimerProgress(1, 2, 3, 4)
-    TimerCheck(tmp_path).store(before)
+    TimerCheck(tmp_path).store(before, wall_clock_ms())
     assert synchronized(tmp_path, answer, 4096).load() == before
 
 

@@ -12,7 +12,6 @@ from typing import Any, Final
 from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.broker.state.traffic import SIZE_BOUNDS
 from rmqcore.errors import ConfigError
-from rmqcore.world import wall_clock_ms
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _NODE: Final = ("cluster", "node_type", "node_id")
@@ -172,7 +171,7 @@ class Metrics:
                     behind += missing
                     stored = store.get_message(topic, queue_id, offset, max_messages=1).messages
                     if stored:
-                        waits_ms = wall_clock_ms() - stored[0].store_timestamp_ms
+                        waits_ms = state.world.clock_ms() - stored[0].store_timestamp_ms
                         oldest_ms = max(oldest_ms, waits_ms)
             for family, value in ((lags, behind), (ready, behind), (latency, oldest_ms)):
                 family.add_metric((*node, topic, group), value)

@@ -103,7 +103,7 @@ class PopMessages:
         self._order = order
         self._cold = cold
         self._turn = 0
-        self._clock_ms = state.world.clock_ms
+        self._clock_ms, self._monotonic_s = state.world.clock_ms, state.world.monotonic_s
 
     # ---- request 200050: pop
 
@@ -138,7 +138,8 @@ class PopMessages:
 
     def _wanted(self, connection: Connection, request: RemotingCommand) -> PopRequest:
         born_ms = request.number("bornTime", 0)
-        return PopRequest.of(request, passed_ms(connection, born_ms))
+        passed = passed_ms(connection, born_ms, self._clock_ms())
+        return PopRequest.of(request, self._monotonic_s(), passed)
 
     async def _pop_cold(
         self,
@@ -213,7 +214,7 @@ class PopMessages:
             times = [self._due_ms(wanted, queue_id) - now_ms for queue_id in self._queues(wanted)]
             again_s = min((time / 1000 for time in times if time > 0), default=None)
         held = WaitingPop(connection, key, wake, wanted.text_size, takes)
-        return self._waiting.add(held, wanted.left_s, again_s)
+        return self._waiting.add(held, wanted.left_s(self._monotonic_s()), again_s)
 
     def _check(self, wanted: PopRequest) -> None:
         config = self._config()
@@ -441,7 +442,7 @@ class PopMessages:
     def peek(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """What the next pop would hand out, which stays where it is."""
         try:
-            wanted = PopRequest.of(request)
+            wanted = PopRequest.of(request, self._monotonic_s())
             self._check(wanted)
         except RequestRefusedError as error:
             return _empty(error.code, error.remark)
@@ -499,7 +500,7 @@ class PopMessages:
         Raises:
             RequestRefusedError: a field is not what it should be, or group or topic is refused.
         """
-        wanted = PopRequest.of(request)
+        wanted = PopRequest.of(request, self._monotonic_s())
         self._check(wanted)
         return self._notified(connection, request, wanted, arrived=True)
 
@@ -538,7 +539,7 @@ class PopMessages:
     @serves(RequestCode.POLLING_INFO, needs=needs.consume)
     def polling_info(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """How many POPs wait for exactly this."""
-        wanted = PopRequest.of(request)
+        wanted = PopRequest.of(request, self._monotonic_s())
         self._check(wanted)
         count = self._waiting.waiting((wanted.topic, wanted.group, wanted.queue_id))
         return RemotingCommand(ResponseCode.SUCCESS, {"pollingNum": str(count)})

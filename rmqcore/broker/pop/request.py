@@ -11,7 +11,6 @@ from typing import Final
 from rmqcore.broker.state.budgets import check_name
 from rmqcore.broker.state.subscription import Subscription
 from rmqcore.remoting import Connection, RemotingCommand
-from rmqcore.world import monotonic_s, wall_clock_ms
 
 #: A request that waits in vain is answered this long before its client gives up.
 _BEFORE_TIMEOUT_MS: Final = 50
@@ -47,11 +46,12 @@ class PopRequest:
     came_s: float
 
     @classmethod
-    def of(cls, request: RemotingCommand, passed_ms: int = 0) -> PopRequest:
+    def of(cls, request: RemotingCommand, came_s: float, passed_ms: int = 0) -> PopRequest:
         """Read a header.
 
         Args:
             request: of a POP (200050), a peek (200052) or a notification (200054).
+            came_s: now, by the monotonic clock.
             passed_ms: milliseconds that the request has waited in this process already.
 
         Raises:
@@ -71,7 +71,7 @@ class PopRequest:
             Subscription.of(topic, fields.get("exp"), fields.get("expType")),
             request.boolean("order"),
             fields.get("attemptId"),
-            monotonic_s(),
+            came_s,
         )
 
     @property
@@ -79,11 +79,10 @@ class PopRequest:
         """Characters of what it subscribes."""
         return len(self.subscription.expression) + len(self.subscription.expression_type)
 
-    @property
-    def left_s(self) -> float:
+    def left_s(self, now_s: float) -> float:
         """For how long it may wait from now on, seconds, however often it was woken for nothing."""
         whole_s = (self.poll_ms - self.passed_ms - _BEFORE_TIMEOUT_MS) / 1000
-        return whole_s - (monotonic_s() - self.came_s)
+        return whole_s - (now_s - self.came_s)
 
     @property
     def too_late(self) -> bool:
@@ -91,7 +90,7 @@ class PopRequest:
         return self.passed_ms - self.poll_ms > _LATE_MS
 
 
-def passed_ms(connection: Connection, born_ms: int) -> int:
+def passed_ms(connection: Connection, born_ms: int, now_ms: int) -> int:
     """How long a request was on its way, milliseconds.
 
     A request says when it was sent by its client's clock. How far that is behind this machine's is
@@ -102,10 +101,11 @@ def passed_ms(connection: Connection, born_ms: int) -> int:
     Args:
         connection: over which it came.
         born_ms: when it was sent, Unix time by the client's clock; 0: it does not say.
+        now_ms: Unix time by this machine's.
     """
     if not born_ms:
         return 0
-    behind = wall_clock_ms() - born_ms
+    behind = now_ms - born_ms
     before: int = connection.attributes.get(_BEHIND, 0)
     connection.attributes[_BEHIND] = behind
     return max(0, behind - before)

@@ -87,6 +87,7 @@ class Replication:
             has_messages=store.followed_log.has_messages,
             topics_changed=topics_changed,
             resets=parts.offsets.resets,
+            clock_ms=world.clock_ms,
         )
         self.client = HAClient(
             store,

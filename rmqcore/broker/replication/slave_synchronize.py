@@ -34,7 +34,6 @@ from rmqcore.remoting import (
 )
 from rmqcore.services.delay_schedule import queue_id_of_level
 from rmqcore.services.event_loop import to_the_end
-from rmqcore.world import wall_clock_ms
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +89,7 @@ class SlaveSynchronize:
         has_messages: Callable[[str, int], bool],
         topics_changed: Callable[[], None],
         resets: Resets,
+        clock_ms: Callable[[], int],
     ) -> None:
         """Prepare to ask.
 
@@ -111,6 +111,7 @@ class SlaveSynchronize:
                 physical offset.
             topics_changed: called when topics, groups or modes are others than before.
             resets: where groups have to go on.
+            clock_ms: Unix time in milliseconds.
         """
         self._client = client
         self._master = master
@@ -123,10 +124,11 @@ class SlaveSynchronize:
         self._groups = groups
         self._delays = DelayOffsetTable(
             folder,
-            clock=wall_clock_ms,
+            clock=clock_ms,
             end_of=lambda level: queue_end(SCHEDULE_TOPIC, queue_id_of_level(level)),
         )
         self._timer_check = TimerCheck(folder)
+        self._clock_ms = clock_ms
         self._first_pending: int | None = 0
         self._agrees = agrees
         self._log_end = log_end
@@ -152,7 +154,9 @@ class SlaveSynchronize:
             )
         try:
             self._delays.persist()
-            reached = self._timer_check.keep_up_to(self._queue_end(TIMER_TOPIC, 0))
+            reached = self._timer_check.keep_up_to(
+                self._queue_end(TIMER_TOPIC, 0), self._clock_ms()
+            )
             if reached is not None:
                 self._first_pending = reached.first_pending
         except OSError:
@@ -379,7 +383,7 @@ class SlaveSynchronize:
             self._flush()
         self._delays.persist()
         if told is not None:
-            self._timer_check.store(told)
+            self._timer_check.store(told, self._clock_ms())
         if answer is not None and timer is not None:
             self._first_pending = timer.first_pending if answer[1] else None
 

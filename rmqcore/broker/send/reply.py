@@ -25,7 +25,6 @@ from rmqcore.remoting import (
     needs,
 )
 from rmqcore.remoting.serves import serves
-from rmqcore.world import wall_clock_ms
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +49,7 @@ class ReplyMessages:
         self._config, self._topics = state.config, state.topics
         self._producers = state.producers
         self._store = store
+        self._clock_ms = state.world.clock_ms
 
     @serves(RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2, needs=needs.publish)
     @masters_only(ResponseCode.SERVICE_NOT_AVAILABLE)
@@ -97,7 +97,7 @@ class ReplyMessages:
         asking = self._producers.by_client_id(client_id)
         if asking is None:
             return f"push reply message fail, channel of <{client_id}> not found."
-        now_ms = wall_clock_ms()
+        now_ms = self._clock_ms()
         pushed = f"{text.rstrip(_END)}{_END}PUSH_REPLY_TIME\x01{now_ms}{_END}"
         if len(pushed.encode("utf-8", "replace")) > PROPERTIES_SIZE_MAX:
             pushed = text

@@ -77,12 +77,13 @@ class BrokerState:
         self.topics = Topics(store.topics, config, topics_changed)
         self.groups = Groups(groups, config, groups_changed)
         self.modes = RequestModes(modes, groups_changed)
-        self.offsets = Offsets(store, self.topics, self.groups, Resets(folder))
+        resets, monotonic_s = Resets(folder), world.monotonic_s
+        self.offsets = Offsets(store, self.topics, self.groups, resets, monotonic_s)
         self.consumers = Consumers(ConsumerNotices())
         self.producers = Producers()
-        self.locks = QueueLocks(world.monotonic_s)
+        self.locks = QueueLocks(monotonic_s)
         self.traffic = Traffic()
-        self.rates = Rates(self.traffic, config().broker_cluster_name, world.monotonic_s)
+        self.rates = Rates(self.traffic, config().broker_cluster_name, world)
         self.passed_over = PassedOver()
         self.ha_status: Callable[[], Mapping[str, Any]] = dict
         self._listeners: tuple[Arrived, ...] = ()

@@ -28,7 +28,6 @@ from rmqcore.remoting import (
 from rmqcore.remoting.json_body import objects_in, read_object
 from rmqcore.remoting.permissions import account_of
 from rmqcore.remoting.serves import serves
-from rmqcore.world import monotonic_s, wall_clock_ms
 
 
 class ClientRequests:
@@ -37,6 +36,7 @@ class ClientRequests:
     def __init__(self, state: BrokerState) -> None:
         self._topics, self._groups = state.topics, state.groups
         self._consumers, self._producers = state.consumers, state.producers
+        self._world = state.world
 
     @serves(RequestCode.HEART_BEAT, needs=needs.heart_beat)
     def heart_beat(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
@@ -56,8 +56,8 @@ class ClientRequests:
             str(body.get("clientID", "")),
             request.language,
             request.version,
-            monotonic_s(),
-            wall_clock_ms(),
+            self._world.monotonic_s(),
+            self._world.clock_ms(),
             account_of(connection),
         )
         check_name("a clientID", client.client_id)

@@ -22,7 +22,6 @@ from rmqcore.broker.state.budgets import (
 from rmqcore.broker.state.subscription import Subscription
 from rmqcore.remoting import Account, Connection, LanguageCode
 from rmqcore.remoting.permissions import may_end_transaction
-from rmqcore.world import monotonic_s
 
 #: A client that sends no heart-beat for this long is forgotten, and its connection closed.
 EXPIRED_AFTER_S: Final = 120.0
@@ -326,14 +325,15 @@ class Producers:
         return None
 
 
-def expired(consumers: Consumers, producers: Producers) -> set[Connection]:
+def expired(consumers: Consumers, producers: Producers, now_s: float) -> set[Connection]:
     """The connections whose clients have sent no heart-beat for too long.
 
     Args:
         consumers: of the broker.
         producers: of the broker.
+        now_s: by the monotonic clock.
     """
-    limit = monotonic_s() - EXPIRED_AFTER_S
+    limit = now_s - EXPIRED_AFTER_S
     groups = [*(group.clients for group in consumers.groups.values()), *producers.groups.values()]
     return {
         connection

@@ -27,7 +27,6 @@ from rmqcore.remoting import (
 )
 from rmqcore.remoting.serves import serves
 from rmqcore.store.protocol import MessageStore
-from rmqcore.world import monotonic_s
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +46,15 @@ _NOT_FOUND: Final = "Not found, do not set to zero, maybe this group boot first"
 class Offsets:
     """Requests about offsets, over the store's own table."""
 
-    def __init__(self, store: MessageStore, topics: Topics, groups: Groups, resets: Resets) -> None:
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: Topics,
+        groups: Groups,
+        resets: Resets,
+        monotonic_s: Callable[[], float],
+    ) -> None:
+        self._monotonic_s = monotonic_s
         self._store = store
         self._topics = topics
         self._groups = groups
@@ -302,7 +309,7 @@ class Offsets:
         table = self._store.consumer_offsets
         if table.get(topic, group, queue_id) is not None:
             return
-        full, now_s = self._counted + self._uncounted >= OFFSETS_MAX, monotonic_s()
+        full, now_s = self._counted + self._uncounted >= OFFSETS_MAX, self._monotonic_s()
         if self._uncounted >= _COUNTED_EVERY or (full and now_s >= self._full_until_s):
             self._counted, self._uncounted = table.offset_count(), 0
             full = self._counted >= OFFSETS_MAX

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from rmqcore.broker.state.traffic import KINDS, FetchedCounts, StoredCounts, Traffic
-from rmqcore.world import wall_clock_ms
+from rmqcore.world import World
 
 #: A span has a name in answers, a length in seconds, and a step from one kept sample to the next.
 _SPANS: Final = (("statsMinute", 60, 1), ("statsHour", 3600, 60), ("statsDay", 86400, 360))
@@ -81,25 +81,24 @@ class _History:
         return sums
 
 
-def _today() -> datetime.date:
-    return datetime.datetime.fromtimestamp(wall_clock_ms() / 1000).astimezone().date()
-
-
 class DayTotals:
     """Messages that came and went since the start, as they stood at the last two midnights.
 
     Args:
         traffic: the counters.
-        today: the day that it is, where the broker runs.
+        clock_ms: Unix time in milliseconds; days are those of where the broker runs.
 
     Source: RocketMQ store/stats/BrokerStats.java.
     """
 
-    def __init__(self, traffic: Traffic, today: Callable[[], datetime.date] = _today) -> None:
+    def __init__(self, traffic: Traffic, clock_ms: Callable[[], int]) -> None:
         self._traffic = traffic
-        self._today = today
-        self._day = today()
+        self._clock_ms = clock_ms
+        self._day = self._today()
         self._yesterday_morning = self._today_morning = (0, 0)
+
+    def _today(self) -> datetime.date:
+        return datetime.datetime.fromtimestamp(self._clock_ms() / 1000).astimezone().date()
 
     def sample(self) -> None:
         """Note what was reached when a new day has begun."""
@@ -132,17 +131,17 @@ class Rates:
     Args:
         traffic: the counters.
         cluster: the broker's.
-        clock: seconds that never step back.
+        world: the broker's, whose clocks count.
     """
 
-    def __init__(self, traffic: Traffic, cluster: str, clock: Callable[[], float]) -> None:
+    def __init__(self, traffic: Traffic, cluster: str, world: World) -> None:
         self._cluster = cluster
-        self.days = DayTotals(traffic)
+        self.days = DayTotals(traffic, world.clock_ms)
         self._traffic = traffic
-        self._clock = clock
+        self._clock = world.monotonic_s
         self._histories: dict[tuple[str, str], _History] = {}
         self._number = 0
-        self._sampled_s = clock()
+        self._sampled_s = self._clock()
 
     def sample(self) -> None:
         """Note what the counters have reached; to be called every `SAMPLE_S`."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rmqcore.files.config_tables import DataVersion
-from rmqcore.world import wall_clock_ms
 
 
 @dataclass(slots=True)
@@ -19,8 +19,13 @@ class _Count:
 class TimerMetrics:
     """The counts of request 61. Source: RocketMQ store/timer/TimerMetrics.java."""
 
-    def __init__(self) -> None:
-        """Begin without any."""
+    def __init__(self, clock_ms: Callable[[], int]) -> None:
+        """Begin without any.
+
+        Args:
+            clock_ms: Unix time in milliseconds.
+        """
+        self._clock_ms = clock_ms
         self._topics: dict[str, _Count] = {}
         self._version = DataVersion()
 
@@ -33,7 +38,7 @@ class TimerMetrics:
         """
         entry = self._topics.setdefault(topic, _Count())
         entry.count += step
-        entry.changed_ms = now_ms = wall_clock_ms()
+        entry.changed_ms = now_ms = self._clock_ms()
         if not entry.count:
             del self._topics[topic]
         self._version = self._version.next(now_ms)

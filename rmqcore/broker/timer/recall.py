@@ -25,7 +25,6 @@ from rmqcore.remoting import (
 from rmqcore.remoting.codes import PERM_WRITE
 from rmqcore.remoting.serves import serves
 from rmqcore.status import PutMessageStatus
-from rmqcore.world import wall_clock_ms
 
 _TAG: Final = "_RECALL_TAG_"
 _STORED: Final = (
@@ -48,6 +47,7 @@ class RecallMessages:
         self._store, self._config = state.store, state.config
         self._topics, self._arrived = state.topics, state.arrived
         self._timer = timer
+        self._clock_ms = state.world.clock_ms
 
     @serves(RequestCode.RECALL_MESSAGE, needs=needs.publish)
     async def recall(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
@@ -73,7 +73,7 @@ class RecallMessages:
             "TIMER_DEL_UNIQKEY": handle.unique_key,
             "UNIQ_KEY": handle.unique_key,
             "TIMER_DELIVER_MS": str(handle.due_ms),
-            "BORN_TIMESTAMP": str(wall_clock_ms()),
+            "BORN_TIMESTAMP": str(self._clock_ms()),
         }
         if group := request.text("producerGroup", ""):
             properties["PGROUP"] = group
@@ -108,7 +108,7 @@ class RecallMessages:
             raise _refused("recall failed, topic not match")
         if handle.broker_name != config.broker_name:
             raise _refused("recall failed, broker service not available")
-        left_ms = handle.due_ms - wall_clock_ms()
+        left_ms = handle.due_ms - self._clock_ms()
         if not 0 < left_ms < config.timer_max_delay_sec * 1000:
             raise _refused("recall failed, timestamp invalid")
 

@@ -92,7 +92,7 @@ class TimerMessages:
         self._passed_over = state.passed_over
         self._new = asyncio.Event()
         self._heap: list[_Waiting] = []
-        self._metrics = TimerMetrics()
+        self._metrics = TimerMetrics(self._clock_ms)
         #: the queue offsets of the heap, in blocks, of which the first is found fast
         self._pending: defaultdict[int, set[int]] = defaultdict(set)
         self._read_offset = 0
@@ -160,7 +160,7 @@ class TimerMessages:
         """How far timer messages are, for slaves."""
         if not self._config().timer_wheel_enable:
             return failure(ResponseCode.SYSTEM_ERROR, "The checkpoint is null")
-        return success(body=await asyncio.to_thread(self._check.answer_body))
+        return success(body=await asyncio.to_thread(self._check.answer_body, self._clock_ms()))
 
     @serves(RequestCode.GET_TIMER_METRICS, needs=needs.ADMIN)
     def metrics(self, _: Connection, __: RemotingCommand) -> RemotingCommand:
@@ -238,7 +238,7 @@ class TimerMessages:
     def _set_back(self) -> None:
         """Let nothing count as delivered that the log has lost."""
         try:
-            self._check.keep_up_to(self._first_end)
+            self._check.keep_up_to(self._first_end, self._clock_ms())
         except OSError:
             logger.exception("how far timer messages are delivered cannot be set back")
 
@@ -251,7 +251,11 @@ class TimerMessages:
             OSError, CorruptStoreError: it cannot be read.
         """
         done = (self._check.load() or TimerProgress(0, 0, 0, 0)).up_to(self._first_end)
-        self._heap, self._pending, self._metrics = [], defaultdict(set), TimerMetrics()
+        self._heap, self._pending, self._metrics = (
+            [],
+            defaultdict(set),
+            TimerMetrics(self._clock_ms),
+        )
         self._read_offset = max(done.first_pending, self._store.min_queue_offset(TIMER_TOPIC, 0))
         while self._read(done):
             pass
@@ -373,7 +377,7 @@ class TimerMessages:
 
     def _store_progress(self, progress: TimerProgress) -> None:
         self._store.flush()
-        self._check.store(progress)
+        self._check.store(progress, self._clock_ms())
         if self._stored is None:
             self._check.forget_wheel(self._store.path)
         self._stored = progress
