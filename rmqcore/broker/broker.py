@@ -290,8 +290,7 @@ class Broker:
             world=self._world,
         )
         self._answer_requests(self._server, parts, self._outside)
-        gate = broker_gate(self._accounts, store, self._world)
-        self.local = LocalServer(self._server.processors, gate)
+        self.local = LocalServer(self._server.processors, broker_gate(self._accounts, parts))
         await self._server.start()
         await self._open_fast_port(store, parts, self._server.processors)
         await self.replication.start()
@@ -341,7 +340,7 @@ class Broker:
             port,
             settings=settings,
             processors=processors,
-            gate=broker_gate(self._accounts, store, self._world),
+            gate=broker_gate(self._accounts, parts),
             on_close=parts.forget,
             http2=self.http2,
         )
@@ -451,8 +450,7 @@ class Broker:
             await asyncio.sleep(SAMPLE_S)
             parts.rates.sample()
             parts.locks.drop_old()
-            now_s = self._world.monotonic_s()
-            for connection in expired(parts.consumers, parts.producers, now_s):
+            for connection in expired(parts.consumers, parts.producers, self._world.monotonic_s()):
                 logger.info("%r: no heart-beat, closed", connection)
                 connection.close()
                 parts.forget(connection)

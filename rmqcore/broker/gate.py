@@ -5,36 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from rmqcore.broker.requests import NEEDS
+from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.broker.state.queued import is_queued
 from rmqcore.errors import CorruptStoreError
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC
 from rmqcore.files.service_topics import HALF_TOPIC
 from rmqcore.files.timer_check import TIMER_TOPIC
 from rmqcore.remoting import AccessGate, Account
-from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.store.protocol import MessageStore
-from rmqcore.world import World
 
 
-def broker_gate(
-    accounts: Mapping[str, Account] | None, store: DefaultMessageStore, world: World
-) -> AccessGate | None:
+def broker_gate(accounts: Mapping[str, Account] | None, state: BrokerState) -> AccessGate | None:
     """The gate of a broker; None where everybody is served.
 
     Args:
         accounts: by access key; None serves everybody.
-        store: tells of topics and messages.
-        world: its clock.
+        state: of the broker, whose topics, messages and clock count.
     """
     if accounts is None:
         return None
-    known = store.topics
+    known = state.store.topics
     return AccessGate(
         accounts,
         NEEDS,
-        topic_lookup(store),
+        topic_lookup(state.store),
         lambda topic: known.get(topic) is not None,
-        world=world,
+        world=state.world,
     )
 
 

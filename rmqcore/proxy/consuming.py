@@ -9,20 +9,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Final
 
 from rmqcore.proxy.callers import Caller
 from rmqcore.proxy.calls import Call
 from rmqcore.proxy.cluster import Cluster, GroupView, TopicView, check_may_use
 from rmqcore.proxy.codes import OK, Code, RefusedError, expect_success, status
-from rmqcore.proxy.messages import Assignment, FilterType, V2Message, v2_class
+from rmqcore.proxy.messages import Assignment, V2Message, v2_class
 from rmqcore.proxy.names import group_name, topic_name
-from rmqcore.proxy.outgoing import duration_ms, outgoing, timestamp
+from rmqcore.proxy.outgoing import outgoing, timestamp
 from rmqcore.proxy.popped import Popped, popped_of
+from rmqcore.proxy.receiving import Wanted
 from rmqcore.proxy.renewal import Renewals
 from rmqcore.proxy.routes import queue_message
-from rmqcore.proxy.settling import INVISIBLE_MS_MAX, SettlingCalls
+from rmqcore.proxy.settling import SettlingCalls
 from rmqcore.remoting import RemotingCommand, RequestCode, ResponseCode
 
 logger = logging.getLogger(__name__)
@@ -31,43 +31,11 @@ _AssignmentResponse: Final = v2_class("QueryAssignmentResponse")
 _ReceiveResponse: Final = v2_class("ReceiveMessageResponse")
 _RECEIVE_OK: Final = _ReceiveResponse(status=OK).SerializeToString()
 
-BATCH_MAX: Final = 32
-#: A message that was handed out is kept from others for no shorter than this.
-INVISIBLE_MS_MIN: Final = 10_000
-POLL_MS_MAX: Final = 20_000
-_POLL_MS_DEFAULT: Final = 20_000
-#: The answer that nothing has come is sent this long before the client gives up.
-_BEFORE_DEADLINE_MS: Final = 500
 #: A broker elsewhere has this long to answer a POP after the POP's own time is over.
 _POP_LATE_MS: Final = 5_000
 #: What could not be delivered is kept from others for this long only.
 _RETURNED_MS: Final = 1
 _FROM_LAST: Final = 1
-_EXPRESSION_MAX: Final = 16_384
-_MATCH_ALL: Final = "*"
-
-
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """What one receive asks for."""
-
-    group: str
-    topic: str
-    broker_name: str
-    count: int
-    invisible_ms: int
-    poll_ms: int
-    expression: str
-    by_sql: bool
-    attempt_id: str
-    renews: bool
-
-    @property
-    def tags(self) -> frozenset[str] | None:
-        """The tags that are wanted; None for any, and where a broker decides."""
-        if self.by_sql or self.expression == _MATCH_ALL:
-            return None
-        return frozenset(tag.strip() for tag in self.expression.split("||"))
 
 
 class ConsumerCalls:
@@ -154,7 +122,7 @@ class ConsumerCalls:
         Raises:
             RefusedError: a field is not what it should be, or the broker refuses.
         """
-        wanted = self._wanted(call, request)
+        wanted = Wanted.of(call, request, asyncio.get_running_loop().time())
         if wanted.renews:
             self._note(caller)
         view = self._cluster.known_topic(wanted.topic)
@@ -172,7 +140,7 @@ class ConsumerCalls:
         return None
 
     async def _receive(
-        self, call: Call, caller: Caller, request: V2Message, wanted: _Wanted
+        self, call: Call, caller: Caller, request: V2Message, wanted: Wanted
     ) -> None:
         """As `receive`, of a topic or a group that has to be looked up."""
         view = await self._view(wanted.topic, caller)
@@ -190,7 +158,7 @@ class ConsumerCalls:
         call: Call,
         caller: Caller,
         request: V2Message,
-        wanted: _Wanted,
+        wanted: Wanted,
         group: GroupView,
         broker_name: str,
         asked: Awaitable[RemotingCommand],
@@ -205,7 +173,7 @@ class ConsumerCalls:
         call: Call,
         caller: Caller,
         request: V2Message,
-        wanted: _Wanted,
+        wanted: Wanted,
         group: GroupView,
         popped: list[Popped],
     ) -> None:
@@ -221,7 +189,7 @@ class ConsumerCalls:
         call: Call,
         caller: Caller,
         request: V2Message,
-        wanted: _Wanted,
+        wanted: Wanted,
         deliverable: list[Popped],
     ) -> None:
         if not deliverable:
@@ -246,43 +214,8 @@ class ConsumerCalls:
         answers.append(_ReceiveResponse(delivery_timestamp=now).SerializeToString())
         call.send(*answers)
 
-    def _wanted(self, call: Call, request: V2Message) -> _Wanted:
-        """Read a request.
-
-        Raises:
-            RefusedError: it cannot be.
-        """
-        queue, chosen = request.message_queue, request.filter_expression
-        if request.auto_renew:
-            invisible_ms = Renewals.INVISIBLE_MS
-        else:
-            invisible_ms = duration_ms(request.invisible_duration)
-            _check_invisible(invisible_ms)
-        left_s = call.left_s(asyncio.get_running_loop().time())
-        left_ms = min(left_s * 1000, float(POLL_MS_MAX + _BEFORE_DEADLINE_MS))
-        if left_ms <= 0:
-            raise RefusedError(Code.ILLEGAL_POLLING_TIME, "the call's time is over")
-        poll_ms = _POLL_MS_DEFAULT
-        if request.HasField("long_polling_timeout"):
-            poll_ms = duration_ms(request.long_polling_timeout)
-        expression = chosen.expression.strip()
-        if len(expression) > _EXPRESSION_MAX or len(request.attempt_id) > 255:
-            raise RefusedError(Code.ILLEGAL_FILTER_EXPRESSION, "the expression is too long")
-        return _Wanted(
-            group_name(request.group),
-            topic_name(queue.topic),
-            queue.broker.name,
-            max(1, min(request.batch_size, BATCH_MAX)),
-            invisible_ms,
-            max(0, min(poll_ms, POLL_MS_MAX, round(left_ms) - _BEFORE_DEADLINE_MS)),
-            expression or _MATCH_ALL,
-            chosen.type == FilterType.SQL,
-            request.attempt_id,
-            request.auto_renew,
-        )
-
     def _ask(
-        self, call: Call, caller: Caller, wanted: _Wanted, group: GroupView, broker_name: str
+        self, call: Call, caller: Caller, wanted: Wanted, group: GroupView, broker_name: str
     ) -> RemotingCommand | Awaitable[RemotingCommand]:
         """What a broker hands out now, or while the call may wait."""
         fields = {
@@ -311,7 +244,7 @@ class ConsumerCalls:
         self,
         call: Call,
         caller: Caller,
-        wanted: _Wanted,
+        wanted: Wanted,
         broker_name: str,
         asked: Awaitable[RemotingCommand],
     ) -> RemotingCommand | None:
@@ -335,7 +268,7 @@ class ConsumerCalls:
     async def _return_later(
         self,
         caller: Caller,
-        wanted: _Wanted,
+        wanted: Wanted,
         broker_name: str,
         popping: asyncio.Future[RemotingCommand],
     ) -> None:
@@ -346,14 +279,14 @@ class ConsumerCalls:
         if answer.code == ResponseCode.SUCCESS:
             await self._return(caller, wanted, popped_of(answer, broker_name))
 
-    async def _return(self, caller: Caller, wanted: _Wanted, popped: list[Popped]) -> None:
+    async def _return(self, caller: Caller, wanted: Wanted, popped: list[Popped]) -> None:
         """Let others have what nobody waits for any more, without counting an attempt."""
         for each in popped:
             await self._renewals.change(
                 caller, wanted.group, wanted.topic, each.handle, _RETURNED_MS, suspend=True
             )
 
-    def _broker_of(self, wanted: _Wanted, view: TopicView) -> str:
+    def _broker_of(self, wanted: Wanted, view: TopicView) -> str:
         names = view.to_read
         if wanted.broker_name:
             if wanted.broker_name not in names:
@@ -367,7 +300,7 @@ class ConsumerCalls:
         return names[self._turn % len(names)]
 
     async def _deliverable(
-        self, caller: Caller, wanted: _Wanted, group: GroupView, popped: list[Popped]
+        self, caller: Caller, wanted: Wanted, group: GroupView, popped: list[Popped]
     ) -> list[Popped]:
         """Those of what was popped that the group wants, and has not been given too often.
 
@@ -388,7 +321,7 @@ class ConsumerCalls:
         return found
 
     async def _leave_out(
-        self, caller: Caller, wanted: _Wanted, group: GroupView, popped: Popped
+        self, caller: Caller, wanted: Wanted, group: GroupView, popped: Popped
     ) -> None:
         """Be done with a message that is not handed out: a dead letter, or of no use here."""
         name, topic, handle, message = wanted.group, wanted.topic, popped.handle, popped.message
@@ -398,7 +331,7 @@ class ConsumerCalls:
             await self._settling.acknowledge_one(caller, name, topic, handle)
 
     @staticmethod
-    def _is_left_out(wanted: _Wanted, group: GroupView, popped: Popped) -> bool:
+    def _is_left_out(wanted: Wanted, group: GroupView, popped: Popped) -> bool:
         """Tell whether a message was given too often, or is not wanted.
 
         Brokers of RocketMQ compare the hash of tags alone.
@@ -413,9 +346,3 @@ def _popped_of(answer: RemotingCommand, broker_name: str) -> list[Popped]:
     if answer.code in (ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND):
         return []
     return popped_of(expect_success(answer), broker_name)
-
-
-def _check_invisible(invisible_ms: int) -> None:
-    if not INVISIBLE_MS_MIN <= invisible_ms <= INVISIBLE_MS_MAX:
-        reason = f"the duration is {INVISIBLE_MS_MIN // 1000} to {INVISIBLE_MS_MAX // 1000} s"
-        raise RefusedError(Code.ILLEGAL_INVISIBLE_TIME, reason)

@@ -13,11 +13,11 @@ from rmqcore.proxy.callers import Caller
 from rmqcore.proxy.calls import Call
 from rmqcore.proxy.cluster import Cluster
 from rmqcore.proxy.codes import OK, Code, RefusedError, code_of, expect_success, status
-from rmqcore.proxy.consuming import BATCH_MAX, POLL_MS_MAX
 from rmqcore.proxy.messages import FilterType, QueryOffsetPolicy, V2Message, v2_class
 from rmqcore.proxy.names import group_name, topic_name
 from rmqcore.proxy.outgoing import duration_ms, outgoing
 from rmqcore.proxy.popped import messages_of
+from rmqcore.proxy.receiving import BATCH_MAX, POLL_MS_MAX
 from rmqcore.remoting import RemotingCommand, RequestCode, ResponseCode
 from rmqcore.remoting.codes import PULL_SUBSCRIPTION, PULL_SUSPEND
 

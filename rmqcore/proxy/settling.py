@@ -20,6 +20,7 @@ from rmqcore.proxy.messages import V2Message, v2_class
 from rmqcore.proxy.names import group_name, topic_name
 from rmqcore.proxy.outgoing import duration_ms
 from rmqcore.proxy.receipts import ReceiptHandle
+from rmqcore.proxy.receiving import INVISIBLE_MS_MAX
 from rmqcore.proxy.renewal import Renewals
 from rmqcore.remoting import RemotingCommand, RequestCode, ResponseCode
 
@@ -29,8 +30,6 @@ _ChangeResponse: Final = v2_class("ChangeInvisibleDurationResponse")
 _DeadResponse: Final = v2_class("ForwardMessageToDeadLetterQueueResponse")
 
 _ACKS_MAX: Final = 1024
-#: For no longer than this a message that was handed out is kept from others.
-INVISIBLE_MS_MAX: Final = 12 * 3_600_000
 
 
 class SettlingCalls:

@@ -19,7 +19,7 @@ from interop.cluster import CLUSTER, PEM, TIMEOUT_S
 from interop.peer import missing
 from rmqcore.broker import Broker
 from rmqcore.namesrv import NameServer
-from rmqcore.proxy import GrpcServer, RemoteCluster, Service, consuming
+from rmqcore.proxy import GrpcServer, RemoteCluster, Service, receiving
 from rmqcore.proxy.certificate import own_tls
 from rmqcore.remoting import Tls, TlsMode
 from rmqcore.world import wall_clock_ms
@@ -187,6 +187,6 @@ def test_an_integration_test_passes_at_our_brokers(release, name, servers, tmp_p
 @pytest.mark.parametrize("release", ["5.5.0"])
 def test_the_tests_of_grpc_pass_at_our_proxy(release, servers, tmp_path, monkeypatch):
     # their receives keep messages for 3 s, which they allow in a proxy's settings
-    monkeypatch.setattr(consuming, "INVISIBLE_MS_MIN", 3)
+    monkeypatch.setattr(receiving, "INVISIBLE_MS_MIN", 3)
     failed, text = failures(release, "grpc/v2/OwnProxyGrpcIT", servers, tmp_path)
     assert not failed, text[-8000:]

@@ -111,7 +111,7 @@ class Offsets:
         may_be_shorter |= resets.was_serving is True
         resets.begin()
         if may_be_shorter:
-            self._took_over_s = monotonic_s()
+            self._took_over_s = self._monotonic_s()
             resets.take_over(
                 {
                     (group, topic, queue_id): ends[topic, queue_id]
@@ -179,7 +179,7 @@ class Offsets:
         """
         if self._is_unknown(key):
             if reads_all and client is not None and self._took_over_s is not None:
-                if monotonic_s() < self._took_over_s + _ALL_CAME_S:
+                if self._monotonic_s() < self._took_over_s + _ALL_CAME_S:
                     return self.resets.unknown_groups.end_for(key, client, offset)
                 self.resets.settle(key, has_offset=False)
                 return None
