@@ -10,7 +10,6 @@ import logging
 import os
 import struct
 import threading
-import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -24,6 +23,7 @@ from huey.storage import BaseStorage
 
 from rmqcore.adapters.names import table_of, topic_of
 from rmqcore.adapters.opened import DELETE_CONSUMED_EVERY_S, OpenedStore, lease_of
+from rmqcore.chance import token_bytes
 from rmqcore.errors import ConfigError, MessageIllegalError, RmqCoreError, StoreClosedError
 from rmqcore.message import DEAD_LETTER_PREFIX
 
@@ -244,7 +244,7 @@ class RmqStorage(BaseStorage):  # type: ignore[misc]
             data: the task as huey has packed it.
             ts: when it is due.
         """
-        key = _DUE.pack(_due(ts), uuid.uuid4().bytes)
+        key = _DUE.pack(_due(ts), token_bytes(16))
         self.store.kv_put(self._schedule, key, data)
 
     def read_schedule(self, ts: datetime) -> list[bytes]:

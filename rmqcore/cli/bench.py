@@ -14,6 +14,7 @@ from typing import Annotated, Final
 import typer
 
 from rmqcore import Durability, MessageStore, open_store
+from rmqcore.chance import token_bytes
 from rmqcore.cli.exit_codes import ExitCode
 from rmqcore.cli.options import AsJson
 from rmqcore.cli.output import print_facts, print_json, print_table, show, size_text
@@ -82,7 +83,7 @@ def bench(
         Bars() as bars,
     ):
         steps = []
-        for name, step in _steps(Path(scratch), os.urandom(size), seconds):
+        for name, step in _steps(Path(scratch), token_bytes(size), seconds):
             bars.show(name, 0, None)
             steps.append(step())
         bars.hide(*(step.name for step in steps))

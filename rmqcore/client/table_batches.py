@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import secrets
 from collections.abc import Iterator
 from typing import Final
 
 from rmqcore.arguments import text
+from rmqcore.chance import token_hex
 from rmqcore.client.outgoing import BODY_SIZE_MAX, Outgoing
 from rmqcore.errors import ArgumentError
 from rmqcore.native.columns._encode_columns import ColumnEncoder, batch_of_records
@@ -38,7 +38,7 @@ class TableBatches:
     """
 
     def __init__(self, table: object, topic: str | None, unique_prefix: str | None = None) -> None:
-        prefix = secrets.token_hex(8).upper() if unique_prefix is None else unique_prefix
+        prefix = token_hex(8).upper() if unique_prefix is None else unique_prefix
         if not _PREFIX.fullmatch(text("unique_prefix", prefix)):
             raise ArgumentError("unique_prefix", prefix, "16 digits out of 0-9 and A-F")
         self._encoder = ColumnEncoder(

@@ -26,7 +26,7 @@ from rmqcore.files.store_mark import StoreMark
 from rmqcore.files.zeros import zero_pages
 from rmqcore.ha.frames import OFFSET_MAX, QUIET_S, REPORT, FrameReader
 from rmqcore.ha.sockets import connect, send_all
-from rmqcore.world import monotonic_s, sync_directory, sync_fd, sync_file, wall_clock_ms
+from rmqcore.world import REAL, World, sync_directory, sync_fd, sync_file
 
 _CONNECT_TIMEOUT_S: Final = 5.0
 #: A master that sends nothing for this long is gone: it sends a heart-beat every 5 s.
@@ -218,8 +218,8 @@ async def _sent_from(address: str, offset: int) -> AsyncGenerator[tuple[int, byt
     sock = await connect(address, _CONNECT_TIMEOUT_S)
     reporting = loop.create_task(_report(sock, offset))
     try:
-        frames, idle, since = FrameReader(1), 0, monotonic_s()
-        while idle < _IDLE_MAX or monotonic_s() - since < QUIET_S:
+        frames, idle, since = FrameReader(1), 0, loop.time()
+        while idle < _IDLE_MAX or loop.time() - since < QUIET_S:
             try:
                 async with asyncio.timeout(_SILENCE_S):
                     size = await loop.sock_recv_into(sock, frames.free)
@@ -232,7 +232,7 @@ async def _sent_from(address: str, offset: int) -> AsyncGenerator[tuple[int, byt
                 offset = begin + len(body)
                 yield begin, bytes(body)
                 idle = 0 if body else idle + 1
-                since = monotonic_s() if body else since
+                since = loop.time() if body else since
     finally:
         reporting.cancel()
         await asyncio.gather(reporting, return_exceptions=True)
@@ -313,7 +313,7 @@ class _Growth:
         """
         if end >= self._goal:
             return True
-        now = monotonic_s()
+        now = asyncio.get_running_loop().time()
         if self._since is not None and size < _BATCH:
             if now - self._since < _GROWS_S:
                 return False
@@ -348,7 +348,7 @@ def damage_in(directory: StoreDir, error: CorruptStoreError) -> Divergence | Non
     return Divergence(files[0][0], error.phy_offset, last + size, False)
 
 
-def cut(directory: StoreDir, divergence: Divergence) -> Path:
+def cut(directory: StoreDir, divergence: Divergence, *, world: World = REAL) -> Path:
     """Cut a slave's log where it is not its master's any more; the store must be closed.
 
     What is cut off is kept. The next opening with ``on_corruption="truncate"`` brings queues and
@@ -363,6 +363,7 @@ def cut(directory: StoreDir, divergence: Divergence) -> Path:
     Args:
         directory: of the slave's store.
         divergence: where.
+        world: its clock; the folder's name says when it was.
 
     Returns:
         the folder in which everything is kept that was taken away.
@@ -375,7 +376,7 @@ def cut(directory: StoreDir, divergence: Divergence) -> Path:
     directory.lock()
     try:
         _forget_deletions(directory, divergence)
-        kept = _new_folder(directory.path, divergence.common_end)
+        kept = _new_folder(directory.path, divergence.common_end, world.clock_ms())
         make_directory(kept / "commitlog")
         if divergence.common_end <= divergence.begin:
             # first: queues without a log are not opened
@@ -408,8 +409,8 @@ def _forget_deletions(directory: StoreDir, divergence: Divergence) -> None:
     deleted.forget_behind(divergence.common_end)
 
 
-def _new_folder(store: Path, at: int) -> Path:
-    name = f"resync-{strftime('%Y%m%d-%H%M%S', localtime(wall_clock_ms() / 1000))}-{at}"
+def _new_folder(store: Path, at: int, now_ms: int) -> Path:
+    name = f"resync-{strftime('%Y%m%d-%H%M%S', localtime(now_ms / 1000))}-{at}"
     for number in itertools.count(1):
         folder = store / (name if number == 1 else f"{name}-{number}")
         with suppress(FileExistsError):

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
-from uuid import uuid4
+from uuid import UUID
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
@@ -35,6 +35,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import IdentityTransform
 from sqlalchemy.exc import SQLAlchemyError
 
+from rmqcore.chance import token_bytes
 from rmqcore.errors import ConfigError
 from rmqcore.lake.iceberg_files import forgotten, sweep
 from rmqcore.lake.sources import Progress
@@ -252,7 +253,9 @@ class IcebergTarget:
         spec, schema = table.spec(), table.schema()
         values = [PartitionFieldValue(field, day) for field in spec.fields]
         key = PartitionKey(values, spec, schema)
-        task = WriteTask(uuid4(), 0, schema, rows.to_batches(), partition_key=key)
+        task = WriteTask(
+            UUID(bytes=token_bytes(16), version=4), 0, schema, rows.to_batches(), partition_key=key
+        )
         return iter(write_file(table.io, table.metadata, iter([task])))
 
     def expire(self, keep_s: float) -> None:

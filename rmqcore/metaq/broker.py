@@ -6,11 +6,11 @@ Decides; `server.py` moves the bytes.
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+from rmqcore.chance import randrange
 from rmqcore.errors import CorruptStoreError, MessageIllegalError, RmqCoreError
 from rmqcore.metaq._message_set import checksum as checksum_of
 from rmqcore.metaq._segment_tail import Location
@@ -40,6 +40,8 @@ from rmqcore.version import __version__
 
 _LOG = logging.getLogger(__name__)
 _MAX_OFFSET = 2**63 - 1
+#: Far more than a topic has partitions, so that each of them is as likely.
+_TURNS = 1 << 31
 
 
 PutRow = tuple[str, int, int, int, int, bytes]
@@ -119,6 +121,7 @@ class BrokerProcessor:
         """
         puts = Puts([b""] * len(rows))
         groups: dict[tuple[str, int], PutGroup] = {}
+        turn = -1
         for index, (row, message_id) in enumerate(
             zip(rows, self._ids.next_ids(len(rows)), strict=True)
         ):
@@ -127,7 +130,9 @@ class BrokerProcessor:
             if group is None:
                 group = groups[topic, partition] = self._admit(topic, partition)
             if group.choices:
-                partition = group.choices[int(random.random() * len(group.choices))]  # noqa: S311
+                # the first message of a burst goes anywhere, the others to the partitions behind
+                turn = randrange(_TURNS) if turn < 0 else turn + 1
+                partition = group.choices[turn % len(group.choices)]
                 group = groups.get((topic, partition))
                 if group is None:
                     group = groups[topic, partition] = self._admit(topic, partition)

@@ -8,7 +8,6 @@ keys. A key is 16 digits that follow from the query (or job), the micro-batch an
 from __future__ import annotations
 
 import hashlib
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -18,6 +17,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from rmqcore.chance import token_hex
 from rmqcore.client import Producer
 from rmqcore.errors import ConfigError, MessageIllegalError, RowIllegalError, StoreError
 from rmqcore.native.columns._table_rows import WRITTEN
@@ -131,7 +131,7 @@ class ClusterWriter(DataSourceArrowWriter):
             raise ConfigError("mode", "overwrite", 'a topic only grows: use .mode("append")')
         self.sender = RowSender(schema, options)
         # made once a job, so that the tasks that are run again make the same keys
-        self.origin = f"job/{options.job_id or uuid.uuid4().hex}"
+        self.origin = f"job/{options.job_id or token_hex(16)}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
         """Send the rows of one task."""

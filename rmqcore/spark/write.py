@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -15,6 +13,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from rmqcore.chance import token_hex
 from rmqcore.errors import ConfigError, MessageIllegalError, RowIllegalError
 from rmqcore.native.columns._table_rows import WRITTEN
 from rmqcore.spark.log_owner import (
@@ -66,7 +65,7 @@ class RowStager:
         check_columns(schema, options.topic)
         check_free(options.path, repeatable=repeatable)
         self.options = options
-        self.folder = staging_root(options.path) / f"staging-{uuid.uuid4().hex}"
+        self.folder = staging_root(options.path) / f"staging-{token_hex(16)}"
         self._config = config_of(options.path, options.config)
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> Staged:
@@ -100,7 +99,7 @@ class RowStager:
             pa.RecordBatchReader.from_batches(first.select(names).schema, rows),
             topic=self.options.topic,
             queue_count=self.options.queue_count,
-            unique_prefix=secrets.token_hex(8).upper().encode(),
+            unique_prefix=token_hex(8).upper().encode(),
             copy=self.options.copy,
         )
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import os
-import uuid
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from rmqcore.chance import token_hex
 from rmqcore.errors import StoreError
 from rmqcore.store.staged_files import StagedFile
 from rmqcore.world import sync_directory, sync_fd, wall_clock_ms
@@ -30,7 +30,7 @@ def staging_root(store_path: str | os.PathLike[str]) -> Path:
 
 def anonymous_name() -> str:
     """The name of an append that nobody can repeat, since it has no job id."""
-    return f"{ANONYMOUS}{uuid.uuid4().hex}"
+    return f"{ANONYMOUS}{token_hex(16)}"
 
 
 def job_name(job_id: str) -> str:

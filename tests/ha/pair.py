@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 from patience import TIMEOUT_S, until_async
 
 from rmqcore import ConfigWarning, open_store
-from rmqcore.ha import HAClient, HAConfig, HAService, connection, resync
+from rmqcore.ha import HAClient, HAConfig, HAService, connection
 from rmqcore.ha.client import LogRange
 from rmqcore.ha.frames import HEADER
 from rmqcore.world import REAL, World
@@ -137,7 +137,6 @@ class Clock:
         self.now = 1000.0
         self._rounds = 0
         monkeypatch.setattr(sys.modules[__name__], "_world", World(monotonic_s=self.monotonic))
-        monkeypatch.setattr(resync, "monotonic_s", self.monotonic)
         # how often a master looks at it
         monkeypatch.setattr(connection, "_POLL_S", 0.001)
         monkeypatch.setattr(connection, "_IDLE_POLL_S", 0.001)

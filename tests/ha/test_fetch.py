@@ -79,13 +79,13 @@ def test_a_fetch_from_a_master_that_grows_slowly_ends_in_seconds(monkeypatch, sl
 
     async def fetched():
         nonlocal now, end, pause_s
+        asyncio.get_running_loop().time = lambda: now
         growth = resync._Growth("127.0.0.1:1", 0)
         while not await growth.is_all(end, 300):
             now += pause_s
             end += 300
             pause_s += slower_s
 
-    monkeypatch.setattr(resync, "monotonic_s", lambda: now)
     monkeypatch.setattr(resync, "_sends", sends)
     asyncio.run(fetched())
     assert now < 60

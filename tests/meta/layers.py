@@ -66,7 +66,15 @@ ROWS = (
 )
 #: Rooms beside the floors, with all that they may import.
 BESIDE = {
-    "metaq/": {"errors", "status", "version", "native.base", "native.format", "world"},
+    "metaq/": {
+        "errors",
+        "status",
+        "version",
+        "chance",
+        "native.base",
+        "native.format",
+        "world",
+    },
     "remoting/": {"errors", "java", "chance", "world"},
     "namesrv/": {"errors", "java", "remoting", "config.setting", "files.config_file", "world"},
     "client/": {

@@ -1,4 +1,6 @@
-"""Where code asks a clock, sleeps or syncs by itself instead of asking the world.
+"""Where code asks a clock, sleeps, syncs or draws by itself instead of asking the world or chance.
+
+In the rooms of servers also where it asks for a world that nobody has given it.
 
 Python is looked at by its syntax tree, native code by the calls of C that it makes.
 """
@@ -8,8 +10,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-#: the place that the rest asks
+#: the places that the rest asks
 WORLD = {
+    "rmqcore/chance.py",
     "rmqcore/world.py",
     "rmqcore/native/base/_world.pxd",
     "rmqcore/native/base/_world.pyx",
@@ -19,6 +22,13 @@ COMPUTES = {"gmtime": 1, "localtime": 1, "mktime": 1, "strftime": 2, "struct_tim
 #: what reads the clock of a class of `datetime`
 READS = {"now", "today", "utcnow"}
 SYNCS = {"fdatasync", "fsync", "sync"}
+#: what draws by chance; `Random` does not where it is told from what it follows
+DRAWS = {"os": {"getrandom", "urandom"}, "uuid": {"uuid1", "uuid4"}}
+#: whoever starts what stands in these rooms says whose clocks count, so that each process of a
+#: simulation, and each broker of a test, may have its own
+GIVEN = ("broker", "ha", "metaq", "namesrv", "proxy", "remoting")
+#: what a world gives, and a function of the same name reads for the whole process
+OF_THE_WORLD = {"monotonic_s", "sleep", "wall_clock_ms", "wall_clock_ns"}
 C_CALL = re.compile(
     r"\b(clock_gettime|clock_nanosleep|fdatasync|fsync|gettimeofday|msync|nanosleep|sync_file_range"
     r"|syncfs|time|usleep)\s*\("
@@ -30,12 +40,7 @@ CYTHON_IMPORT = re.compile(r"^\s*(?:import time\b|from time import\b)", re.MULTI
 def python_reads(text: str) -> Iterator[tuple[int, str]]:
     """Yield (line, what) for each thing that Python code takes from outside by itself."""
     tree = ast.parse(text)
-    names: dict[str, str] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names |= {alias.asname or alias.name: alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            names |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
+    names = imported(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and not node.level:
             for alias in node.names:
@@ -48,6 +53,52 @@ def python_reads(text: str) -> Iterator[tuple[int, str]]:
             module, _, name = called.partition(".")
             if module == "time" and len(node.args) < COMPUTES.get(name, 0):
                 yield node.lineno, f"{called}() of this moment"
+            elif called == "random.Random" and not node.args:
+                yield node.lineno, f"{called}() of any seed"
+
+
+def ungiven_worlds(text: str) -> Iterator[tuple[int, str]]:
+    """Yield (line, what) for each clock, or world, that Python code has without being given it.
+
+    The world of the process may stand for a parameter ``world`` that is left out.
+    """
+    tree = ast.parse(text)
+    names = imported(tree)
+    defaults = {id(default) for node in ast.walk(tree) for default in world_defaults(node)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "rmqcore.world":
+            for alias in node.names:
+                if alias.name in OF_THE_WORLD:
+                    yield node.lineno, f"rmqcore.world.{alias.name}"
+        elif isinstance(node, ast.Attribute | ast.Name) and id(node) not in defaults:
+            found = dotted(node, names)
+            module, _, name = found.rpartition(".")
+            if module == "rmqcore.world" and name in OF_THE_WORLD | {"REAL"}:
+                yield node.lineno, found
+        elif isinstance(node, ast.Call) and dotted(node.func, names) == "rmqcore.world.World":
+            yield node.lineno, "a world of its own"
+
+
+def world_defaults(node: ast.AST) -> Iterator[ast.AST]:
+    """The default of a function's parameter ``world``."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        told = node.args.posonlyargs + node.args.args
+        pairs = [*zip(reversed(told), reversed(node.args.defaults), strict=False)]
+        pairs += zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+        yield from (default for arg, default in pairs if default and arg.arg == "world")
+
+
+def imported(tree: ast.AST) -> dict[str, str]:
+    """By the name that a file uses, what it has imported under it."""
+    names: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                first = alias.name.partition(".")[0]
+                names |= {alias.asname: alias.name} if alias.asname else {first: first}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
+    return names
 
 
 def dotted(node: ast.AST, names: dict[str, str]) -> str:
@@ -59,10 +110,14 @@ def dotted(node: ast.AST, names: dict[str, str]) -> str:
 
 
 def is_outside(name: str) -> bool:
-    """Tell whether a name of the standard library reads a clock, sleeps or syncs."""
+    """Tell whether a name of the standard library reads a clock, sleeps, syncs or draws."""
     module, _, rest = name.partition(".")
     if module == "time":
         return bool(rest) and rest.partition(".")[0] not in COMPUTES
+    if module in ("random", "secrets"):
+        return bool(rest) and name != "random.Random"
+    if rest in DRAWS.get(module, ()):
+        return True
     if module == "os":
         return rest in SYNCS
     return module == "datetime" and rest.rpartition(".")[2] in READS
@@ -83,7 +138,10 @@ def outside(root: Path) -> list[str]:
         name = path.relative_to(root).as_posix()
         if name in WORLD or path.suffix not in READERS:
             continue
-        places = READERS[path.suffix](path.read_text("utf-8"))
+        text = path.read_text("utf-8")
+        places = [*READERS[path.suffix](text)]
+        if path.suffix == ".py" and path.relative_to(root / "rmqcore").parts[0] in GIVEN:
+            places += ungiven_worlds(text)
         found += [f"{name}:{line}: {what}" for line, what in places]
     return found
 

@@ -128,7 +128,7 @@ class _Cutter:
 
 def _cut_again(recording: Recording, image: Path, moment: int, state: Any) -> None:
     """Leave once more what a cut has left, for which the random numbers were in a state."""
-    rng = random.Random()  # noqa: S311 - repeatable
+    rng = random.Random(0)  # noqa: S311 - repeatable
     rng.setstate(state)
     recording.log.cut(image, moment, rng)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import random
 import subprocess
 import sys
 import tempfile
@@ -14,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
+from rmqcore.chance import randrange
 from rmqcore.doctor.selftest import _system_calls
 from rmqcore.doctor.selftest.children import signal_name
 from rmqcore.doctor.selftest.mounted import FILE_SYSTEMS
@@ -104,7 +104,7 @@ def faults(
 
 
 def _chosen(seed: int | None) -> int:
-    return random.SystemRandom().getrandbits(_SEED_BITS) if seed is None else seed
+    return randrange(1 << _SEED_BITS) if seed is None else seed
 
 
 def _text(path: str | os.PathLike[str] | None) -> str | None:
