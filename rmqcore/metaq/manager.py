@@ -37,6 +37,7 @@ class MessageStoreManager:
         stores: topic -> partition -> store.
         ignored: directories and files that are no partitions, left alone; a warning names
             transaction journals among them.
+        schedule: flushes in time, and runs the delete jobs.
         topic_listeners: called when a topic gets its first partition; they must not block.
 
     Differs: a topic that left the configuration takes no new partitions (the original's set of
@@ -65,7 +66,7 @@ class MessageStoreManager:
         self.stores: Stores = {}
         self.ignored: tuple[Path, ...] = ()
         self.topic_listeners: list[Callable[[], object]] = []
-        self._schedule = Schedule(self._flush_interval, self._delete_job, world)
+        self.schedule = Schedule(self._flush_interval, self._delete_job, world)
         self._match_topics()
         try:
             self._load()
@@ -75,7 +76,7 @@ class MessageStoreManager:
         config.add_property_change_listener(TOPICS, self._topics_changed)
         config.add_property_change_listener(UNFLUSH_INTERVAL, self._intervals_changed)
         self._schedule_delete_jobs()
-        self._schedule.start()
+        self.schedule.start()
 
     # ---- partitions ----
 
@@ -169,7 +170,7 @@ class MessageStoreManager:
             self._closed = True
         self.config.remove_property_change_listener(self._topics_changed)
         self.config.remove_property_change_listener(self._intervals_changed)
-        self._schedule.stop()
+        self.schedule.stop()
         self._close_stores()
 
     def __enter__(self) -> MessageStoreManager:
@@ -257,13 +258,13 @@ class MessageStoreManager:
         self._schedule_delete_jobs()
 
     def _intervals_changed(self) -> None:
-        self._schedule.forget_flushes()
+        self.schedule.forget_flushes()
         for store in self.all_stores():
             if store.unflushed:
                 self._on_unflushed(store)
 
     def _on_unflushed(self, store: MessageStore) -> None:
-        self._schedule.flush_within(self.config.topic_config(store.topic).unflush_interval_ms)
+        self.schedule.flush_within(self.config.topic_config(store.topic).unflush_interval_ms)
 
     def _flush_interval(self, interval_ms: int) -> None:
         for store in self.all_stores():
@@ -275,9 +276,7 @@ class MessageStoreManager:
                     _LOG.error("flushing %s failed: %s", store.path, error)
 
     def _schedule_delete_jobs(self) -> None:
-        self._schedule.set_jobs(
-            {self.config.topic_config(t).delete_when for t in self.all_topics()}
-        )
+        self.schedule.set_jobs({self.config.topic_config(t).delete_when for t in self.all_topics()})
 
     def _delete_job(self, expression: str) -> None:
         own = self.config.topic_config

@@ -66,6 +66,11 @@ class Schedule:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
+    def wake(self) -> None:
+        """Look at once what is due: a clock may have been moved."""
+        with self._changed:
+            self._changed.notify()
+
     def flush_within(self, interval_ms: int) -> None:
         """See that ``flush(interval_ms)`` is called at the latest after that time."""
         if interval_ms <= 0:
@@ -116,7 +121,7 @@ class Schedule:
                 work = self._pop_due()
                 if work:
                     return work
-                self._changed.wait(self._seconds_left())
+                self._changed.wait(self.seconds_left())
         return None
 
     def _pop_due(self) -> list[Callable[[], None]]:
@@ -130,8 +135,13 @@ class Schedule:
             work.append(functools.partial(self._delete, expression))
         return work
 
-    def _seconds_left(self) -> float | None:
-        """Time to the next job; the wall clock may be set, so never long without a look at it."""
-        left = [due - self._world.monotonic_s() for due in self._flushes.values()]
-        left += [min((due - self._now()).total_seconds(), _POLL_S) for due in self._jobs.values()]
+    def seconds_left(self) -> float | None:
+        """How long the thread sleeps; None: until it is woken.
+
+        The wall clock may be set, so never long without a look at it.
+        """
+        with self._changed:
+            flushes, jobs = list(self._flushes.values()), list(self._jobs.values())
+        left = [due - self._world.monotonic_s() for due in flushes]
+        left += [min((due - self._now()).total_seconds(), _POLL_S) for due in jobs]
         return max(0.0, min(left)) if left else None

@@ -113,7 +113,7 @@ class Clock:
         self.now_ms += ms
         if broker is not None:
             broker.managers.timer.wake()
-            broker.managers.pop_acks._sooner.set()
+            broker.managers.pop_acks.wake()
             broker.store.parts.upkeep.delayed.wakeup()
 
 

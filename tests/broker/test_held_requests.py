@@ -65,15 +65,15 @@ def test_a_notification_takes_neither_a_pops_turn_nor_its_place(how, monkeypatch
 def test_between_the_pulls_that_a_message_wakes_others_are_served():
     async def scene():
         waking, pulls, served = Waking(), WaitingPulls(), []
-        for number in range(5 * waiting._WOKEN_AT_ONCE):
+        for number in range(5 * waiting.WOKEN_AT_ONCE):
             pulls.add(waking.pull(Client(), number), 60)
         pulls.arrived("T", 0)
         pulls.arrived("T", 0)
         while len(pulls):
             served.append(len(waking.woken))
             await asyncio.sleep(0)
-        assert served == [waiting._WOKEN_AT_ONCE * rounds for rounds in (1, 2, 3, 4)]
-        assert waking.woken == [(number, True) for number in range(5 * waiting._WOKEN_AT_ONCE)]
+        assert served == [waiting.WOKEN_AT_ONCE * rounds for rounds in (1, 2, 3, 4)]
+        assert waking.woken == [(number, True) for number in range(5 * waiting.WOKEN_AT_ONCE)]
 
     asyncio.run(scene())
 
@@ -81,17 +81,17 @@ def test_between_the_pulls_that_a_message_wakes_others_are_served():
 def test_the_pulls_of_one_client_do_not_keep_others_from_being_woken():
     async def scene():
         waking, pulls, greedy, honest = Waking(), WaitingPulls(), Client(), Client()
-        for number in range(10 * waiting._WOKEN_AT_ONCE):
+        for number in range(10 * waiting.WOKEN_AT_ONCE):
             pulls.add(waking.pull(greedy, number), 60)
         pulls.add(waking.pull(honest, "honest", ("T", 1)), 60)
         pulls.arrived("T", 0)
         pulls.arrived("T", 1)
         await asyncio.sleep(0)
         assert ("honest", True) in waking.woken
-        assert len(waking.woken) <= 2 * waiting._WOKEN_AT_ONCE
+        assert len(waking.woken) <= 2 * waiting.WOKEN_AT_ONCE
         while len(pulls):
             await asyncio.sleep(0)
-        assert len(waking.woken) == 10 * waiting._WOKEN_AT_ONCE + 1
+        assert len(waking.woken) == 10 * waiting.WOKEN_AT_ONCE + 1
 
     asyncio.run(scene())
 
@@ -99,19 +99,19 @@ def test_the_pulls_of_one_client_do_not_keep_others_from_being_woken():
 def test_the_groups_of_one_client_do_not_keep_another_from_being_woken():
     async def scene():
         waking, pops, greedy, honest = Waking(), WaitingPops(), Client(), Client()
-        for number in range(10 * waiting._WOKEN_AT_ONCE):
+        for number in range(10 * waiting.WOKEN_AT_ONCE):
             pops.add(waking.pop(greedy, number, ("T", f"G{number}", 0)), 60)
         for number in (1, 2):
             pops.add(waking.pop(honest, f"honest {number}"), 60)
         pops.arrived("T", 0)
         pops.arrived("T", 0)
-        assert len(waking.woken) == waiting._WOKEN_AT_ONCE
+        assert len(waking.woken) == waiting.WOKEN_AT_ONCE
         await asyncio.sleep(0)
         assert {("honest 1", True), ("honest 2", True)} < set(waking.woken)
-        assert len(waking.woken) == 2 * waiting._WOKEN_AT_ONCE
+        assert len(waking.woken) == 2 * waiting.WOKEN_AT_ONCE
         while len(pops):
             await asyncio.sleep(0)
-        assert len(waking.woken) == 10 * waiting._WOKEN_AT_ONCE + 2
+        assert len(waking.woken) == 10 * waiting.WOKEN_AT_ONCE + 2
 
     asyncio.run(scene())
 
@@ -165,13 +165,13 @@ def test_a_pull_that_waits_again_is_woken_by_the_next_message_only():
             woken.append(arrived)
             pulls.add(WaitingPull(one, ("T", 0), wake), 60)
 
-        for _ in range(2 * waiting._WOKEN_AT_ONCE):
+        for _ in range(2 * waiting.WOKEN_AT_ONCE):
             pulls.add(WaitingPull(one, ("T", 0), wake), 60)
         for messages in (1, 2):
             pulls.arrived("T", 0)
             for _ in range(4):
                 await asyncio.sleep(0)
-            assert len(woken) == messages * 2 * waiting._WOKEN_AT_ONCE
+            assert len(woken) == messages * 2 * waiting.WOKEN_AT_ONCE
         pulls.forget(one)
         assert (len(pulls), len(pulls._counts)) == (0, 0)
 

@@ -113,7 +113,7 @@ async def pop_until(peer, count, **more):
 
 def comes_again(broker):
     """A round of what looks for messages to hand out again; whether it has left some."""
-    return broker.managers.pop_acks._revive_due()
+    return broker.managers.pop_acks.revive_due()
 
 
 def test_messages_of_all_queues_are_handed_out_and_the_offsets_move(with_broker):
@@ -563,7 +563,7 @@ def test_so_many_messages_at_once_come_again_and_others_are_served_between(
         monkeypatch.setattr(acks, "_REVIVED_AT_ONCE", 4)
         came = []
         for _ in range(3):
-            broker.managers.pop_acks._revive_due()
+            broker.managers.pop_acks.revive_due()
             came.append(broker.store.max_queue_offset("%RETRY%CG_T", 0))
         assert came == [4, 8, 10]
 

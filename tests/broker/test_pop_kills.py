@@ -97,7 +97,7 @@ def test_what_was_handed_out_only_comes_once_and_when_its_time_is_over(
         async with killed(broker, tmp_path) as (again, next_peer):
             assert bodies(await pop(next_peer)) == b"23"
             clock.go_on(60_000)
-            again.managers.pop_acks._revive_due()
+            again.managers.pop_acks.revive_due()
             assert bodies(await pop(next_peer)) == b"0123"
 
     with_broker(scenario)

@@ -82,7 +82,7 @@ def test_what_comes_again_is_the_last_or_the_first(with_broker, clock, percent, 
         for priority in (0, 3):
             await send(peer, priority)
         clock.go_on(1000)
-        broker.managers.pop_acks._revive_due()
+        broker.managers.pop_acks.revive_due()
         wanted = [b"3", b"0"]
         wanted.insert(len(wanted) if at else 0, b"again")
         assert await popped(peer, 3) == wanted
@@ -96,14 +96,14 @@ def test_what_comes_again_may_keep_its_priority(with_broker, clock):
         await send(peer, 0, b"early")
         assert await popped(peer, 1, invisible_ms=1000) == [b"early"]
         clock.go_on(1000)
-        broker.managers.pop_acks._revive_due()
+        broker.managers.pop_acks.revive_due()
         # from now on each queue has one of its own
         broker._change({"useSeparateRetryQueue": "true"})
         for priority in (0, 2, 3, 1):
             await send(peer, priority)
         assert sorted(await popped(peer, 5, invisible_ms=1000))[-1] == b"early"
         clock.go_on(1000)
-        broker.managers.pop_acks._revive_due()
+        broker.managers.pop_acks.revive_due()
         retry = broker.store.topics.get("%RETRY%CG_T")
         assert (retry.read_queue_nums, retry.write_queue_nums) == (QUEUES, QUEUES)
         assert await popped(peer, 5) == [b"3", b"2", b"1", b"early", b"0"]

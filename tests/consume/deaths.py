@@ -385,7 +385,7 @@ def main():
     what, count, seed = json.loads(sys.argv[1])
     # both are written anew every few records
     lease_table._COMPACT_AT_LEAST = 600
-    key_values._COMPACTED_FROM = 12
+    key_values.COMPACTED_FROM = 12
     memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
     with tempfile.TemporaryDirectory(prefix="deaths-", dir=memory) as scratch:
         do = {"kills": kills, "power cuts": power_cuts}[what]

@@ -19,7 +19,7 @@ from rmqcore.metaq import (
     WrongPartitionError,
 )
 from rmqcore.metaq.schedule import Schedule
-from rmqcore.world import REAL, World, monotonic_s
+from rmqcore.world import REAL, World, monotonic_s, wall_clock_ms
 
 pytestmark = pytest.mark.engine
 
@@ -50,8 +50,7 @@ class Hours:
 
     def pass_one(self, manager):
         self._ahead_s += HOUR_MS / 1000
-        with manager._schedule._changed:
-            manager._schedule._changed.notify()
+        manager.schedule.wake()
 
 
 @pytest.fixture
@@ -180,21 +179,23 @@ def test_the_interval_flushes_without_another_append(open_manager, hours):
 def test_nothing_is_scheduled_while_nothing_is_unflushed(open_manager):
     manager = open_manager(unflush_interval_ms=20)
     store = manager.get_or_create("t", 0)
-    assert manager._schedule.flush_intervals() == set()
+    assert manager.schedule.flush_intervals() == set()
     store.append(1, b"x")
     until(
-        lambda: store.max_offset == 21 and manager._schedule.flush_intervals() == set(),
+        lambda: store.max_offset == 21 and manager.schedule.flush_intervals() == set(),
         "the flush and the end of its interval",
     )
 
 
 def test_an_idle_broker_wakes_to_look_at_its_clock_alone(open_manager):
-    manager = open_manager(unflush_interval_ms=1, unflush_threshold=0)
+    now_ms = [wall_clock_ms()]
+    world = World(clock_ms=lambda: now_ms[0])
+    manager = open_manager(world=world, unflush_interval_ms=1, unflush_threshold=0)
     manager.get_or_create("t", 0).append(1, b"x")
-    until(lambda: manager._schedule.flush_intervals() == set(), "the end of the flush interval")
-    next_job = min(manager._schedule.next_runs().values())
-    manager._schedule._now = lambda: next_job - timedelta(hours=1)
-    assert manager._schedule._seconds_left() == 600
+    until(lambda: manager.schedule.flush_intervals() == set(), "the end of the flush interval")
+    next_job = min(manager.schedule.next_runs().values())
+    now_ms[0] = int((next_job - timedelta(hours=1)).timestamp() * 1000)
+    assert manager.schedule.seconds_left() == 600
 
 
 def cpu_s(threads):
@@ -239,7 +240,7 @@ def test_a_shorter_interval_counts_for_what_waits(tmp_path, hours):
         path.write_text(text(HOUR_MS))
         os.utime(path, (1, 1))
         assert config.reload()
-        assert manager._schedule.flush_intervals() == {HOUR_MS}
+        assert manager.schedule.flush_intervals() == {HOUR_MS}
         assert store.max_offset == 0
         hours.pass_one(manager)
         until(lambda: store.max_offset == 21, "the flush")
@@ -262,7 +263,7 @@ def test_delete_jobs_follow_the_topics_schedules(open_manager, config):
     settings = config(topics=("a", "b", "c"))
     settings.add_topic(TopicConfig.of("b", settings.system, delete_when="0 30 3 * * ?"))
     manager = open_manager(settings)
-    runs = manager._schedule.next_runs()
+    runs = manager.schedule.next_runs()
     assert set(runs) == {"0 0 6,18 * * ?", "0 30 3 * * ?"}
     assert (runs["0 30 3 * * ?"].hour, runs["0 30 3 * * ?"].minute) == (3, 30)
 

@@ -24,6 +24,7 @@ from rmqcore import (
     open_store,
 )
 from rmqcore.store.parts import key_value_table, key_values
+from rmqcore.world import hold_time, release_time, wall_clock_ns
 
 pytestmark = pytest.mark.engine
 
@@ -66,22 +67,27 @@ def test_ranges_are_listed_and_taken_by_key(store):
     assert store.kv_list("t") == [(b"098", b"v98"), (b"099", b"v99")]
 
 
-def test_what_has_expired_is_gone_also_after_a_close(tmp_path, monkeypatch):
-    now = [1_000_000]
+@pytest.fixture
+def go_on():
+    """`go_on(ms)`: the time of day stands until this moves it."""
+    hold_time(wall_clock_ns())
+    yield lambda ms: hold_time(wall_clock_ns() + ms * 1_000_000)
+    release_time()
+
+
+def test_what_has_expired_is_gone_also_after_a_close(tmp_path, go_on):
     store = open_store(tmp_path / "s")
-    store.parts.key_values._clock_ms = lambda: now[0]
     store.kv_put("t", b"a", b"1", ttl_ms=100)
     store.kv_put("t", b"b", b"1", ttl_ms=100)
     store.kv_put("t", b"b", b"2", ttl_ms=300)
     store.kv_put("t", b"c", b"1", ttl_ms=100)
     store.kv_put("t", b"c", b"2")
-    now[0] += 100
+    go_on(100)
     assert store.kv_list("t") == [(b"b", b"2"), (b"c", b"2")]
     assert store.kv_swap("t", b"a", None, b"again")
-    now[0] += 200
+    go_on(200)
     store.close()
     with open_store(tmp_path / "s") as store:
-        store.parts.key_values._clock_ms = lambda: now[0]
         assert store.kv_list("t") == [(b"a", b"again"), (b"c", b"2")]
 
 
@@ -100,14 +106,14 @@ def test_a_table_is_written_anew_before_it_is_long(tmp_path):
         for number in range(5000):
             store.kv_put("t", b"%d" % (number % 3), b"%d" % number)
         start = store.consumer_offsets.get("%KV%t", key_values.GROUP, 0)
-        assert 5000 - start < 2 * key_values._COMPACTED_FROM
+        assert 5000 - start < 2 * key_values.COMPACTED_FROM
     with open_store(tmp_path / "s") as store:
         assert store.kv_list("t") == [(b"0", b"4998"), (b"1", b"4999"), (b"2", b"4997")]
-        assert store.parts.key_values._tables["t"].records < 2 * key_values._COMPACTED_FROM
+        assert store.parts.key_values._tables["t"].records < 2 * key_values.COMPACTED_FROM
 
 
 def test_long_values_are_written_anew_beside_short_ones(store, monkeypatch):
-    monkeypatch.setattr(key_values, "_COMPACTED_FROM", 0)
+    monkeypatch.setattr(key_values, "COMPACTED_FROM", 0)
     size = store.config.effective_max_message_size - 100
     wanted = [(b"a", bytes(200_000)), (b"b", bytes(size)), (b"c", b"short")]
     for _ in range(6):
@@ -119,7 +125,7 @@ def test_long_values_are_written_anew_beside_short_ones(store, monkeypatch):
 
 def test_a_table_that_became_empty_begins_behind_its_records(tmp_path):
     with open_store(tmp_path / "s") as store:
-        for number in range(key_values._COMPACTED_FROM + 2):
+        for number in range(key_values.COMPACTED_FROM + 2):
             store.kv_put("t", b"k", b"%d" % number if number % 2 == 0 else None)
         assert store.kv_list("t") == []
         assert store.consumer_offsets.get("%KV%t", key_values.GROUP, 0) > 0
@@ -250,7 +256,7 @@ def test_a_table_is_gone_with_its_topic(tmp_path):
 
 
 def test_no_key_that_was_put_aside_comes_back_into_a_table_made_anew(tmp_path, monkeypatch):
-    monkeypatch.setattr(key_values, "_COMPACTED_FROM", 1)
+    monkeypatch.setattr(key_values, "COMPACTED_FROM", 1)
     with open_store(tmp_path / "s", **SMALL) as store:
         for table in "tu":
             for number in range(20):
@@ -323,11 +329,10 @@ def test_reading_a_table_sorts_its_keys_once(tmp_path, monkeypatch):
         assert [key for key, _ in store.kv_list("t")] == sorted(keys[1:])
 
 
-def test_keys_whose_time_is_over_take_no_memory_though_nobody_asks_for_them(store, monkeypatch):
+def test_keys_whose_time_is_over_take_no_memory_though_nobody_asks_for_them(store, go_on):
     for number in range(100):
         store.kv_put("t", b"%d" % number, bytes(1000), ttl_ms=1000)
-    now_ms = store.parts.key_values._clock_ms()
-    monkeypatch.setattr(store.parts.key_values, "_clock_ms", lambda: now_ms + 2000)
+    go_on(2000)
     assert store.delete_consumed_files() == 0
     table = store.parts.key_values._tables["t"]
     assert (table.entries, table.keys, table.due, table.size) == ({}, [], [], 0)
@@ -337,7 +342,7 @@ def test_a_key_that_is_set_again_and_again_takes_the_memory_of_one(store):
     for number in range(1000):
         store.kv_put("t", b"k", b"%d" % number, ttl_ms=1 << 40)
     table = store.parts.key_values._tables["t"]
-    assert len(table.due) <= key_value_table._DUE_AT_LEAST
+    assert len(table.due) <= key_value_table.DUE_AT_LEAST
     assert table.size == len(b"k") + len(b"999") + key_value_table.RECORD_HEAD_SIZE
 
 
@@ -462,7 +467,7 @@ def test_wrong_arguments_are_named(store):
 
 
 def test_what_a_table_no_longer_reads_is_on_the_disk_anew(store, monkeypatch):
-    monkeypatch.setattr(key_values, "_COMPACTED_FROM", 8)
+    monkeypatch.setattr(key_values, "COMPACTED_FROM", 8)
     flushed = []
 
     def commit(topic, group, queue_id, offset):
@@ -518,7 +523,7 @@ def test_calls_that_are_known_take_no_memory_for_what_they_have_put(tmp_path):
             )
     with open_store(tmp_path / "s") as store:
         table = store.parts.key_values._table("t")
-        assert len(table.made) == key_value_table._CALLS_KNOWN
+        assert len(table.made) == key_value_table.CALLS_KNOWN
         assert all(len(made) == 1 for made in table.made.values())
         assert store.kv_count("t") == 10
 

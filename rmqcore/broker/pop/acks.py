@@ -241,7 +241,7 @@ class PopAcks:
                 remark = "the new time cannot be stored now"
                 raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark) from error
             self._close(key, [offset])
-            self._sooner.set()
+            self.wake()
         fields = {
             "popTime": str(pop_time_ms),
             "invisibleTime": str(invisible_ms),
@@ -256,7 +256,7 @@ class PopAcks:
         while True:
             self._sooner.clear()
             try:
-                left = self._revive_due()
+                left = self.revive_due()
             except (StoreError, OSError):
                 logger.exception("messages that come again wait: the store does not take them now")
                 await asyncio.sleep(_PAUSE_S)
@@ -272,8 +272,16 @@ class PopAcks:
             except TimeoutError:
                 continue
 
-    def _revive_due(self) -> bool:
-        """Hand a bounded number out again; tells whether more are due."""
+    def wake(self) -> None:
+        """Look at once for what is due."""
+        self._sooner.set()
+
+    def revive_due(self) -> bool:
+        """Hand a bounded number out again; tells whether more are due.
+
+        Raises:
+            StoreError, OSError: the store does not take them now; what was handed out is.
+        """
         now_ms = self._clock_ms()
         for _ in range(_REVIVED_AT_ONCE):
             checkpoint = self._checkpoints.due(now_ms)

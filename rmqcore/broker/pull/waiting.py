@@ -25,7 +25,7 @@ _TEXTS_MAX: Final = 64 << 20
 #: An expression's first characters are not counted, so that long ones displace no usual ones.
 _USUAL_TEXT: Final = 256
 #: A round wakes this many requests; then the event loop serves others before the next round.
-_WOKEN_AT_ONCE: Final = 64
+WOKEN_AT_ONCE: Final = 64
 
 
 @dataclass(slots=True, eq=False)
@@ -83,7 +83,7 @@ class Wakes(Generic[_Item]):
 
     def _round(self) -> None:
         try:
-            for _ in range(_WOKEN_AT_ONCE):
+            for _ in range(WOKEN_AT_ONCE):
                 if not self._waiting:
                     break
                 connection, items = self._waiting.popitem(last=False)

@@ -11,10 +11,10 @@ from typing import Final, TypeAlias
 _SORTED_FROM: Final = 64
 #: The times at which entries end are thinned out when there are this many, and twice as many as
 #: entries.
-_DUE_AT_LEAST: Final = 64
+DUE_AT_LEAST: Final = 64
 #: The records of this many last calls of other processes are known, for a call whose answer was
 #: lost.
-_CALLS_KNOWN: Final = 1024
+CALLS_KNOWN: Final = 1024
 #: A record takes about this many bytes beside its key and value.
 RECORD_HEAD_SIZE: Final = 128
 
@@ -53,7 +53,7 @@ class Table:
                     known[-1:] = [(begin, number + count)]
                 else:
                     known.append((offset, count))
-            while len(self.made) > _CALLS_KNOWN:
+            while len(self.made) > CALLS_KNOWN:
                 del self.made[next(iter(self.made))]
 
     def apply(self, changes: Sequence[Change]) -> None:
@@ -85,7 +85,7 @@ class Table:
         self.entries[key] = value, expires_ms
         if expires_ms:
             heappush(self.due, (expires_ms, key))
-            if len(self.due) > max(_DUE_AT_LEAST, 2 * len(self.entries)):
+            if len(self.due) > max(DUE_AT_LEAST, 2 * len(self.entries)):
                 # keys that are set again long before they end would fill this list
                 self.due = sorted((due, each) for each, (_, due) in self.entries.items() if due)
 

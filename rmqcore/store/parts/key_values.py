@@ -48,7 +48,7 @@ TOPIC_PREFIX: Final = TABLE_PREFIX
 GROUP: Final = "CID_RMQ_SYS_KV"
 KEY_MAX: Final = 1 << 16
 #: A table is written anew when it has this many records, and four times as many as entries.
-_COMPACTED_FROM: Final = 1024
+COMPACTED_FROM: Final = 1024
 #: In search of calls this many records in front of a table's first one are read, or one whole
 #: call.
 _CALLS_READ: Final = 1024
@@ -505,7 +505,7 @@ class KeyValues:
         topic = _topic_of(name)
         # nobody knows what has reached the log, even when the store refuses
         self._tables.pop(name, None)
-        if table.records > max(_COMPACTED_FROM, _RECORDS_PER_ENTRY * len(table.entries)):
+        if table.records > max(COMPACTED_FROM, _RECORDS_PER_ENTRY * len(table.entries)):
             self._compact(topic, table)
         if table.records == 0 and self._topics.get(topic) is None:
             self._aside.reserve()
