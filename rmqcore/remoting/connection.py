@@ -38,8 +38,10 @@ from rmqcore.remoting.errors import (
 
 logger = logging.getLogger(__name__)
 
-#: After this many frames other connections have their turn.
+#: After this many frames other connections have their turn, and behind the frame that ends after
+#: this time.
 TURN_FRAMES = 128
+TURN_S = 0.005
 
 Answer: TypeAlias = RemotingCommand | None
 #: Handles one request: a plain function, or a coroutine function. None is no answer now: for a
@@ -374,13 +376,14 @@ class Connection(asyncio.Protocol):
         )
 
     def _turn(self) -> None:
-        """Handle frames that are whole until one is not, or a bound is reached."""
+        """Handle frames that are whole until one is not, or a bound is reached; one at least."""
         self._turn_planned = False
         self._in_turn = True
         more = True
+        end_s = self._loop.time() + TURN_S
         try:
-            for _ in range(TURN_FRAMES):
-                if not self._taking or self._at_limit:
+            for number in range(TURN_FRAMES):
+                if not self._taking or self._at_limit or (number and self._loop.time() > end_s):
                     break
                 for direct in self._direct:
                     answers = self._decoder.answer_directly(direct, self.remote_address)

@@ -118,6 +118,9 @@ def test_a_message_does_not_match(expression):
         ("a CONTAINS b", "at character 12: a string is expected"),
         ("a NOT = 1", "at character 7: BETWEEN, IN or CONTAINS is expected"),
         ("a = 9223372036854775808", "at character 5: a whole number has 64 bits"),
+        ("a = " + "9" * 5000, "at character 5: a whole number has 64 bits"),
+        ("a = -" + "9" * 5000 + "L", "at character 5: a whole number has 64 bits"),
+        ("a=1 OR " * 2000 + "a=1", "at character 7001: more than 1000 comparisons"),
         ("a = 1 = TRUE", "at character 7: = is not understood"),
         ("(a = 1", r"at character 7: \) is expected instead of the end"),
         ("(" * 5000, "at character 33: more than 32"),
@@ -155,6 +158,24 @@ def test_a_pull_by_a_condition_gets_what_matches_and_goes_on_behind(with_broker)
         assert none.ext_fields["nextBeginOffset"] == "10"
         over = await peer.pull("T", offset=10, **sql("n > 100"))
         assert over.code == ResponseCode.PULL_NOT_FOUND
+
+    with_broker(scenario, enablePropertyFilter="true")
+
+
+def test_what_cannot_be_used_is_answered_and_closes_nothing(with_broker, monkeypatch):
+    def fails(*_):
+        raise RuntimeError("unexpected")
+
+    async def scenario(broker, peer):
+        await peer.send("T", b"x")
+        code = ResponseCode.SUBSCRIPTION_PARSE_FAILED
+        assert (await peer.pull("T", **sql("a = " + "9" * 5000))).code == code
+        (connection,) = broker._server.connections
+        monkeypatch.setattr("rmqcore.broker.state.subscription.compile_condition", fails)
+        refused = await peer.pull("T", **sql("a = 1"))
+        assert refused.remark == "request 11 failed; the log of the server says why"
+        assert (await peer.pull("T")).code == ResponseCode.SUCCESS
+        assert broker._server.connections == (connection,)
 
     with_broker(scenario, enablePropertyFilter="true")
 

@@ -268,6 +268,32 @@ def test_a_peer_with_many_requests_does_not_keep_others_waiting(run):
     run(scene())
 
 
+def test_a_peer_with_slow_requests_has_a_turn_for_one_of_them(run, monkeypatch):
+    monkeypatch.setattr("rmqcore.remoting.connection.TURN_S", -1)
+    order = []
+
+    async def scene():
+        def note(connection, request):
+            if not order:
+                # the other's request is there before the busy one's second has its turn
+                (waiting,) = set(server.connections) - {connection}
+                until(lambda: has_bytes(waiting), "the other's request")
+            order.append(request.opaque)
+            return success()
+
+        async with serving({LATER: note}) as server, raw(server) as busy, raw(server) as other:
+            other.send(request(ECHO, 0))
+            await other.receive()
+            busy.writer.write(b"".join(frame_of(request(LATER, 1)) for _ in range(20)))
+            other.send(request(LATER, 2))
+            await other.receive()
+            assert order.index(2) <= 2
+            for _ in range(20):
+                await busy.receive()
+
+    run(scene())
+
+
 def test_a_peer_that_does_not_read_is_not_worked_for(run):
     worked, writable = [], []
 

@@ -19,7 +19,7 @@ from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.broker.state.budgets import BudgetExceededError
 from rmqcore.broker.state.settings import BrokerConfig
 from rmqcore.broker.state.subscription import Subscription
-from rmqcore.errors import CorruptStoreError, RmqCoreError, StoreError
+from rmqcore.errors import CorruptStoreError, StoreError
 from rmqcore.files.consume_queue import UNIT
 from rmqcore.message import GetMessageResult
 from rmqcore.remoting import (
@@ -215,8 +215,7 @@ class PullMessages:
             if not subscription.by_tags:
                 return None
             result = self._cold.get_cached(wanted.range_of(subscription))
-        except RmqCoreError:
-            # the processor is refused the same, and says so
+        except Exception:  # noqa: BLE001 - whatever it is, the processor meets it, too, and says so
             return None
         if (
             result is None

@@ -24,10 +24,15 @@ from typing import Final, Literal, NoReturn, TypeAlias
 LENGTH_MAX: Final = 16_384
 #: An expression with more parentheses and NOTs within each other is refused.
 DEPTH_MAX: Final = 32
+#: An expression with more comparisons, parentheses counted as one each, is refused: it would take
+#: long to be read.
+COMPARISONS_MAX: Final = 1000
 #: The conditions of expressions are kept up to this many characters of text in all; each character
 #: takes 170 bytes of memory.
 _KEPT_LENGTH: Final = 128 << 10
 _INT64_MAX: Final = 2**63 - 1
+#: A number of more digits has more than 64 bits.
+_DIGITS_MAX: Final = 19
 
 Properties: TypeAlias = Mapping[str, str]
 Value: TypeAlias = str | int | float | bool | None
@@ -251,6 +256,8 @@ class _Parser:
 
     def _predicate(self) -> _Node:
         self.cost += 1
+        if self.cost > COMPARISONS_MAX:
+            self._fail(f"more than {COMPARISONS_MAX} comparisons and parentheses")
         node = self._operand()
         sign = self._accept("=", "<>", "!=", "<", "<=", ">", ">=", "IS")
         if sign == "IS":
@@ -302,8 +309,10 @@ class _Parser:
             self._fail(f"a number is expected instead of {self._next()}")
         digits = self._advance()
         value: int | float
-        if digits.rstrip("lL").isdigit():
-            value = -int(digits.rstrip("lL")) if negative else int(digits.rstrip("lL"))
+        whole = digits.rstrip("lL")
+        if whole.isdigit():
+            value = int(whole) if len(whole) <= _DIGITS_MAX else _INT64_MAX + 2
+            value = -value if negative else value
             if not -_INT64_MAX - 1 <= value <= _INT64_MAX:
                 self._fail("a whole number has 64 bits", at)
         elif digits[-1] in "lL":
