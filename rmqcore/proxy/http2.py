@@ -18,6 +18,7 @@ import asyncio
 import logging
 import struct
 import urllib.parse
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -27,6 +28,7 @@ from ngh2 import Configuration, Connection, NGH2Error, Role, events
 from rmqcore.proxy.calls import Answer, Call, Methods
 from rmqcore.proxy.grpc_status import CallFailedError, GrpcStatus
 from rmqcore.proxy.shared_bound import SharedBound
+from rmqcore.remoting.connection import TURN_S
 from rmqcore.remoting.first_bytes import OtherProtocol
 
 logger = logging.getLogger(__name__)
@@ -131,6 +133,9 @@ class Http2Connection(OtherProtocol):
         self.unfinished = unfinished.share(self._give_up_unfinished)
         self.unread = unread.share(self._give_up_unread)
         self._write_paused = False
+        #: what has come and is still to be handled
+        self._events: deque[events.Event] = deque()
+        self._turn_planned = False
         self._in_turn = False
         self._flush_planned = False
         self._finishing = False
@@ -170,39 +175,68 @@ class Http2Connection(OtherProtocol):
     def data_received(self, data: bytes) -> None:
         """Take what was received: see asyncio.Protocol."""
         self._last_active = self._loop.time()
-        self._in_turn = True
         try:
             self._http2.receive_data(data)
-            for event in self._http2.events():
-                self._handle(event)
+            self._events.extend(self._http2.events())
         except NGH2Error as error:
-            logger.info("%r: closed, for it sent no HTTP/2: %s", self, error)
+            self._end(error)
+        else:
+            if not self._turn_planned:
+                self._turn()
+
+    def _turn(self) -> None:
+        """Handle what has come, one event at least, until others are to have their turn."""
+        self._turn_planned = False
+        end_s = self._loop.time() + TURN_S
+        self._in_turn = True
+        try:
+            while self._events and not self._turn_planned:
+                self._handle(self._events.popleft())
+                self._turn_planned = self._loop.time() > end_s and bool(self._events)
+        except NGH2Error as error:
             self._in_turn = False
-            self._flush()
-            self.close()
+            self._end(error)
             return
         finally:
             self._in_turn = False
+        if self._turn_planned:
+            self._loop.call_soon(self._turn)
+        self._pause_or_go_on()
         self._flush()
+
+    def _end(self, error: NGH2Error) -> None:
+        logger.info("%r: closed, for it sent no HTTP/2: %s", self, error)
+        self._events.clear()
+        self._flush()
+        self.close()
+
+    def _pause_or_go_on(self) -> None:
+        """Read on unless the peer reads too slowly, or what has come has still to be handled."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if self._write_paused or self._turn_planned:
+            transport.pause_reading()
+        else:
+            transport.resume_reading()
 
     def pause_writing(self) -> None:
         """Note that the peer reads too slowly: see asyncio.Protocol."""
         self._write_paused = True
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.pause_reading()
+        self._pause_or_go_on()
 
     def resume_writing(self) -> None:
         """Go on: see asyncio.Protocol."""
         self._write_paused = False
         self._last_active = self._loop.time()
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
+        self._pause_or_go_on()
         self._plan_flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Let every call know: see asyncio.Protocol. Methods that run come to their end."""
         if self._timer is not None:
             self._timer.cancel()
+        self._events.clear()
         for call in list(self._calls.values()):
             self._drop(call)
         self.unfinished.close()

@@ -6,6 +6,7 @@ EndTransactionActivity.java, producer/RecallMessageActivity.java.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -35,6 +36,8 @@ _EndResponse: Final = v2_class("EndTransactionResponse")
 _RecallResponse: Final = v2_class("RecallMessageResponse")
 #: One request has at most this many messages.
 _BATCH_MAX: Final = 1024
+#: After so many of them others are served.
+_AT_ONCE: Final = 32
 _COMMIT: Final = 8
 _ROLLBACK: Final = 12
 _RESOLUTIONS: Final = {
@@ -109,8 +112,11 @@ class ProducerCalls:
         """Send one after the other, so that they keep their order."""
         if any(topic_name(message.topic) != topic for message in request.messages):
             raise RefusedError(Code.BAD_REQUEST, "the messages of a request have one topic")
-        entries = []
+        entries: list[V2Message] = []
         for each in request.messages:
+            if len(entries) % _AT_ONCE == _AT_ONCE - 1:
+                # others have their turn, too
+                await asyncio.sleep(0)
             try:
                 message = incoming(each, topic, self._clock_ms)
                 view = await self._view(topic, message.kind, caller)

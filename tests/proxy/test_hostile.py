@@ -1,12 +1,13 @@
 """A hostile peer loses its call, or its connection; others are served beside it."""
 
 import asyncio
+import select
 import struct
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 import pytest
 from ngh2 import NGH2Error
-from patience import TIMEOUT_S, until_async
+from patience import TIMEOUT_S, until, until_async
 from proxy.conftest import Served
 from proxy.wire import Ended, Wire
 
@@ -262,6 +263,56 @@ def test_what_is_no_call_is_answered_so(path, content_type, status):
         assert ended.value.status == status
 
     run(scenario)
+
+
+def test_a_call_that_takes_long_is_one_turn(monkeypatch):
+    monkeypatch.setattr("rmqcore.proxy.http2.TURN_S", -1)
+    order = []
+
+    async def scenario(served):
+        of = served.service._callers.of
+        busy, other = await served.connect("busy"), await served.connect("other")
+        for wire in (busy, other):
+            await wire.call("Heartbeat")
+
+        def noting(call):
+            caller = of(call)
+            if caller.client_id == "busy" and not order:
+                # the other's call is there before the busy one's second has its turn
+                until(lambda: has_bytes(other_side), "the other's call")
+            order.append(caller.client_id)
+            return caller
+
+        there = served.server._server._others
+        (other_side,) = (
+            each._transport.get_extra_info("socket")
+            for each in there
+            if each._transport.get_extra_info("peername")
+            == other.transport.get_extra_info("sockname")
+        )
+        monkeypatch.setattr(served.service._callers, "of", noting)
+        with held_back(busy):
+            calls = [busy.begin("Heartbeat", v2_class("HeartbeatRequest")()) for _ in range(20)]
+        await other.call("Heartbeat")
+        assert order.index("other") <= 2
+        for call in calls:
+            await call.end()
+        assert order.count("busy") == 20
+
+    run(scenario)
+
+
+def has_bytes(sock):
+    return bool(select.select([sock.fileno()], [], [], 0)[0])
+
+
+@contextmanager
+def held_back(wire):
+    """Send what is called meanwhile at once, at the end."""
+    flush, wire.flush = wire.flush, lambda: None
+    yield
+    wire.flush = flush
+    flush()
 
 
 def test_a_silent_connection_is_closed():
