@@ -21,6 +21,10 @@ from rmqcore.world import monotonic_s, sleep
 QUEUES: Final = "kombu-queues"
 EXPIRING: Final = "kombu-expiring"
 
+#: Among the arguments of a queue with ``auto_delete``: milliseconds for which it outlives its
+#: consumers.
+_AUTO_DELETE: Final = "auto-delete"
+_AUTO_DELETED_MS: Final = 60_000
 #: Consumers of a queue that expires renew it this many times within its time.
 _KEPT_TIMES: Final = 3
 #: This, and who does it, stands in the place of a queue's arguments while its messages are deleted.
@@ -53,14 +57,21 @@ class SharedQueues(SharedExchanges):
         return to_rabbitmq_queue_arguments(arguments, **kwargs)
 
     def _new_queue(
-        self, queue: str, arguments: Mapping[str, Any] | None = None, **_: object
+        self,
+        queue: str,
+        arguments: Mapping[str, Any] | None = None,
+        auto_delete: bool = False,
+        **_: object,
     ) -> None:
         known = ("x-expires", "x-message-ttl")
         kept = {name: int(arguments[name]) for name in known if arguments and name in arguments}
+        if auto_delete and not kept.get("x-expires"):
+            kept[_AUTO_DELETE] = _AUTO_DELETED_MS
         self._arguments[queue] = kept
         key, value = queue.encode(), dumps(kept).encode()
+        # one with auto_delete lives until it has had a consumer
         expires_ms = kept.get("x-expires", 0)
-        if expires_ms:
+        if _lives_unused_ms(kept):
             self.delete_expired()
         while True:
             (old,) = self.store.kv_get(QUEUES, [key])
@@ -70,7 +81,7 @@ class SharedQueues(SharedExchanges):
                 self._end_deletion(key, old)
             elif self.store.kv_swap(QUEUES, key, old, value, ttl_ms=expires_ms):
                 break
-        if expires_ms:
+        if _lives_unused_ms(kept):
             self.store.kv_swap(EXPIRING, key, None, b"")
 
     def _declared(self, queue: str) -> dict[str, Any]:
@@ -85,7 +96,7 @@ class SharedQueues(SharedExchanges):
 
     def expires_after_ms(self, queue: str) -> int:
         """Milliseconds after which a queue that nobody uses is deleted; 0 for never."""
-        return int(self._declared(queue).get("x-expires", 0))
+        return _lives_unused_ms(self._declared(queue))
 
     def keep_queues(self, queues: Iterable[str], longest_s: float) -> float:
         """Let queues that expire without consumers know that they have one.
@@ -112,6 +123,8 @@ class SharedQueues(SharedExchanges):
 
     def _keep(self, queue: str, expires_ms: int) -> None:
         declared = self._declared(queue)
+        if _AUTO_DELETE in declared and queue not in self._active_queues:
+            return
         self.store.kv_put(QUEUES, queue.encode(), dumps(declared).encode(), ttl_ms=expires_ms)
         if queue in self._active_queues:
             self._consuming.enter(queue, declared)
@@ -132,7 +145,7 @@ class SharedQueues(SharedExchanges):
             return []
         consumed = self._consuming.living()
         for queue in consumed.keys() & set(unused):
-            ttl_ms = consumed[queue]["x-expires"]
+            ttl_ms = _lives_unused_ms(consumed[queue])
             arguments = dumps(consumed[queue]).encode()
             self.store.kv_swap(QUEUES, queue.encode(), None, arguments, ttl_ms=ttl_ms)
         return [queue for queue in unused if queue not in consumed]
@@ -196,6 +209,11 @@ class SharedQueues(SharedExchanges):
                 known = None if _is_deleting(declared) else declared
                 self.store.kv_swap(QUEUES, name, mark, known)
             raise
+
+
+def _lives_unused_ms(arguments: Mapping[str, int]) -> int:
+    """Milliseconds after which a queue that nobody uses is deleted; 0 for never."""
+    return arguments.get("x-expires", 0) or arguments.get(_AUTO_DELETE, 0)
 
 
 def _mark() -> bytes:

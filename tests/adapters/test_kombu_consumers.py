@@ -14,6 +14,7 @@ pytestmark = pytest.mark.engine
 
 kombu = pytest.importorskip("kombu", reason="needs kombu: pip install rmqcore[kombu]")
 pytest.importorskip("rmqcore.adapters.kombu")
+common = pytest.importorskip("kombu.common")
 kombu_consumers = pytest.importorskip("rmqcore.adapters.kombu_consumers")
 
 
@@ -179,6 +180,33 @@ def test_a_consumer_of_whom_nobody_can_tell_counts_for_an_hour(
     assert channel.get_table("events") == []
     channel.delete_expired()
     assert channel.store.kv_count("kombu-consumers") == 0
+
+
+def test_a_queue_with_auto_delete_goes_after_its_consumers_and_not_before_the_first(
+    connection, clock
+):
+    queue = common.Broadcast("all", queue="news", exchange=EVENTS)
+    channel = connection.default_channel
+    queue(channel).declare()
+    say(connection, "early")
+    queue(channel).get(no_ack=True)
+    say(connection, "early, too")
+    clock.pass_ms(3_600_000)
+    channel.delete_expired()
+    got = []
+    with kombu.Consumer(connection, [queue], on_message=got.append, no_ack=True):
+        connection.drain_events(timeout=TIMEOUT_S)
+        clock.pass_ms(3_600_000)
+        channel.delete_expired()
+        say(connection, "late")
+        connection.drain_events(timeout=TIMEOUT_S)
+    assert [message.payload for message in got] == ["early, too", "late"]
+    clock.pass_ms(59_000)
+    assert [name for _, _, name in channel.get_table("events")] == ["news"]
+    clock.pass_ms(1000)
+    assert channel.get_table("events") == []
+    channel.delete_expired()
+    assert "kombu-news" not in {topic for topic, _ in channel.store.queues()}
 
 
 def test_a_name_with_what_separates_names_is_refused(connection):
