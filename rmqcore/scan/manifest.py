@@ -224,14 +224,18 @@ def load_manifest(objects: Objects) -> Manifest:
     """The manifest of an archive as it is now; an empty one where there is none.
 
     Raises:
-        ArchiveError: what is there is none.
+        ArchiveError: what is there is none, or has another one's number.
         ObjectStoreError: it cannot be read.
     """
     newest = max(_generations(objects), default=0)
     if not newest:
         return Manifest()
     name = _name(newest)
-    return Manifest.from_json(f"{objects.url}/{name}", read_object(objects, name))
+    url = f"{objects.url}/{name}"
+    found = Manifest.from_json(url, read_object(objects, name))
+    if found.generation != newest:
+        raise ArchiveError(url, f"no manifest {newest}: by its content it is {found.generation}")
+    return found
 
 
 def settle_manifest(objects: Objects, manifest: Manifest) -> None:

@@ -416,6 +416,19 @@ def test_a_manifest_that_nobody_here_has_written_is_told(archived, place, value)
             Manifest.from_json("s3://bucket", text.encode())
 
 
+def test_a_manifest_under_the_name_of_a_newer_one_is_told(archived, tmp_path):
+    archive = shutil.copytree(archived[1], tmp_path / "copy")
+    first, *_, newest = sorted((archive / "manifest").iterdir())
+    shutil.copy(first, newest)
+    told = rf"{newest.name}: no manifest {int(newest.stem)}: by its content it is {int(first.stem)}"
+    archiver = Archiver(archived[0], str(archive))
+    for work in (lambda: ArchiveLog(str(archive)), lambda: verify_archive(str(archive))):
+        with pytest.raises(ArchiveError, match=told):
+            work()
+    with pytest.raises(ArchiveError, match=told):
+        archiver.run_once()
+
+
 def test_a_damaged_record_keeps_its_file_out(tmp_path):
     put(tmp_path / "store", 1500)
     path = tmp_path / "store" / "commitlog" / f"{FILE_SIZE:020d}"
