@@ -264,6 +264,7 @@ class _QueuesRebuild:
             self.report.damaged += written.too_far
         for name, what in (
             ("skipped", "claim queue offsets that earlier records have"),
+            ("jumped", "are not where their queue offsets say, and are in no queue"),
             ("unaddressable", "name a place that no queue has, and are in none"),
         ):
             if count := sum(getattr(written, name) for written, _ in parts):
@@ -367,8 +368,9 @@ def _merged(
     """The stretches of each queue in log order; None when only the log's order tells them."""
     runs: dict[QueueKey, list[tuple[int, int]]] = {}
     for written in parts:
-        if written.begun_anew:
-            # units of such a queue that other processes have written are gone
+        if written.begun_anew or written.skipped:
+            # units of such a queue that other processes have written are gone, or one of them has
+            # written a unit that is out of order
             return None
         for key, stretches in written.runs.items():
             known = runs.setdefault(key, [])

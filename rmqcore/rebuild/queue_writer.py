@@ -30,9 +30,11 @@ class QueuesWritten:
 
     Attributes:
         records: records walked.
-        runs: for each queue the stretches written, as (first queue offset, offset behind).
+        runs: for each queue the stretches written, as (first queue offset, offset behind); what
+            lies between two is not filled yet.
         batches: for each queue of stored batches its units.
         skipped: units left out because their queue offset was taken by an earlier record.
+        jumped: units left out because the records beside theirs follow each other.
         begun_anew: queues whose numbers begin again with 0 inside of what was walked, or whose
             topic was deleted there.
         unaddressable: units left out because no queue can have their place.
@@ -44,6 +46,7 @@ class QueuesWritten:
     runs: dict[QueueKey, list[tuple[int, int]]] = field(default_factory=dict)
     batches: dict[QueueKey, bytearray] = field(default_factory=dict)
     skipped: int = 0
+    jumped: int = 0
     begun_anew: set[QueueKey] = field(default_factory=set)
     unaddressable: int = 0
     too_far: list[tuple[int, str]] = field(default_factory=list)
@@ -101,6 +104,7 @@ class QueueWriter:
                     self.written.skipped += 1
                     continue
                 self._begin_anew(key)
+            self._drop_jumped(stretch, key)
             plain = key in self.written.runs
             if key in self._batch_queues or (stretch.inner_batch and not plain):
                 self.written.batches.setdefault(key, bytearray()).extend(stretch.batch_units)
@@ -137,6 +141,15 @@ class QueueWriter:
         if self._alone:
             shutil.rmtree(self._root / key[0] / str(key[1]), ignore_errors=True)
 
+    def _drop_jumped(self, stretch: QueueStretch, key: QueueKey) -> None:
+        """Drop the last unit of a queue where the records beside its own follow each other."""
+        record = self._runs.jumped(*key) if self._alone else None
+        runs = self.written.runs.get(key)
+        if record is not None and runs and runs[-1] == (record.first, record.stop):
+            runs.pop()
+            self.written.jumped += 1
+            self.queue(key).cut_at(stretch.first_queue_offset)
+
     def _append(self, key: QueueKey, first: int, units: memoryview) -> None:
         runs = self.written.runs.setdefault(key, [])
         count = len(units) // UNIT_SIZE
@@ -149,11 +162,8 @@ class QueueWriter:
             if first - runs[-1][1] > HOLE_UNITS_MAX:
                 self._note_too_far(key, first, runs[-1][1], units)
                 return
-            if first == runs[-1][1]:
-                runs[-1] = (runs[-1][0], first + count)
-            else:
-                self.queue(key).fill(runs[-1][1], first)
-                runs[-1] = (runs[-1][0], first + count)
+        if runs and first == runs[-1][1]:
+            runs[-1] = (runs[-1][0], first + count)
         else:
             runs.append((first, first + count))
         self.queue(key).write(first, units)

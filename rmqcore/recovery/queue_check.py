@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("rmqcore")
 QueueKey = tuple[str, int]
-_LIGHT_QUEUES = "INNER_MULTI_DISPATCH"
 
 
 class QueueCheck:
@@ -35,6 +34,8 @@ class QueueCheck:
 
     - A unit that contradicts the log is written anew, and counted. Of two records that name one
       place, such as one whose header rotted, the one keeps it that the queue leads to.
+    - Numbers rise along the log: units behind a queue's last message that lead in front of it are
+      cut off, and a record whose number the ones beside it contradict is in no queue.
     - A queue that lacks units before the first one that the walk meets is dropped; the whole log
       has to be walked again for it.
     - Records of a topic that was deleted are passed over. Of one that was made again only the last
@@ -78,8 +79,8 @@ class QueueCheck:
         self._since: dict[QueueKey, int] = {}
         #: queues of which the walk has met a record that is not of a deleted topic
         self._met: set[QueueKey] = set()
-        #: number behind the last message of a queue that the walk has met
-        self._ends: dict[QueueKey, int] = {}
+        #: the last message of each queue that the walk has met: number, physical offset
+        self._last: dict[QueueKey, tuple[int, int]] = {}
         self._runs = TopicRuns()
         #: for queues whose files are believed: physical offset of the record with queue offset 0,
         #: when the log agrees
@@ -88,6 +89,8 @@ class QueueCheck:
         self._was_there: dict[QueueKey, bool] = {}
         self._mended: Counter[QueueKey] = Counter()
         self._foreign: dict[QueueKey, int] = {}
+        #: queues, by the physical offset of a record that does not lie where its number says
+        self._jumped: dict[int, QueueKey] = {}
         self._batches = BatchCheck()
 
     def from_the_beginning(self) -> None:
@@ -96,7 +99,7 @@ class QueueCheck:
         self.holes.clear()
         self._since.clear()
         self._met.clear()
-        self._ends.clear()
+        self._last.clear()
         self._runs = TopicRuns()
         self._first_records.clear()
         self._batches = BatchCheck()
@@ -142,7 +145,7 @@ class QueueCheck:
             self._drop(key)
             queue = None
         self._met.add(key)
-        self._note_end(stretch, key)
+        self._note_last(stretch, key)
         if self._is_there(queue, stretch):
             if self._left_by_crash:
                 first, count = stretch.first_queue_offset, len(stretch.units) // UNIT_SIZE
@@ -150,7 +153,10 @@ class QueueCheck:
                 self._queues.append(stretch)
             return
         if queue is not None and not isinstance(queue, BatchConsumeQueue):
+            self._cut_jumped(queue, stretch)
             self._check_numbers(queue, stretch)
+            if self._leads_back(queue, stretch):
+                return
         if not self._whole and self._has_hole(stretch, queue):
             return
         if isinstance(queue, BatchConsumeQueue):
@@ -215,52 +221,57 @@ class QueueCheck:
         self._before_drop()
         self._queues.drop(*key)
         self._first_records.pop(key, None)
-        self._ends.pop(key, None)
+        self._last.pop(key, None)
 
     # ---- units of other queues
 
-    def _note_end(self, stretch: QueueStretch, key: QueueKey) -> None:
-        end = max(first + len(units) // UNIT_SIZE for first, units in stretch.plain())
-        self._ends[key] = max(end, self._ends.get(key, 0))
+    def _note_last(self, stretch: QueueStretch, key: QueueKey) -> None:
+        first, units = stretch.plain()[-1]
+        phy_offset, _ = UNIT_HEAD.unpack_from(units, len(units) - UNIT_SIZE)
+        last = first + len(units) // UNIT_SIZE - 1, phy_offset
+        self._last[key] = max(last, self._last.get(key, last))
 
-    def cut_foreign(self, end: int) -> None:
-        """After a walk: cut off what queues have behind their last message, and is not theirs.
+    def cut_foreign(self) -> None:
+        """After a walk: cut off units behind the last message of a queue that lead in front of it.
 
-        A file that another queue had brings such units.
-
-        Args:
-            end: physical offset where the log ends; units of what it has lost are not looked at.
+        A file that another queue had brings such units; they would be the queue's end.
         """
-        for key, number in self._ends.items():
+        for key, (number, phy_offset) in self._last.items():
             queue = self._queues.find(*key)
-            if queue is None or isinstance(queue, BatchConsumeQueue) or number >= queue.max_offset:
+            if queue is None or isinstance(queue, BatchConsumeQueue):
                 continue
-            if self._is_foreign(queue, number, end):
-                self._foreign[key] = queue.max_offset - number
-                self._queues.cut_at(*key, number)
-
-    def _is_foreign(self, queue: ConsumeQueue, number: int, end: int) -> bool:
-        """True for a unit that leads to no record, or, as the next one does, to another queue's.
-
-        A single one may be right: the head of the record, which no CRC covers, has rotted then.
-        """
-        for at in (number, number + 1):
-            unit = queue.unit_at(at)
-            if unit is None or unit[0] >= end:
-                return False
-            try:
-                message = self._log.message_at(unit[0])
-            except CorruptRecordError:
-                return True
-            if message is None:
-                return True
-            named = message.topic, message.queue_id, message.queue_offset
-            light = message.properties.get(_LIGHT_QUEUES, "").split(",")
-            if named == (queue.topic, queue.queue_id, at) or queue.topic in light:
-                return False
-        return True
+            behind = queue.unit_at(number + 1)
+            if behind is not None and behind[0] < phy_offset:
+                self._foreign[key] = queue.max_offset - number - 1
+                self._queues.cut_at(*key, number + 1)
 
     # ---- numbers that rotted
+
+    def _cut_jumped(self, queue: ConsumeQueue, stretch: QueueStretch) -> None:
+        """Cut a queue that ends with a record whose number the ones beside it contradict."""
+        key = queue.topic, queue.queue_id
+        record = self._runs.jumped(*key)
+        unit = None if record is None else queue.unit_at(record.first)
+        if (
+            record is not None
+            and unit is not None
+            and unit[0] == record.start
+            and queue.max_offset == record.stop
+        ):
+            self._jumped[record.start] = key
+            self._queues.cut_at(*key, stretch.first_queue_offset)
+            del self._last[key]
+            self._note_last(stretch, key)
+
+    def _leads_back(self, queue: ConsumeQueue, stretch: QueueStretch) -> bool:
+        """True for a number behind the end of a queue that goes on behind the record in the log."""
+        phy_offset, _ = UNIT_HEAD.unpack_from(stretch.units)
+        if stretch.first_queue_offset < queue.max_offset or phy_offset >= queue.end_phy_offset:
+            return False
+        if not self._agrees(queue, queue.max_offset - 1):
+            return False
+        self._jumped[phy_offset] = queue.topic, queue.queue_id
+        return True
 
     def _check_numbers(self, queue: ConsumeQueue, stretch: QueueStretch) -> None:
         """Raise for a record whose number is another one than its queue and its neighbours say.
@@ -379,7 +390,16 @@ class QueueCheck:
             _log.warning("%s; they were written anew", finding)
             found.append(f"{finding}; they were written anew")
         for (topic, queue_id), count in sorted(self._foreign.items()):
-            finding = f"consume queue {topic}/{queue_id} had {count} units behind its last message"
+            finding = (
+                f"consume queue {topic}/{queue_id} had {count} units of others behind its last"
+            )
             _log.warning("%s; they were cut off", finding)
             found.append(f"{finding}; they were cut off")
+        for phy_offset, (topic, queue_id) in sorted(self._jumped.items()):
+            finding = (
+                f"the record at {phy_offset} is not where its queue offset in {topic}/{queue_id} "
+                "says, and is in no queue; rmqcore doctor plan STORE says what a repair does"
+            )
+            _log.warning("%s", finding)
+            found.append(finding)
         return found

@@ -363,7 +363,7 @@ class Recovery:
             self._derived_anew.begin_at(first)
         self._queues.drop_damaged()
         end = self._walk(walk, first, checked_from)
-        self._cut_foreign(end)
+        self._queue_check.cut_foreign()
         emptied = self._queue_check.drop_emptied()
         holes = frozenset(self._queue_check.holes)
         if holes or (first > 0 and ends.lacking().keys() - emptied):
@@ -373,7 +373,7 @@ class Recovery:
             if self._left is not None and not self._clean_shutdown:
                 self._left.finish()
             end = self._walk(walk, 0, checked_from)
-            self._cut_foreign(end)
+            self._queue_check.cut_foreign()
             emptied = self._queue_check.drop_emptied()
         self.report.findings += [
             f"consume queue {topic}/{queue_id} lacked units and was derived again"
@@ -387,11 +387,6 @@ class Recovery:
         ]
         self._refuse_lost_end(end, ends)
         self._cut(walk, end)
-
-    def _cut_foreign(self, end: int) -> None:
-        """Cut foreign ends off queues, where the walk has passed over no message of theirs."""
-        if not (self._judge.passed_over or self._judge.behind_blanks):
-            self._queue_check.cut_foreign(end)
 
     def _refuse_lost_end(self, end: int, ends: MarkedQueueEnds) -> None:
         """Refuse a log that ends in front of records which queues know, and no crash has taken."""

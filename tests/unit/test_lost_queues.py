@@ -77,7 +77,7 @@ def test_queues_whose_files_were_swapped_end_with_their_own_messages(two_queues)
         (two_queues / old).rename(two_queues / new)
     assert not aside.exists()
     with rmqcore.open_store(two_queues.parents[1]) as store:
-        told = "consume queue T/1 had 50 units behind its last message; they were cut off"
+        told = "consume queue T/1 had 50 units of others behind its last; they were cut off"
         assert told in store.recovery_report.findings
         assert [offsets(store, 0), offsets(store, 1)] == [list(range(75)), list(range(25))]
         assert store.put("T", b"next", queue_id=1).queue_offset == 25
@@ -97,3 +97,25 @@ def test_the_last_unit_stays_where_the_head_of_its_record_may_have_rotted(two_qu
         mark.unlink()
     with rmqcore.open_store(two_queues.parents[1]) as store:
         assert store.max_queue_offset("T", 1) == 25
+
+
+@pytest.mark.parametrize("number", [49, 75, 300])
+def test_a_number_that_has_rotted_ends_no_queue_that_is_derived_anew(two_queues, number):
+    path = two_queues.parents[1]
+    with rmqcore.open_store(path, mode="r") as store:
+        rotted = store.get_message("T", 0, 20).messages[0]
+    (log,) = (path / "commitlog").iterdir()
+    raw = bytearray(log.read_bytes())
+    raw[rotted.phy_offset + 20 : rotted.phy_offset + 28] = number.to_bytes(8, "big")
+    log.write_bytes(raw)
+    for gone in (path / "consumequeue").iterdir():
+        shutil.rmtree(gone)
+    for mark in (path / "config").glob("storeMark.json*"):
+        mark.unlink()
+    with rmqcore.open_store(path) as store:
+        told = f"the record at {rotted.phy_offset} is not where its queue offset in T/0 says"
+        assert any(told in finding for finding in store.recovery_report.findings)
+    for mode in ("r", "a", "r"):
+        with rmqcore.open_store(path, mode=mode) as store:
+            assert offsets(store, 0) == [one for one in range(75) if one != 20]
+            assert store.max_queue_offset("T", 0) == 75

@@ -169,6 +169,32 @@ def test_the_first_record_that_claims_a_place_has_it(store_path):
         assert data[68:72] == b"\x7f\xff\xff\xff" == data[88:92]
 
 
+@pytest.mark.parametrize("rotted", [{"queue_offset": 50}, {"queue_offset": 1020}])
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.process)])
+def test_a_number_that_has_rotted_takes_its_record_alone_out_of_the_queue(store_path, rotted, jobs):
+    records = [{"queue_offset": number} for number in range(60)]
+    records[20] = rotted
+    make_store(store_path, records)
+    sizes = {"mapped_file_size_consume_queue": 200, "max_hash_slot_num": 8, "max_index_num": 32}
+    report = rebuilding.rebuild_consume_queues(store_path, jobs=jobs, split_size=1000, config=sizes)
+    assert report.notes[0].startswith("1 records are not where their queue offsets say")
+    for mode in ("r", "a", "r"):
+        with rmqcore.open_store(store_path, mode=mode, config=sizes) as store:
+            found = [message.queue_offset for message in store.messages("T", 0)]
+            assert found == [number for number in range(60) if number != 20]
+            assert store.max_queue_offset("T", 0) == 60
+
+
+def test_a_record_that_names_another_queue_hides_none_of_its_messages(store_path):
+    records = [{"queue_id": number % 2, "queue_offset": number // 2} for number in range(100)]
+    records[41] = {"queue_id": 0, "queue_offset": 40}
+    make_store(store_path, records)
+    report = rebuilding.rebuild_consume_queues(store_path)
+    assert "1 records are not where their queue offsets say" in report.notes[0]
+    with rmqcore.open_store(store_path, mode="r") as store:
+        assert [message.queue_offset for message in store.messages("T", 0)] == list(range(50))
+
+
 @pytest.mark.logic
 def test_a_queue_offset_that_jumps_too_far_is_refused(store_path):
     make_store(store_path, [{"queue_offset": 0}, {"queue_offset": 2**40}])

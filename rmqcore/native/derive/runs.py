@@ -82,6 +82,23 @@ class TopicRuns:
         run = RecordRun(first, stop, _offset(units), _offset(units[-UNIT_SIZE:]))
         _add(self._of(stretch.topic, stretch.queue_id), run)
 
+    def jumped(self, topic: str, queue_id: int) -> RecordRun | None:
+        """The single record in front of a queue's last run whose number cannot be true.
+
+        Numbers rise along the log. Where the run in front of that record and the one behind it
+        follow each other, or lack its number alone, its own has rotted.
+
+        Args:
+            topic: of the queue.
+            queue_id: of the queue.
+        """
+        before, record, last = [None, None, *self._of(topic, queue_id)][-3:]
+        if record is None or not record.is_alone or last is None or last.first >= record.first:
+            return None
+        follows = before is not None and last.first == before.stop
+        lacks_one = not last.is_alone and (before is None or last.first == before.stop + 1)
+        return record if follows or lacks_one else None
+
     def extend(self, later: TopicRuns) -> None:
         """Note what the next part of the log has."""
         for topic, queues in later._runs.items():
