@@ -19,7 +19,7 @@ from rmqcore.ha.frames import QUIET_S, REPORT, FrameReader
 from rmqcore.ha.service import client_info
 from rmqcore.ha.settings import HAConfig
 from rmqcore.ha.sockets import Receiver, connect, send_all
-from rmqcore.services.event_loop import to_the_end
+from rmqcore.services.event_loop import first_of, to_the_end
 from rmqcore.world import REAL, World
 
 logger = logging.getLogger(__name__)
@@ -185,27 +185,16 @@ class HAClient:
             sock.close()
 
     async def _follow(self, sock: socket.socket) -> str:
-        loop = asyncio.get_running_loop()
         start = await self._where_to_begin()
         self._heard()
         self._idle, self._last_data = 0, self._world.monotonic_s()
         self.state = HAState.TRANSFER
         await self._report(sock, start)
         receiver = Receiver(sock)
-        tasks = [
-            loop.create_task(self._receive(sock, receiver, start)),
-            loop.create_task(self._keep_house(sock)),
-        ]
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            return next(iter(done)).result()
+            return await first_of(self._receive(sock, receiver, start), self._keep_house(sock))
         finally:
-            for task in tasks:
-                task.cancel()
-            try:
-                await asyncio.gather(*tasks, return_exceptions=True)
-            finally:
-                receiver.close()
+            receiver.close()
 
     # ---- where to begin
 

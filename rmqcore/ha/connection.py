@@ -16,6 +16,7 @@ from rmqcore.ha.errors import HAError
 from rmqcore.ha.frames import HEADER, ReportReader
 from rmqcore.ha.settings import HAConfig
 from rmqcore.ha.sockets import Receiver, send_all
+from rmqcore.services.event_loop import first_of
 from rmqcore.world import World
 
 #: One system call sends at most this many bytes of the log, in one frame or more.
@@ -137,24 +138,13 @@ class HAConnection:
 
     async def serve(self) -> str:
         """Serve until the connection ends; why it did."""
-        loop = asyncio.get_running_loop()
-        tasks: list[asyncio.Future[str]] = [
-            self._ended,
-            *(loop.create_task(work()) for work in (self._read, self._write, self._keep_house)),
-        ]
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            return next(iter(done)).result()
+            return await first_of(self._ended, self._read(), self._write(), self._keep_house())
         except (OSError, RmqCoreError) as error:
             # of this log, too: another connection begins anew
             return str(error)
         finally:
-            for task in tasks:
-                task.cancel()
-            try:
-                await asyncio.gather(*tasks, return_exceptions=True)
-            finally:
-                self.close()
+            self.close()
 
     @property
     def is_silent(self) -> bool:

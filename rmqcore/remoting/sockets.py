@@ -7,9 +7,10 @@ runs on it gets sockets of that network.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Protocol, cast, runtime_checkable
 
 from rmqcore.remoting.errors import PortTakenError
@@ -59,23 +60,9 @@ def listen(host: str, port: int, backlog: int | None = None) -> socket.socket:
         PortTakenError: another program listens there.
         OSError: the address is not this machine's, or the port may not be taken.
     """
-    listening = new_socket(_family(host))
-    try:
-        # as a port that was in use a moment ago may be taken again
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if listening.family == socket.AF_INET6:
-            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        listening.bind((host, port))
+    with _bound(host, port) as listening:
         listening.listen(socket.SOMAXCONN if backlog is None else backlog)
         listening.setblocking(False)
-    except OSError as error:
-        listening.close()
-        if error.errno == errno.EADDRINUSE:
-            raise PortTakenError(f"{host}:{port}") from None
-        raise OSError(error.errno, f"{(host, port)}: {error.strerror}") from None
-    except BaseException:
-        listening.close()
-        raise
     return listening
 
 
@@ -90,22 +77,35 @@ def reserve_port(host: str, port: int = 0) -> socket.socket:
         PortTakenError: another program listens there.
         OSError: the address is not this machine's, or the port may not be taken.
     """
-    holder = new_socket(_family(host))
+    with _bound(host, port) as holder:
+        return holder
+
+
+@contextmanager
+def _bound(host: str, port: int) -> Iterator[socket.socket]:
+    """A socket of an address and port; closed where what is done with it within fails.
+
+    Raises:
+        PortTakenError: another program listens there.
+        OSError: the address is not this machine's, or the port may not be taken.
+    """
+    made = new_socket(_family(host))
     try:
-        # with this option on both sides, bound and listening sockets share a port
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if holder.family == socket.AF_INET6:
-            holder.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        holder.bind((host, port))
+        # a port that was in use a moment ago may be taken again; and with this option on both
+        # sides, bound and listening sockets share a port
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if made.family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        made.bind((host, port))
+        yield made
     except OSError as error:
-        holder.close()
+        made.close()
         if error.errno == errno.EADDRINUSE:
             raise PortTakenError(f"{host}:{port}") from None
-        raise
+        raise OSError(error.errno, f"{(host, port)}: {error.strerror}") from None
     except BaseException:
-        holder.close()
+        made.close()
         raise
-    return holder
 
 
 def local_address(host: str, port: int) -> str:
@@ -133,7 +133,7 @@ def _family(host: str) -> int:
 
 
 def _own_network() -> OwnNetwork | None:
-    with contextlib.suppress(RuntimeError):
+    with suppress(RuntimeError):
         loop = asyncio.get_running_loop()
         if isinstance(loop, OwnNetwork):
             return cast("OwnNetwork", loop)

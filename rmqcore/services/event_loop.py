@@ -55,3 +55,21 @@ async def to_the_end(work: Awaitable[_Found]) -> _Found:
         if not task.cancelled():
             # reads the exception: otherwise the loop logs one that nobody has awaited
             task.exception()
+
+
+async def first_of(*works: Awaitable[_Found]) -> _Found:
+    """Wait until one of several ends; what that gives. The others are cancelled, and have ended.
+
+    Raises:
+        Exception: what the one raised that has ended first.
+    """
+    import asyncio  # noqa: PLC0415 - as above
+
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return next(iter(done)).result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
