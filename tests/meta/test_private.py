@@ -18,7 +18,11 @@ FOREIGN = {
     # Scrapy
     *("_pickle_serialize", "_scrapy_serialization_queue", "_serializable_queue", "_slot"),
     *("_SIZE_BYTES", "_read_fingerprints", "_write_dqs_state"),
+    # PySpark
+    "_sc",
 }
+#: functions that are told a name, or a path of names, as a text
+BY_TEXT = {"attrgetter", "delattr", "getattr", "hasattr", "methodcaller", "setattr"}
 
 
 def own_names(tree):
@@ -32,9 +36,18 @@ def own_names(tree):
                 names.add(node.attr)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             names.add(node.id)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            names.add(node.value)
+        elif isinstance(node, ast.Assign) and "__slots__" in map(ast.unparse, node.targets):
+            names.update(part.value for part in ast.walk(node) if isinstance(part, ast.Constant))
     return names
+
+
+def names_by_text(node):
+    """Return the names that a call is told as texts, by which it reaches into an object."""
+    called = node.func.attr if isinstance(node.func, ast.Attribute) else ast.unparse(node.func)
+    if called not in BY_TEXT:
+        return []
+    texts = [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
+    return [name for text in texts if isinstance(text, str) for name in text.split(".")]
 
 
 def is_private(name):
@@ -54,6 +67,9 @@ def private_uses(text):
             name = node.attr
             if is_private(name) and not mine and name not in own | FOREIGN:
                 found.append((node.lineno, name))
+        elif isinstance(node, ast.Call):
+            told = [name for name in names_by_text(node) if is_private(name)]
+            found += [(node.lineno, name) for name in told if name not in own | FOREIGN]
         elif isinstance(node, ast.ImportFrom) and node.module:
             for each in node.names:
                 native = ROOT.joinpath(*node.module.split("."), f"{each.name}.pyx")
@@ -80,6 +96,10 @@ def test_nothing_private_is_used_across_files():
         ("from rmqcore.files import _secret", ["_secret"]),
         ("os._exit(0)", []),
         ("Kind._value2member_map_", []),
+        ("getattr(store, '_tail')", ["_tail"]),
+        ("operator.attrgetter('parts._tail')", ["_tail"]),
+        ("name = '_tail'\nstore._tail", ["_tail"]),
+        ("class Store:\n    __slots__ = ('_tail',)\n    def is_as(self, other): other._tail", []),
     ],
 )
 def test_the_check_finds_what_it_should(text, names):
