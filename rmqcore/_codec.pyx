@@ -26,6 +26,7 @@ from rmqcore.native.format._record cimport (
 
 from rmqcore.native.format._host import decode_host, encode_host
 from rmqcore.native.format._message_ext import message_from, status_text
+from rmqcore.arguments import body_view
 from rmqcore.errors import CorruptRecordError, MessageIllegalError
 
 rmq_crc32_init()
@@ -180,12 +181,7 @@ cdef bytes body_of(Message message):
     """
     if PyBytes_CheckExact(message.body) and PyBytes_GET_SIZE(message.body) <= BODY_SIZE_MAX:
         return message.body
-    if isinstance(message.body, str) or isinstance(message.body, int):
-        raise MessageIllegalError(f"the body is a {type(message.body).__name__}; give bytes")
-    try:
-        body = bytes(message.body)
-    except TypeError as error:
-        raise MessageIllegalError(f"the body is no buffer of bytes: {error}") from None
+    body = bytes(body_view(message.body))
     if len(body) > BODY_SIZE_MAX:
         raise MessageIllegalError(f"the body has {len(body)} bytes, a record holds {BODY_SIZE_MAX}")
     return body

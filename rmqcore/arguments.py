@@ -6,7 +6,7 @@ import operator
 from collections.abc import Iterable
 from typing import NoReturn
 
-from rmqcore.errors import ArgumentError
+from rmqcore.errors import ArgumentError, MessageIllegalError
 
 #: larger than any number that means something, and small enough for a float
 UNBOUNDED = 1 << 200
@@ -55,6 +55,25 @@ def text(name: str, value: object) -> str:
         raise ArgumentError(name, value, "a str")
     # an enum has a hash and a format of its own
     return str.__str__(value)
+
+
+def body_view(body: object) -> memoryview:
+    """The bytes of a message's body, of whatever buffer.
+
+    Raises:
+        MessageIllegalError: text; what is no contiguous buffer; an array of Python's objects, whose
+            bytes are addresses.
+    """
+    if isinstance(body, str):
+        raise MessageIllegalError("the body is a str; encode it to bytes first")
+    try:
+        view = memoryview(body)  # type: ignore[arg-type]
+        plain = view.cast("B")
+    except (TypeError, BufferError, ValueError) as error:
+        raise MessageIllegalError(f"the body is no contiguous buffer of bytes: {error}") from None
+    if "O" in view.format:
+        raise MessageIllegalError("the body is an array of objects, which has their addresses only")
+    return plain
 
 
 def keys_of(keys: object) -> tuple[object, ...]:

@@ -15,7 +15,7 @@ from rmqcore._codec import (
     encode_properties,
     encode_record,
 )
-from rmqcore.arguments import properties_of, text, whole_number
+from rmqcore.arguments import body_view, properties_of, text, whole_number
 from rmqcore.chance import token_hex
 from rmqcore.client.instance import AUTO_CREATE_TOPIC
 from rmqcore.client.names import TOPIC_MAX, check_name
@@ -310,13 +310,7 @@ def _topic(topic: object) -> str:
 
 def _checked(body: object) -> bytes:
     """A body as bytes. The sentences are those of a store's put."""
-    if isinstance(body, str):
-        raise MessageIllegalError("the body is a str; encode it to bytes first")
-    try:
-        view = memoryview(body)  # type: ignore[arg-type]
-        plain = bytes(body) if isinstance(body, bytes) else view.cast("B").tobytes()
-    except (TypeError, BufferError, ValueError) as error:
-        raise MessageIllegalError(f"the body is no contiguous buffer of bytes: {error}") from None
+    plain = bytes(body) if isinstance(body, bytes) else body_view(body).tobytes()
     if not plain:
         raise MessageIllegalError("the body is empty; brokers refuse that")
     if len(plain) > BODY_SIZE_MAX:

@@ -4,6 +4,7 @@ import array
 import enum
 import mmap
 
+import numpy as np
 import pytest
 from client.test_produce_and_consume import receive
 
@@ -56,6 +57,9 @@ REFUSED = {
     "body None": {"body": None},
     "body list": {"body": [1, 2]},
     "body with gaps": {"body": memoryview(b"abcdef")[::2]},
+    "body of columns": {"body": np.arange(4, dtype=np.uint8).reshape(2, 2).T},
+    "body of objects": {"body": np.array([b"body"], dtype=object)},
+    "body of dates": {"body": np.array(["2026-11-27"], dtype="M8[D]")},
     "keys int": {"keys": 5},
     "keys bytes": {"keys": b"k"},
     "keys of int": {"keys": [1]},
@@ -142,6 +146,9 @@ def test_what_a_store_refuses_every_call_refuses(
         topic, body, more = arguments("T", given)
         with pytest.raises(MessageIllegalError):
             store.put(topic, body, **more)
+        if "body" in given:
+            with pytest.raises(MessageIllegalError):
+                store.put_messages([Message(topic, body)])
 
     async def scenario():
         async with Producer(rocketmq_broker.namesrv_addr) as producer:

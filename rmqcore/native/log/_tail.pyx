@@ -38,7 +38,7 @@ from rmqcore.native.format._record cimport (
     RecordFields, bytes_t, record_size, rmq_crc32_init, write_crc_property, write_fields,
 )
 
-from rmqcore.arguments import keys_of, properties_of
+from rmqcore.arguments import body_view, keys_of, properties_of
 from rmqcore.native.format._host import encode_host
 from rmqcore.native.format._message import StoredCopy
 from rmqcore.errors import MessageIllegalError
@@ -467,8 +467,8 @@ cdef object too_large(int64_t body_size, int64_t max_message_size):
 
 
 cdef int64_t hold_body(object body, Py_buffer* held, int64_t max_message_size) except -1:
-    if isinstance(body, str):
-        raise MessageIllegalError("the body is a str; encode it to bytes first")
+    if not isinstance(body, (bytes, bytearray, memoryview)):
+        body = body_view(body)
     try:
         PyObject_GetBuffer(body, held, PyBUF_SIMPLE)
     except (TypeError, BufferError) as error:

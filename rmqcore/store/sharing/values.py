@@ -44,8 +44,8 @@ _LENGTH_SIZE: Final = 4
 _ENCODE: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 _DECODE: Final = json.JSONDecoder().raw_decode
 _NO_LIMIT: Final = 1 << 31
-#: The formats of buffers whose elements are characters.
-_CHARACTERS: Final = "uw"
+#: The formats of buffers whose elements are characters, or objects: their bytes mean nothing.
+_NO_BYTES: Final = "uwO"
 
 _ENUMS: Final = {
     kind.__name__: kind
@@ -161,10 +161,10 @@ def _other(value: object, parts: list[Buffer]) -> Any:
     number = _number(value)
     if number is not None:
         return number
-    with suppress(TypeError):
+    with suppress(TypeError, ValueError):
         view = memoryview(value)  # type: ignore[arg-type]
         # `tolist` of text gives a list of characters
-        if view.format[-1] not in _CHARACTERS:
+        if view.format[-1] not in _NO_BYTES:
             parts.append(view.cast("B"))
             return ["v", view.nbytes]
     if isinstance(value, Iterable):
