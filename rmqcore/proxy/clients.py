@@ -264,7 +264,7 @@ class Clients:
         """Tell brokers which producers are here, and let clients go that have gone."""
         while True:
             self._told.clear()
-            self._forget_gone()
+            self.forget_gone()
             await self._cluster.register_producers(self._topics())
             try:
                 async with asyncio.timeout(HEART_BEAT_S):
@@ -279,7 +279,12 @@ class Clients:
             found |= dict.fromkeys(sorted(client.topics))
         return list(found)
 
-    def _forget_gone(self, after_s: float = GONE_AFTER_S) -> None:
+    def forget_gone(self, after_s: float = GONE_AFTER_S) -> None:
+        """Let clients go that have no stream and were not heard of for some time.
+
+        Args:
+            after_s: for how long, seconds.
+        """
         limit_s = self._monotonic_s() - after_s
         for key, client in list(self._clients.items()):
             if not client.streams and client.seen_s < limit_s:
@@ -294,7 +299,7 @@ class Clients:
         now_s = self._monotonic_s()
         if now_s >= self._full_until_s:
             self._full_until_s = now_s + _FULL_S
-            self._forget_gone(_FULL_S)
+            self.forget_gone(_FULL_S)
         if len(self._clients) >= CLIENTS_MAX:
             raise RefusedError(Code.TOO_MANY_REQUESTS, f"{CLIENTS_MAX} clients are here")
 

@@ -9,6 +9,7 @@ from proxy.wire import Wire
 
 from rmqcore.broker import Broker
 from rmqcore.proxy import GrpcServer, LocalBroker, Service
+from rmqcore.world import REAL
 
 SMALL = {"mappedFileSizeCommitLog": 1 << 20, "maxHashSlotNum": 1000, "maxIndexNum": 4000}
 
@@ -31,11 +32,14 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(path, *, accounts=None, tls=None, settings=None, port=0, **properties):
+async def serving(
+    path, *, accounts=None, tls=None, settings=None, port=0, world=REAL, **properties
+):
     """Serve a store over gRPC."""
-    broker = Broker(path, {"listenPort": 0, **SMALL, **properties}, accounts=accounts, tls=tls)
-    cluster = LocalBroker(lambda: broker.local, lambda: broker.config.broker_name)
-    service = Service(cluster, accounts, settings)
+    of_broker = {"listenPort": 0, **SMALL, **properties}
+    broker = Broker(path, of_broker, accounts=accounts, tls=tls, world=world)
+    cluster = LocalBroker(lambda: broker.local, lambda: broker.config.broker_name, world=world)
+    service = Service(cluster, accounts, settings, world=world)
     broker.http2 = service.new_connection
     await broker.start()
     server = GrpcServer(service, "127.0.0.1", port, tls=tls)
