@@ -5,11 +5,13 @@ import contextlib
 import os
 import resource
 import socket
+from random import Random
 
 import pytest
 from patience import TIMEOUT_S, until_async
 
 from reference import metaq as reference
+from rmqcore.chance import follow
 from rmqcore.metaq import (
     FileMessageSet,
     MessageStore,
@@ -20,6 +22,8 @@ from rmqcore.metaq import (
     World,
     encode_data,
 )
+from rmqcore.metaq.broker import BrokerProcessor
+from rmqcore.metaq.protocol import RANDOM_PARTITION
 
 pytestmark = pytest.mark.engine
 
@@ -317,6 +321,29 @@ def test_a_random_partition_is_one_that_is_open(serve):
             assert caught.value.code == 403
 
     serve(test)
+
+
+def test_puts_to_any_partition_go_round_all_of_them_from_where_chance_says(config):
+    def places():
+        puts = processor.put_many(rows)
+        for group in puts.waiting:
+            group.stored.result(TIMEOUT_S)
+            processor.answer_puts(puts, group)
+        return [int(reply.split(b" ")[-2]) for reply in puts.replies]
+
+    rows = [("t", RANDOM_PARTITION, 0, -1, number, b"x") for number in range(8)]
+    with MessageStoreManager(config(unflush_threshold=0, num_partitions=4)) as manager:
+        processor = BrokerProcessor(manager)
+        told = []
+        for seed in (1, 1, 2, 3):
+            follow(Random(seed))
+            try:
+                told.append(places())
+            finally:
+                follow(None)
+    assert told[0] == told[1]
+    assert len({each[0] for each in told}) > 1
+    assert all(sorted(each) == [0, 0, 1, 1, 2, 2, 3, 3] for each in told)
 
 
 def test_a_process_without_descriptors_says_so_once_and_goes_on(serve, caplog, monkeypatch):
