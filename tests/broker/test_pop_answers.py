@@ -9,6 +9,21 @@ from rmqcore.remoting import RequestCode, ResponseCode
 pytestmark = pytest.mark.engine
 
 LARGE = {**SMALL, "mappedFileSizeCommitLog": 32 << 20}
+LIGHT = "%LMQ%a"
+WITH_LIGHT = {"enableLmq": "true", "enableMultiDispatch": "true"}
+
+
+async def send_light(peer, *bodies):
+    """Send messages of the light queue, which have other numbers in their topic, and make it."""
+    for _ in bodies:
+        await peer.send("T", b"of the topic alone")
+    for body in bodies:
+        sent = await peer.send("T", body, properties={"INNER_MULTI_DISPATCH": LIGHT})
+        assert sent.code == ResponseCode.SUCCESS
+    topic = {"topic": LIGHT, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+    made = {**topic, "defaultTopic": "", "topicFilterType": "SINGLE_TAG", "order": "false"}
+    answer = await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, made)
+    assert answer.code == ResponseCode.SUCCESS
 
 
 @pytest.mark.parametrize("code", [RequestCode.POP_MESSAGE, RequestCode.PEEK_MESSAGE])
@@ -51,29 +66,35 @@ def test_large_messages_of_one_queue_are_peeked_as_far_as_an_answer_has_room(wit
 
 
 def test_a_pop_of_a_light_queue_names_its_numbers_and_what_is_left_comes_again(with_broker, clock):
-    light = "%LMQ%a"
-
     async def scenario(broker, peer):
-        await peer.send("T", b"of the topic alone")
-        for body in (b"done", b"left"):
-            sent = await peer.send("T", body, properties={"INNER_MULTI_DISPATCH": light})
-            assert sent.ext_fields["queueOffset"] != "0"
-        topic = {"topic": light, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
-        made = {**topic, "defaultTopic": "", "topicFilterType": "SINGLE_TAG", "order": "false"}
-        answer = await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, made)
-        assert answer.code == ResponseCode.SUCCESS
-        answer = await pop(peer, topic=light)
+        await send_light(peer, b"done", b"left")
+        answer = await pop(peer, topic=LIGHT)
         assert answer.ext_fields["msgOffsetInfo"] == "0 0 0,1"
         done, left = records(answer.body)
         assert (done.body, left.body) == (b"done", b"left")
         receipt = f"0 {answer.ext_fields['popTime']} 60000 {answer.ext_fields['reviveQid']} 0 b 0 0"
-        settled = await acknowledge(peer, done, receipt, topic=light, offset=0)
+        settled = await acknowledge(peer, done, receipt, topic=LIGHT, offset=0)
         assert settled.code == ResponseCode.SUCCESS
         clock.go_on(61_000, broker)
-        again = await pop_until(peer, 1, topic=light)
+        again = await pop_until(peer, 1, topic=LIGHT)
         assert [message.body for message, _ in again] == [b"left"]
 
-    with_broker(scenario, enableLmq="true", enableMultiDispatch="true")
+    with_broker(scenario, **WITH_LIGHT)
+
+
+def test_a_condition_finds_the_messages_of_a_light_queue_one_after_the_other(with_broker):
+    """Numbers of their own topic lead behind its end."""
+
+    async def scenario(_, peer):
+        await send_light(peer, b"1", b"2", b"3")
+        sql = {"exp": "n IS NULL", "expType": "SQL92"}
+        found = [await pop(peer, topic=LIGHT, count=1, **sql) for _ in range(3)]
+        assert [records(each.body)[0].body for each in found] == [b"1", b"2", b"3"]
+        fields = {"maxMsgNums": 1, "subscription": "n IS NULL", "expressionType": "SQL92"}
+        pulled = await peer.pull(LIGHT, **fields)
+        assert pulled.ext_fields["nextBeginOffset"] == "1"
+
+    with_broker(scenario, enablePropertyFilter="true", **WITH_LIGHT)
 
 
 def test_a_message_with_as_many_tries_as_a_record_has_room_for_comes_again(with_broker, clock):

@@ -4,8 +4,9 @@ import re
 from contextlib import asynccontextmanager
 
 import pytest
-from broker.conftest import SMALL, Peer
+from broker.conftest import SMALL, Peer, records
 from broker.test_pop import acknowledge, handed_out, naming, pop, send_many
+from broker.test_pop_answers import LIGHT, WITH_LIGHT, send_light
 from killed_copy import copy_as_killed
 
 from rmqcore import open_store
@@ -68,6 +69,18 @@ def test_nothing_comes_again_that_was_acknowledged(with_broker, tmp_path, order)
             assert len(again.managers.checkpoints) == 0
 
     with_broker(scenario)
+
+
+def test_nothing_of_a_light_queue_comes_again_that_was_handed_out(with_broker, tmp_path):
+    async def scenario(broker, peer):
+        keep_offsets(broker)
+        await send_light(peer, b"1", b"2", b"3")
+        assert len(records((await pop(peer, topic=LIGHT, count=2)).body)) == 2
+        async with killed(broker, tmp_path) as (_, next_peer):
+            (left,) = records((await pop(next_peer, topic=LIGHT)).body)
+            assert left.body == b"3"
+
+    with_broker(scenario, **WITH_LIGHT)
 
 
 def test_an_acknowledgement_in_order_behind_a_kill_takes_none_of_before_back(with_broker, tmp_path):

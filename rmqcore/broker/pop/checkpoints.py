@@ -28,6 +28,7 @@ from rmqcore.broker.pop.receipts import (
 from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.broker.state.groups import REVIVE_GROUP
 from rmqcore.broker.state.passed_over import REVIVE
+from rmqcore.broker.state.queued import number_in
 from rmqcore.errors import StoreError
 from rmqcore.message import Message, MessageExt
 from rmqcore.store.protocol import MessageStore
@@ -144,8 +145,10 @@ class Checkpoints:
         offsets, end = self._store.consumer_offsets, checkpoint.end
         former = offsets.get(topic, group, queue_id) or 0
         if former < end <= self._store.max_queue_offset(topic, queue_id):
-            last = self._store.get_message(topic, queue_id, end - 1, max_messages=1).messages
-            if last and last[0].queue_offset == end - 1 and last[0].phy_offset < phy_offset:
+            queue = topic, queue_id
+            found = self._store.get_message(*queue, end - 1, max_messages=1).messages
+            is_last = found and number_in(queue, found[0]) == end - 1
+            if is_last and found[0].phy_offset < phy_offset:
                 offsets.commit(topic, group, queue_id, end)
 
     def _remember(self, checkpoint: Checkpoint, due_ms: int) -> None:

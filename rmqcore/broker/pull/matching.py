@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from rmqcore.broker.state.queued import number_in
 from rmqcore.message import MessageExt
 from rmqcore.status import GetMessageStatus
 from rmqcore.store.consume.sql92 import Condition
@@ -98,7 +99,7 @@ def get_matching(
                 if found.parts and (
                     len(found.parts) == max_messages or size + len(record) > max_bytes
                 ):
-                    found.next_queue_offset = message.queue_offset
+                    found.next_queue_offset = number_in((topic, queue_id), message)
                     return found
                 found.status = GetMessageStatus.FOUND
                 found.parts.append(record)
