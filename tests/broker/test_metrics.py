@@ -4,12 +4,15 @@ import asyncio
 import json
 import re
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from broker.conftest import LONG_MS, SMALL, Peer, held
+from patience import until_async
 from prometheus_client.parser import text_string_to_metric_families
 
 from rmqcore.broker import Broker
+from rmqcore.broker.admin import status_server
 from rmqcore.broker.admin.metrics import Metrics
 from rmqcore.broker.admin.status_server import StatusServer
 from rmqcore.recovery.report import RecoveryProgress
@@ -72,6 +75,26 @@ def test_connections_that_ask_for_nothing_keep_no_probe_out(tmp_path):
             writer.close()
 
     run_with_status(tmp_path, scenario)
+
+
+def test_a_connection_whose_time_is_just_over_makes_room_for_the_next_one(monkeypatch):
+    monkeypatch.setattr(status_server, "_REQUEST_TIMEOUT_S", 0)
+    served = []
+
+    async def main():
+        status, loop = StatusServer("127.0.0.1", 0, None, None), asyncio.get_running_loop()
+
+        def come():
+            served.append(loop.create_task(status._serve(asyncio.StreamReader(), Mock())))
+
+        for _ in range(32):
+            come()
+        # behind the end of their time, and before they know of it
+        loop.call_soon(come)
+        await until_async(lambda: all(each.done() for each in served), "all are closed")
+        assert [each.exception() for each in served] == [None] * 33
+
+    asyncio.run(main())
 
 
 def samples(text):

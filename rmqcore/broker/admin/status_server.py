@@ -52,8 +52,8 @@ class StatusServer:
         self._state = state
         self._metrics = metrics
         self._server: asyncio.Server | None = None
-        #: the connections, in order of their coming, each with when its time is over
-        self._open: dict[asyncio.StreamWriter, asyncio.Timeout] = {}
+        #: the connections, in order of their coming
+        self._open: dict[asyncio.StreamWriter, None] = {}
 
     async def start(self) -> None:
         """Listen.
@@ -73,11 +73,13 @@ class StatusServer:
             self._server = None
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open[writer] = None
+        if len(self._open) > _CONNECTIONS_MAX:
+            oldest = next(iter(self._open))
+            del self._open[oldest]
+            oldest.transport.abort()
         try:
-            async with asyncio.timeout(_REQUEST_TIMEOUT_S) as limit:
-                self._open[writer] = limit
-                if len(self._open) > _CONNECTIONS_MAX:
-                    self._open.pop(next(iter(self._open))).reschedule(0)
+            async with asyncio.timeout(_REQUEST_TIMEOUT_S):
                 request = await reader.readuntil(b"\r\n\r\n")
                 writer.write(await self._answer(request))
                 await writer.drain()
