@@ -3,7 +3,7 @@
 What others use: `Service`, which answers every RPC of `apache.rocketmq.v2`; what it stands on,
 `LocalBroker` or `RemoteCluster`; `GrpcServer`, a port for it. Below: `http2` makes calls of a
 connection, `messages` are the definition's, `callers` knows who calls; the RPCs are in `routes`,
-`producing`, `consuming`, `offsets` and `clients`.
+`producing`, `consuming`, `settling`, `offsets` and `clients`.
 
 It speaks requests and answers of the remoting protocol to brokers, and never knows a store. It
 needs the extra `[grpc]`.

@@ -48,6 +48,8 @@ _TOPICS_MAX: Final = 1024
 #: transactions, until this part is left.
 TOPICS_NAMED_MAX: Final = 100_000
 _LEFT: Final = 7 / 8
+#: So long for each topic nobody tells brokers anew of producers: some times what they take for it.
+_PAUSE_S: Final = 50e-6
 _PRODUCER_ATTEMPTS: Final = 3
 _BACKOFF: Final = {"initial": duration(10), "max": duration(1000), "multiplier": 2.0}
 _RETRY_S: Final = (
@@ -265,7 +267,9 @@ class Clients:
         while True:
             self._told.clear()
             self.forget_gone()
-            await self._cluster.register_producers(self._topics())
+            topics = self._topics()
+            await self._cluster.register_producers(topics)
+            await asyncio.sleep(len(topics) * _PAUSE_S)
             try:
                 async with asyncio.timeout(HEART_BEAT_S):
                     await self._told.wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -108,6 +109,8 @@ class LocalBroker(KeptViews):
             if number == len(self._own):
                 self._own.append(self._new_producers(server))
             await self._own[number].name(parts[number] if number < len(parts) else ())
+            # the broker answers on this event loop
+            await asyncio.sleep(0)
 
     def _new_producers(self, server: LocalServer) -> NamedProducers:
         connection = LocalConnection("", None, self._question)

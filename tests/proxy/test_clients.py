@@ -1,6 +1,7 @@
 """Whose client a client is, and of which producers brokers are told."""
 
 import asyncio
+import contextlib
 
 import pytest
 from patience import until_async
@@ -8,10 +9,12 @@ from proxy.test_access import ADMIN, signed
 from proxy.test_transactions import prepared, telemetry
 
 from rmqcore.broker.state.budgets import GROUPS_OF_CLIENT
-from rmqcore.proxy import clients
+from rmqcore.proxy import LocalBroker, clients
+from rmqcore.proxy.callers import Caller
 from rmqcore.proxy.codes import Code
-from rmqcore.proxy.messages import TelemetryCommand
+from rmqcore.proxy.messages import Settings, TelemetryCommand
 from rmqcore.remoting.accounts import Account, Permission
+from rmqcore.simulation.loop import SimulatedLoop
 
 pytestmark = pytest.mark.engine
 
@@ -122,6 +125,45 @@ def test_a_producer_is_known_beside_those_that_name_more_topics_than_a_broker_ta
         await stream.until(lambda: len(stream.messages()) == 2)
 
     with_grpc(scenario, **ASKED)
+
+
+def test_others_are_served_while_a_broker_is_told_of_many_producers(with_grpc):
+    async def scenario(served, _):
+        cluster = LocalBroker(lambda: served.broker.local, lambda: served.broker.config.broker_name)
+        many = [f"T{number}" for number in range(4 * GROUPS_OF_CLIENT)]
+        for named in (many, []):
+            telling, turns = asyncio.ensure_future(cluster.register_producers(named)), 0
+            while not telling.done():
+                await asyncio.sleep(0)
+                turns += 1
+            assert turns >= 4
+            assert len(served.broker.managers.producers.groups) == len(named)
+
+    with_grpc(scenario)
+
+
+def test_brokers_are_told_of_many_producers_now_and_then():
+    """However often somebody names other topics than before."""
+    loop, told_s = SimulatedLoop(0), []
+    anybody = Caller(ID, "", "host:1", "JAVA", "5.0.0", None)
+
+    class Brokers:
+        async def register_producers(self, groups):
+            told_s.append(loop.time())
+            await asyncio.sleep(0.001)
+            changed = f"other{len(told_s)}"
+            known._note_topics(anybody, Settings(**sends_to(*map(str, range(1000)), changed)))
+
+    known = clients.Clients(Brokers(), None, loop.time)
+    known.note(anybody)
+
+    async def main():
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1):
+                await known.run()
+
+    loop.run_until_complete(main())
+    assert 10 < len(told_s) < 30
 
 
 def test_producers_are_told_anew_when_they_go_and_when_the_broker_has_forgotten_them(with_grpc):
