@@ -139,7 +139,8 @@ class Walk:
         batch = self._batch
         self._queues.dispatch(batch)
         self._report.records += batch.record_count
-        self.timestamp_ms = batch.store_timestamp
+        if batch.record_count:
+            self.timestamp_ms = batch.store_timestamp
         # the keys before these are in now, so the arrays that held them are free
         self.wait()
         self._batch = self._batches[batch is self._batches[0]]

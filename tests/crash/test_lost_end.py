@@ -76,6 +76,23 @@ def test_the_checkpoint_knows_nothing_later_than_the_log(store_path, tmp_path, m
     assert verify(damaged).findings == []
 
 
+@pytest.mark.parametrize("left", [b"", b"torn"], ids=["zeros", "torn"])
+def test_it_knows_as_much_as_a_log_that_has_lost_its_last_file(store_path, monkeypatch, left):
+    """The part of the log that is walked last has no record."""
+    with open_store(store_path, mapped_file_size_commit_log=SIZE) as store:
+        last_ms = store.message_at(store.put("T", b"x" * 40_000).phy_offset).store_timestamp_ms
+        until(lambda: wall_clock_ms() > last_ms, "the next millisecond")
+        assert store.put("T", b"x" * 40_000).phy_offset == SIZE
+    log = store_path / "commitlog" / f"{SIZE:020d}"
+    log.write_bytes(left.ljust(SIZE, b"\0"))
+    monkeypatch.setattr(StoreMark, "this_machine", lambda _: "started anew")
+    with open_store(store_path, on_corruption="truncate") as store:
+        assert store.max_phy_offset == SIZE
+    checkpoint = StoreCheckpoint(store_path / "checkpoint")
+    assert checkpoint.load()
+    assert checkpoint.times_ms == (last_ms, last_ms, 0)
+
+
 def test_a_deletion_takes_nothing_that_is_put_where_it_was(store_path):
     with open_store(store_path, mapped_file_size_commit_log=SIZE) as store:
         store.put("T", b"old")
