@@ -52,7 +52,7 @@ def place_of_damaged(path: Path, raw: bytes) -> Path:
     others = (first.with_name(f"{first.name}-{number}") for number in range(2, DAMAGED_MAX + 1))
     places = [first, *others]
     for place in places:
-        if not place.exists() or (place.is_file() and place.read_bytes() == raw):
+        if not place.exists() or (place.is_file() and read_small(place) == raw):
             return place
     return places[-1]
 

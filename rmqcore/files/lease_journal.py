@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import struct
 import zlib
 from collections.abc import Iterable, Iterator
@@ -258,8 +257,9 @@ class LeaseJournal:
         Raises:
             OSError: the system refused.
         """
-        kept = place_of_damaged(self.path, self.path.read_bytes())
-        shutil.copyfile(self.path, kept)
+        raw = read_small(self.path)
+        kept = place_of_damaged(self.path, raw)
+        kept.write_bytes(raw)
         sync_file(kept)
         sync_directory(kept.parent)
         return kept

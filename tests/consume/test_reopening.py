@@ -384,6 +384,17 @@ def test_a_journal_that_rotted_before_stays_kept_beside_the_next_one(filled, jou
     assert [path.read_bytes() for path in kept] == rotten
 
 
+def test_the_hole_of_a_rotten_journal_that_was_made_far_too_long_is_not_kept(filled, journal):
+    killed(filled, some_of_each)
+    raw = bytearray(journal.read_bytes())
+    raw[FIRST_RECORD_SIZE + 8] ^= 1
+    journal.write_bytes(raw)
+    os.truncate(journal, 1 << 40)
+    filled()
+    kept = journal.with_name(f"{journal.name}.damaged").read_bytes()
+    assert (kept[: len(raw)], kept[len(raw) :].strip(b"\0")) == (raw, b"")
+
+
 def test_what_somebody_holds_of_a_store_nobody_holds_of_its_copy(store_path, tmp_path):
     """As `cp -a` makes one, of a store that is open: both are used by processes that live."""
     with rmqcore.open_store(store_path) as store:

@@ -222,6 +222,14 @@ class TestLoad:
         assert kept[7].read_bytes() == b"{more"
         assert names_in(file.path.parent) == sorted(["t.json", *(path.name for path in kept)])
 
+    def test_the_hole_of_what_was_damaged_before_is_not_read(self, file):
+        file.store(content(0).decode())
+        for raw in (b"{", b"{{"):
+            file.path.write_bytes(raw)
+            os.truncate(file.path, 1 << 40)
+            file.store(content(1).decode())
+        assert file.path.with_name("t.json.damaged-2").exists()
+
     def test_an_empty_file_falls_back_to_the_backup(self, file):
         file.store(content(1).decode())
         file.store(content(2).decode())
