@@ -94,7 +94,10 @@ class RmqStreamReader(DataSourceStreamReader):
             plan = self._plan(broker, last[broker])
             if self._is_another(broker, plan, last[broker], told):
                 del last[broker]  # it is the next batch's, from its earliest record on
-            elif self._is_another(broker, plan, first.get(broker, 0), start.get("tails", {})):
+            elif (low := first.get(broker, 0)) > last[broker]:
+                self._lost(broker, f"the log ended at {last[broker]}, before {low}, when planned")
+                del first[broker]
+            elif self._is_another(broker, plan, low, start.get("tails", {})):
                 del first[broker]
         size = split_size(self.options, sum(last[name] - first.get(name, 0) for name in last))
         found: list[LogPartition] = []

@@ -108,6 +108,27 @@ def test_a_stream_without_limits_sees_it_too(store_path):
         again.partitions(end, again.latestOffset())
 
 
+@pytest.mark.parametrize("lenient", [False, True], ids=["an error", "read whole"])
+def test_a_stream_without_limits_that_is_started_again_sees_a_shorter_one(store_path, lenient):
+    from rmqcore.spark.stream import RmqStreamReader
+
+    put(store_path, "T", *OLD)
+    before = reading(RmqStreamReader, store_path, LENIENT)
+    before.initialOffset()
+    there = before.latestOffset()
+    shutil.rmtree(store_path)
+    put(store_path, "T", *NEW[:2])
+    again = reading(RmqStreamReader, store_path, LENIENT if lenient else {})
+    later = again.latestOffset()
+    if not lenient:
+        with pytest.raises(StoreError, match=r"the log ended at \d+, before \d+"):
+            again.partitions(there, later)
+        return
+    assert bodies_of(rows_of(again, again.partitions(there, later))) == NEW[:2]
+    put(store_path, "T", NEW[2])
+    assert bodies_of(rows_of(again, again.partitions(later, again.latestOffset()))) == NEW[2:3]
+
+
 def test_two_logs_of_which_one_is_another(tmp_path):
     a, b = tmp_path / "a", tmp_path / "b"
     for path in (a, b):
