@@ -202,12 +202,11 @@ class ConsumerOffsetTable(ConfigTable):
             self.follow_revive_queues()
             self.forgotten += 1
             for key, queues in list(self._offsets.items()):
-                gone = [each for each in queues if is_gone(each)]
-                if key.partition(_GROUP_SEPARATOR)[0] != topic or not gone:
+                if key.partition(_GROUP_SEPARATOR)[0] != topic:
                     continue
-                for queue_id in gone:
+                for queue_id in [each for each in queues if is_gone(each)]:
                     del queues[queue_id]
-                self._changed = True
+                    self._changed = True
                 if not queues:
                     del self._offsets[key]
 
