@@ -4,6 +4,7 @@ import pytest
 from broker.conftest import SMALL, records
 from broker.test_pop import acknowledge, handed_out, pop, pop_until
 
+from rmqcore.broker.state import queued
 from rmqcore.remoting import RequestCode, ResponseCode
 
 pytestmark = pytest.mark.engine
@@ -109,3 +110,15 @@ def test_a_message_with_as_many_tries_as_a_record_has_room_for_comes_again(with_
         assert again.reconsume_times == most
 
     with_broker(scenario)
+
+
+def test_a_message_of_a_usual_topic_is_not_asked_which_queues_have_it(with_broker, monkeypatch):
+    """That would take longer than all else of its POP."""
+    monkeypatch.setattr(queued, "places_of", None)
+
+    async def scenario(_, peer):
+        await peer.send("T", b"body", properties={"INNER_MULTI_DISPATCH": LIGHT})
+        answer = await pop(peer)
+        assert answer.ext_fields["msgOffsetInfo"] == "0 0 0"
+
+    with_broker(scenario, **WITH_LIGHT)

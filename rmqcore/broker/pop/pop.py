@@ -403,8 +403,7 @@ class PopMessages:
         topic: str,
     ) -> list[Buffer]:
         """Put what a queue gave into the answer; the records."""
-        queue = checkpoint.topic, checkpoint.queue_id
-        offsets = ",".join(str(number_in(queue, message)) for message in messages)
+        offsets = ",".join(map(str, checkpoint.open_offsets))
         place = f"{flag} {checkpoint.queue_id}"
         found.starts.append(f"{place} {checkpoint.start_offset}")
         found.offsets.append(f"{place} {offsets}")

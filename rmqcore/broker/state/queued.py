@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from rmqcore.files.consume_queue import LIGHT_QUEUE_PREFIX
 from rmqcore.message import MessageExt
 from rmqcore.store.protocol import MessageStore
 
@@ -33,6 +34,8 @@ def number_in(queue: tuple[str, int], message: MessageExt) -> int:
         queue: topic and queue id.
         message: that was read there.
     """
+    if not queue[0].startswith(LIGHT_QUEUE_PREFIX):
+        return message.queue_offset
     numbers = (number for place, number in places_of(message) if place == queue)
     return next(numbers, message.queue_offset)
 
