@@ -85,7 +85,7 @@ class Consumer:
             prefetch: messages of one queue that wait here to be handed out.
             unacked_max: messages of one queue that may be handed out and not settled.
             reconsume_max: how often a message comes again before it becomes a dead letter.
-            timeout_ms: of each request.
+            timeout_ms: of each request; of what gives a message back, 10 s at least.
             acl: signs the requests.
             tls: trust for TLS; None connects without.
             tracer_provider: OpenTelemetry's, for a span a message from being handed out to being

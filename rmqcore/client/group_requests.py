@@ -22,6 +22,10 @@ logger = logging.getLogger(__name__)
 #: to answer at all; milliseconds.
 PULL_SUSPEND_MS = 15_000
 PULL_TIMEOUT_MS = 30_000
+#: A broker of rmqcore answers who gives a message back when its slaves have the copy, after 3 s at
+#: the latest, and its disk, after 5 s, unless its settings say otherwise; whoever does not wait for
+#: that has one copy more.
+_GIVE_BACK_TIMEOUT_MS = 10_000
 _PULL_COUNT = 32
 
 
@@ -178,7 +182,10 @@ class GroupRequests:
             "bname": broker_name,
         }
         address = self._instance.address_of(broker_name)
-        await self._instance.ask(address, RequestCode.CONSUMER_SEND_MSG_BACK, fields)
+        timeout_ms = max(self._instance.timeout_ms, _GIVE_BACK_TIMEOUT_MS)
+        await self._instance.ask(
+            address, RequestCode.CONSUMER_SEND_MSG_BACK, fields, timeout_ms=timeout_ms
+        )
 
     async def lock(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
         """Lock queues for this consumer (41); returns the queues that are locked for it now."""

@@ -30,6 +30,9 @@ _ChangeResponse: Final = v2_class("ChangeInvisibleDurationResponse")
 _DeadResponse: Final = v2_class("ForwardMessageToDeadLetterQueueResponse")
 
 _ACKS_MAX: Final = 1024
+#: A broker answers for a dead letter when its slaves have it, after 3 s at the latest, and its
+#: disk, after 5 s, unless its settings say otherwise; whoever waits less makes one more.
+_BURIAL_TIMEOUT_MS: Final = 10_000
 
 
 class SettlingCalls:
@@ -221,7 +224,9 @@ class SettlingCalls:
             "bname": handle.broker_name,
         }
         command = RemotingCommand(RequestCode.CONSUMER_SEND_MSG_BACK, fields)
-        answer = self._cluster.ask(handle.broker_name, command, caller)
+        answer = self._cluster.ask(
+            handle.broker_name, command, caller, timeout_ms=_BURIAL_TIMEOUT_MS
+        )
         expect_success(answer if isinstance(answer, RemotingCommand) else await answer)
         await self.acknowledge_one(caller, group, topic, handle)
 

@@ -10,7 +10,10 @@ from patience import until_async
 
 from rmqcore.broker import Broker
 from rmqcore.client import Admin, Consumer, Producer, Sql, blocking
+from rmqcore.client.group_requests import GroupRequests
 from rmqcore.client.troubles import Troubles
+from rmqcore.config import StoreConfig
+from rmqcore.ha.settings import HAConfig
 from rmqcore.remoting import (
     Account,
     AclSigner,
@@ -266,3 +269,24 @@ class TestTroubles:
         assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
         troubles.note("the pull of 0", RemotingConnectError("h:1", "away"))
         assert len(caplog.records) == 3
+
+
+@pytest.mark.parametrize("timeout_ms", [1.0, 60_000.0])
+def test_who_gives_a_message_back_waits_until_its_broker_has_waited(timeout_ms):
+    """Who asks once more has one copy more."""
+    asked = {}
+
+    class Instance:
+        def __init__(self):
+            self.timeout_ms = timeout_ms
+
+        def address_of(self, _):
+            return "h:1"
+
+        async def ask(self, _, code, fields, *, timeout_ms=0):
+            asked[code] = timeout_ms
+
+    asyncio.run(GroupRequests(Instance(), "CG").send_back("b", 0, 0, 16, ("", "T")))
+    waits_ms = HAConfig().slave_timeout, StoreConfig().sync_flush_timeout_ms
+    assert asked[RequestCode.CONSUMER_SEND_MSG_BACK] > max(waits_ms)
+    assert asked[RequestCode.CONSUMER_SEND_MSG_BACK] >= timeout_ms

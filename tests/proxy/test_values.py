@@ -1,15 +1,22 @@
-"""Handles, ids, signatures and queues, as values."""
+"""Handles, ids, signatures, queues and how long is waited, as values."""
 
 import hmac
 from datetime import UTC, datetime
 
 import pytest
 
+from rmqcore.config import StoreConfig
+from rmqcore.ha.settings import HAConfig
 from rmqcore.proxy.callers import SIGNED_FOR_S, is_in_time, signature
 from rmqcore.proxy.codes import Code, RefusedError
 from rmqcore.proxy.queue_choice import QueueChoice, consistent_hash, java_hash
 from rmqcore.proxy.receipts import ReceiptHandle
+from rmqcore.proxy.renewal import Renewals
+from rmqcore.proxy.settling import SettlingCalls
 from rmqcore.proxy.transaction_id import TransactionId
+from rmqcore.remoting import RemotingCommand, RequestCode, ResponseCode
+from rmqcore.simulation.loop import SimulatedLoop
+from rmqcore.world import REAL
 
 pytestmark = pytest.mark.logic
 
@@ -131,3 +138,19 @@ def test_a_signature_is_good_for_a_time(signed, right):
 def test_the_signature_is_the_clients():
     made = hmac.new(b"sk", b"20261126T120000Z", "sha1").hexdigest().encode()
     assert signature("sk", "20261126T120000Z") == made
+
+
+def test_a_dead_letter_is_waited_for_until_its_broker_has_waited():
+    """Who is told that it is late asks once more, and there is one more."""
+    asked = {}
+
+    class Brokers:
+        def ask(self, _, request, caller, *, timeout_ms=0):
+            asked[request.code] = timeout_ms
+            return RemotingCommand(ResponseCode.SUCCESS)
+
+    settling = SettlingCalls(Brokers(), Renewals(None, REAL), None)
+    handle = ReceiptHandle.parse(APACHES)
+    SimulatedLoop(0).run_until_complete(settling.bury_one(None, "G", "T", handle, None, 1))
+    waits_ms = HAConfig().slave_timeout, StoreConfig().sync_flush_timeout_ms
+    assert asked[RequestCode.CONSUMER_SEND_MSG_BACK] > max(waits_ms)
