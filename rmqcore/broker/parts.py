@@ -231,11 +231,11 @@ class BrokerParts(BrokerState):
             OSError, StoreError: as of the store's `follow_deletion`.
         """
         log = self.store.followed_log
-        known = log.deletions().get(topic)
+        known = log.deleted_below(topic)
         try:
             return log.follow_deletion(topic, phy_offset)
         finally:
-            if log.deletions().get(topic) != known:
+            if log.deleted_below(topic) != known:
                 self.offsets.forget_topic(topic)
                 self.pop_order.forget_topic(topic)
 

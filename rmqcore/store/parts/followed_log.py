@@ -264,6 +264,10 @@ class FollowedLog:
         """Topics that were deleted: physical offset below which their records are."""
         return self._topics.deletions()
 
+    def deleted_below(self, topic: str) -> int:
+        """What `deletions` says of one topic; 0 for one that was not."""
+        return self._topics.deleted_below(topic)
+
     def follow_deletion(self, topic: str, phy_offset: int) -> bool:
         """Delete of a topic what its master has deleted; see `Topics.follow_deletion`."""
         return self._topics.follow_deletion(topic, phy_offset)
