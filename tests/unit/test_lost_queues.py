@@ -86,12 +86,14 @@ def test_queues_whose_files_were_swapped_end_with_their_own_messages(two_queues)
         assert offsets(store, 1) == list(range(26))
 
 
-def test_the_last_unit_stays_where_the_head_of_its_record_may_have_rotted(two_queues):
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_last_units_stay_where_the_heads_of_their_records_may_have_rotted(two_queues, count):
     with rmqcore.open_store(two_queues.parents[1], mode="r") as store:
-        last = store.get_message("T", 1, 24).messages[0]
+        last = store.get_message("T", 1, 25 - count).messages
     (log,) = (two_queues.parents[1] / "commitlog").iterdir()
     raw = bytearray(log.read_bytes())
-    raw[last.phy_offset + 12 : last.phy_offset + 16] = (7).to_bytes(4, "big")  # its queue id
+    for queue_id, message in enumerate(last, 7):
+        raw[message.phy_offset + 12 : message.phy_offset + 16] = queue_id.to_bytes(4, "big")
     log.write_bytes(raw)
     for mark in (two_queues.parents[1] / "config").glob("storeMark.json*"):
         mark.unlink()
