@@ -181,7 +181,8 @@ cdef bytes body_of(Message message):
     """
     if PyBytes_CheckExact(message.body) and PyBytes_GET_SIZE(message.body) <= BODY_SIZE_MAX:
         return message.body
-    body = bytes(body_view(message.body))
+    makes_bytes = hasattr(type(message.body), "__bytes__")
+    body = bytes(message.body if makes_bytes else body_view(message.body))
     if len(body) > BODY_SIZE_MAX:
         raise MessageIllegalError(f"the body has {len(body)} bytes, a record holds {BODY_SIZE_MAX}")
     return body

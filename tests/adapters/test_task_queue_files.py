@@ -228,7 +228,7 @@ def test_who_declares_a_queue_ends_its_deletion_for_one_who_was_killed(tmp_path,
 
     assert run_child(killed)[0] == -9
     slept = []
-    monkeypatch.setattr(rmqcore.adapters.kombu, "sleep", slept.append)
+    monkeypatch.setattr("rmqcore.adapters.kombu_queues.sleep", slept.append)
     with Connection(url) as connection:
         queue = connection.SimpleQueue("mail")
         assert queue.qsize() == 0
