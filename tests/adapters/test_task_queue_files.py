@@ -12,7 +12,6 @@ from kombu import Connection
 from patience import until
 from typer.testing import CliRunner
 
-import rmqcore.adapters.kombu
 from rmqcore import open_shared
 from rmqcore.adapters import task_queue_files
 from rmqcore.adapters.huey import RmqStorage
