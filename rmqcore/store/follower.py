@@ -107,8 +107,8 @@ class Follower:
     @steady
     def _open(self) -> None:
         self.config = fitted_config(self._asked, self._directory)
-        #: True when the first queue and the first index file have said how large they are
-        self._settled = False
+        #: whether the first queue, and the first index file, have said how large they are
+        self._queues_sized = self._index_sized = False
         #: physical offset behind the last whole record that was seen
         self._end = 0
         #: an end of the log behind which no good record was found
@@ -175,7 +175,7 @@ class Follower:
         """
         self._check_open()
         with self._following.within():
-            if not self._settled:
+            if not self._is_settled():
                 self._follow_all()
                 return
             queue = self.consume_queues.followed_one(topic, queue_id)
@@ -194,7 +194,7 @@ class Follower:
         """Catch up with the log and the index."""
         self._check_open()
         with self._following.within():
-            if self._settled:
+            if self._is_settled():
                 self.index.follow()
                 self.log.queue.follow()
                 if self._find_end([], walk_max=_WALK_MAX):
@@ -230,13 +230,18 @@ class Follower:
                     return queues
             self._open_derived()
 
+    def _is_settled(self) -> bool:
+        """Whether it is known how large files are; of an index without any nothing is to be."""
+        return self._queues_sized and (self._index_sized or not self.index.names())
+
     def _sizes_fit(self, queues: list[StoredQueue]) -> bool:
         """True when the files that were seen have the sizes that they were opened with."""
-        if self._settled:
+        if self._is_settled():
             return True
         config = fitted_config(self._asked, self._directory)
         if config == self.config:
-            self._settled = bool(queues and self.index.files)
+            self._queues_sized |= bool(queues)
+            self._index_sized = bool(self.index.files)
             return True
         if config.mapped_file_size_commit_log != self.config.mapped_file_size_commit_log:
             self.config = config

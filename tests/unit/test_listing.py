@@ -9,6 +9,7 @@ import pytest
 
 import rmqcore
 from rmqcore.files.mapped_file_queue import numbered_files
+from rmqcore.store import follower
 
 pytestmark = pytest.mark.engine
 
@@ -100,3 +101,27 @@ def test_a_hole_that_stays_is_there(tmp_path):
     for start in (0, 10, 30):
         (tmp_path / f"{start:020d}").write_bytes(bytes(10))
     assert [start for start, _, _ in numbered_files(tmp_path)] == [0, 10, 30]
+
+
+def test_a_reader_of_a_store_without_keys_asks_for_sizes_once(store_path, monkeypatch):
+    """Until an index file comes, which says how large it is."""
+    with rmqcore.open_store(store_path, max_hash_slot_num=25, max_index_num=100) as store:
+        for number in range(10):
+            store.put("T", b"%d" % number)
+        with rmqcore.open_store(store_path, mode="r") as reader:
+            asked = []
+            real = follower.fitted_config
+            monkeypatch.setattr(
+                follower, "fitted_config", lambda *args: asked.append(args) or real(*args)
+            )
+            for number in range(10):
+                assert reader.get_message("T", 0, number).messages[0].body == b"%d" % number
+                assert reader.message_at(0).body == b"0"
+            assert not asked
+            store.put("T", b"last", keys="k")
+            store.flush()
+            assert [one.body for one in reader.query_message("T", "k").messages] == [b"last"]
+            assert len(asked) > 0
+            del asked[:]
+            assert len(reader.get_message("T", 0, 0).messages) == 11
+            assert not asked
