@@ -64,8 +64,8 @@ def test_kombu(disk):
         with contextlib.suppress(DiskFullError):
             while len(acknowledged) < taken:
                 message = queue.get(timeout=TIMEOUT_S)
-                message.ack()
                 acknowledged.append(message.payload["number"])
+                message.ack()
         ballast.unlink()
         queue.put({"number": taken + 1})
         queue.close()
