@@ -6,6 +6,7 @@ proxy/grpc/v2/common/ResponseBuilder.java.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Final
 
@@ -127,6 +128,18 @@ def status(code: Code, reason: str = "") -> V2Message:
         reason: for people; empty for the code's name.
     """
     return Status(code=code, message=reason or code.name)
+
+
+def status_of_all(entries: Sequence[V2Message]) -> V2Message:
+    """The status that all entries of an answer have, or that they differ.
+
+    Args:
+        entries: at least one, each with a ``status``.
+    """
+    first: V2Message = entries[0].status
+    if any(each.status.code != first.code for each in entries):
+        return status(Code.MULTIPLE_RESULTS)
+    return first
 
 
 def expect_success(answer: RemotingCommand) -> RemotingCommand:

@@ -15,7 +15,15 @@ from rmqcore.message import decode_message_id
 from rmqcore.proxy.callers import Caller
 from rmqcore.proxy.calls import Call
 from rmqcore.proxy.cluster import Cluster, TopicView
-from rmqcore.proxy.codes import OK, Code, RefusedError, code_of, expect_success, status
+from rmqcore.proxy.codes import (
+    OK,
+    Code,
+    RefusedError,
+    code_of,
+    expect_success,
+    status,
+    status_of_all,
+)
 from rmqcore.proxy.incoming import Incoming, incoming
 from rmqcore.proxy.messages import (
     MessageType,
@@ -247,11 +255,7 @@ def _entry_of(message: Incoming, answer: RemotingCommand, broker_name: str) -> V
 
 
 def _response(entries: list[V2Message]) -> V2Message:
-    """The answer to a request: the status that all have, or that they differ."""
-    first = entries[0].status
-    if any(each.status.code != first.code for each in entries):
-        first = status(Code.MULTIPLE_RESULTS)
-    return _Response(status=first, entries=entries)
+    return _Response(status=status_of_all(entries), entries=entries)
 
 
 def _broker_of(handle: str) -> str:

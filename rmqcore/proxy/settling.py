@@ -15,7 +15,7 @@ from rmqcore.proxy.burials import Burials
 from rmqcore.proxy.callers import Caller
 from rmqcore.proxy.calls import Call
 from rmqcore.proxy.cluster import Cluster
-from rmqcore.proxy.codes import OK, Code, RefusedError, expect_success, status
+from rmqcore.proxy.codes import OK, Code, RefusedError, expect_success, status, status_of_all
 from rmqcore.proxy.messages import V2Message, v2_class
 from rmqcore.proxy.names import group_name, topic_name
 from rmqcore.proxy.outgoing import duration_ms
@@ -237,10 +237,7 @@ def _acknowledged(request: V2Message, done: list[V2Message]) -> V2Message:
         _AckEntry(message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=each)
         for entry, each in zip(request.entries, done, strict=True)
     ]
-    first = entries[0].status
-    if any(each.status.code != first.code for each in entries):
-        first = status(Code.MULTIPLE_RESULTS)
-    return _AckResponse(status=first, entries=entries)
+    return _AckResponse(status=status_of_all(entries), entries=entries)
 
 
 def _expect_known(answer: RemotingCommand) -> None:
