@@ -3,9 +3,11 @@
 import asyncio
 import pickle
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from consume.conftest import TOPIC, bodies, places, put
+from patience import TIMEOUT_S
 
 import rmqcore
 from rmqcore import (
@@ -19,7 +21,7 @@ from rmqcore import (
 )
 from rmqcore.message import EXPIRES_MS
 from rmqcore.status import Durability
-from rmqcore.store.consume import lease_request
+from rmqcore.store.consume import holders, lease_request
 from rmqcore.store.consume.leases import Leases
 
 pytestmark = pytest.mark.engine
@@ -47,6 +49,27 @@ def test_a_lease_never_ends_early(store, clock):
         if store.lease("g", TOPIC):
             break
     assert message.place.due_ms <= clock.now_ms < message.place.due_ms + 32
+
+
+def test_what_two_threads_got_with_their_first_calls_comes_again_when_they_end(store, monkeypatch):
+    put(store, 2)
+    new_holder, begun, goes_on = holders.new_holder, threading.Event(), threading.Event()
+
+    def slowly_at_first():
+        name = new_holder()
+        if not begun.is_set():
+            begun.set()
+            assert goes_on.wait(TIMEOUT_S)
+        return name
+
+    with rmqcore.Consumer(store, "g", {"T": "*"}) as consumer, ThreadPoolExecutor(1) as threads:
+        monkeypatch.setattr(holders, "new_holder", slowly_at_first)
+        first = threads.submit(consumer.receive)
+        assert begun.wait(TIMEOUT_S)
+        second = consumer.receive()
+        goes_on.set()
+        assert sorted(bodies(second + first.result(TIMEOUT_S))) == [b"0", b"1"]
+    assert bodies(store.lease("g", TOPIC)) == [b"0", b"1"]
 
 
 def test_groups_do_not_share(store):

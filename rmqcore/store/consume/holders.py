@@ -35,17 +35,17 @@ class Holder:
     """Who holds what one object leases: in a forked child another than in its parent."""
 
     def __init__(self) -> None:
-        self._pid = 0
-        self._name = ""
+        #: by process id
+        self._names: dict[int, str] = {}
 
     @property
     def name(self) -> str:
         """The name of this process's holder."""
         pid = os.getpid()
-        if self._pid != pid:
-            self._name = new_holder()
-            self._pid = pid
-        return self._name
+        if pid not in self._names:
+            # of several threads that come here first, all get the name of one
+            self._names.setdefault(pid, new_holder())
+        return self._names[pid]
 
 
 def is_gone(holder: str) -> bool:
