@@ -159,7 +159,8 @@ class _Blocking(Generic[_Client]):
         self._make = make
         self._client: _Client | None = None
         self._loop: _Loop | None = None
-        self._lock, self._pid = threading.RLock(), os.getpid()
+        #: by process id
+        self._locks: dict[int, threading.RLock] = {}
         # raises now what is wrong with the arguments
         make()
 
@@ -215,9 +216,7 @@ class _Blocking(Generic[_Client]):
 
     def _alone(self) -> threading.RLock:
         """The lock of opening and closing; a child's own, as a thread of the parent may have it."""
-        if self._pid != os.getpid():
-            self._lock, self._pid = threading.RLock(), os.getpid()
-        return self._lock
+        return self._locks.setdefault(os.getpid(), threading.RLock())
 
     async def _opened(self) -> _Client:
         client = self._make()

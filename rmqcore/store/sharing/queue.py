@@ -162,8 +162,8 @@ class Queue:
         self._taken: deque[_Held] = deque()
         #: those of them of which somebody has begun to say what becomes of them
         self._begun: list[_Held] = []
-        # a signal handler may come in a block of its own thread's
-        self._taking = threading.RLock()
+        #: by process id; a signal handler may come in a block of its own thread's
+        self._locks: dict[int, threading.RLock] = {}
         self._pid = os.getpid()
         self._stopped = False
         self._file_size = self.store.config.mapped_file_size_commit_log
@@ -414,11 +414,16 @@ class Queue:
 
     def _own_lock(self) -> AbstractContextManager[object]:
         """The lock of what was got; a forked child begins with nothing, and a lock of its own."""
-        if self._pid != os.getpid():
-            self._taken, self._begun, self._retired = deque(), [], []
-            self._gettings = WeakSet()
-            self._taking, self._pid = threading.RLock(), os.getpid()
-        return self._taking
+        pid = os.getpid()
+        # of several threads that come here first, all get one lock
+        lock = self._locks.setdefault(pid, threading.RLock())
+        if self._pid != pid:
+            with lock:
+                if self._pid != pid:
+                    self._taken, self._begun, self._retired = deque(), [], []
+                    self._gettings = WeakSet()
+                    self._pid = pid
+        return lock
 
     def _has(self, item: Any) -> bool:
         with self._own_lock():
