@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -244,6 +246,13 @@ def _number(value: object) -> float:
     return float(value)
 
 
+def _single(value: object) -> float:
+    found = _number(value)
+    # raises for what four bytes have as infinity
+    struct.pack("<f", found)
+    return found
+
+
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(type(value).__name__)
@@ -274,18 +283,27 @@ def _latin(value: object) -> str:
 
 
 def _parsed_json(body: bytes) -> Any:
-    return json.loads(body.decode("utf-8"), parse_constant=_no_constant)
+    return json.loads(
+        body.decode("utf-8"), parse_constant=_no_constant, parse_float=_finite_number
+    )
 
 
 def _no_constant(name: str) -> None:
     raise ValueError(name)
 
 
+def _finite_number(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(text)
+    return value
+
+
 _CONVERTERS: Final[dict[str, Callable[[Any], Any]]] = {
     "boolean": _boolean,
     "int": _whole("int"),
     "long": _whole("long"),
-    "float": _number,
+    "float": _single,
     "double": _number,
     "string": _text,
     "timestamp-millis": _moment,

@@ -187,10 +187,14 @@ def test_bodies_become_columns_and_what_does_not_fit_is_put_aside(following, tmp
         b'{"more": {"x": "\\ud800"}}',
         b'{"more": NaN}',
         b'{"more": 1e999}',
+        b'{"long": 1e999}',
+        b'{"short": 1e39}',
+        b'{"short": -3.5e38}',
     ],
 )
 def test_a_body_that_no_column_takes_does_not_fit(body):
-    fields = (Field("at", "timestamp-millis"), Field("more", "json"))
+    numbers = Field("long", "double"), Field("short", "float")
+    fields = (Field("at", "timestamp-millis"), Field("more", "json"), *numbers)
     table = pa.table({"body": pa.array([b"{}", body], pa.binary())})
     good, rest = Bodies("json", fields).apply(table)
     assert (good.num_rows, rest.column("body").to_pylist()) == (1, [body])
@@ -276,6 +280,8 @@ def test_files_of_forgotten_iceberg_states_go_when_nobody_can_be_about_to_name_t
 
     stray = next(path for path in files() if path.suffix == ".parquet").with_name("of-a-kill.tmp")
     stray.write_bytes(b"")
+    hint = next(path for path in files() if path.suffix == ".avro").with_name("version-hint.text")
+    hint.write_bytes(b"3")
     one.expire(3600)
     before = files()
     assert stray in before
@@ -284,6 +290,7 @@ def test_files_of_forgotten_iceberg_states_go_when_nobody_can_be_about_to_name_t
     one.expire(3600)
     assert [path for path in before if not path.exists()] == [stray]
     one.expire(0)
+    assert hint.exists()
     kinds = [path.suffix for path in before if path.exists()]
     # the newest state: one file, the list of manifests, that which has the file and that of others
     assert (kinds.count(".parquet"), kinds.count(".avro")) == (1, 3)
