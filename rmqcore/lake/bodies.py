@@ -283,9 +283,7 @@ def _latin(value: object) -> str:
 
 
 def _parsed_json(body: bytes) -> Any:
-    return json.loads(
-        body.decode("utf-8"), parse_constant=_no_constant, parse_float=_finite_number
-    )
+    return json.loads(body.decode("utf-8"), parse_constant=_no_constant, parse_float=_finite_number)
 
 
 def _no_constant(name: str) -> None:

@@ -18,6 +18,8 @@ _HOUR_MS: Final = 3_600_000
 _DAY_MS: Final = 24 * _HOUR_MS
 #: What lies elsewhere below a table's location is not looked at.
 _FOLDERS: Final = ("data", "metadata")
+#: Readers without a catalog find the newest state by it; whoever keeps it for them writes it.
+_VERSION_HINT: Final = "version-hint.text"
 
 
 def forgotten(states: Mapping[int, int], now_ms: int, keep_ms: int) -> list[int]:
@@ -58,7 +60,9 @@ def sweep(table: Table, before_ms: int) -> int:
         for info in files.get_file_info(
             pafs.FileSelector(f"{place}/{folder}", recursive=True, allow_not_found=True)
         )
-        if info.is_file and info.mtime_ns < before_ms * 1_000_000
+        if info.is_file
+        and info.base_name != _VERSION_HINT
+        and info.mtime_ns < before_ms * 1_000_000
     ]
     if not old:
         return 0
