@@ -151,8 +151,9 @@ def body_view(message: MessageExt, form: str, start: int) -> BodyView:
         start: where the stretch begins, in bytes, or characters of JSON.
     """
     body, trouble = plain_body(message)
-    start = max(0, min(start, len(body)))
     pretty = _pretty(body) if form not in ("text", "hex") else None
+    # as a page has it JSON is longer than the body
+    start = max(0, min(start, len(body if pretty is None else pretty)))
     if pretty is not None:
         stop = min(len(pretty), start + TEXT_SHOWN)
         after = stop if stop < len(pretty) else None

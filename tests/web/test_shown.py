@@ -1,10 +1,13 @@
 """How values become text, and lists become pages."""
 
+import json
+from types import SimpleNamespace
+
 import pytest
 
 from rmqcore.web.overview import messages_by_time
 from rmqcore.web.paging import paged
-from rmqcore.web.shown import parse_time, rates_text, size_text, span_text, visible
+from rmqcore.web.shown import body_view, parse_time, rates_text, size_text, span_text, visible
 from rmqcore.web.sparkline import sparkline
 
 pytestmark = pytest.mark.logic
@@ -68,3 +71,14 @@ def test_a_curve_ends_where_its_values_do():
 
 def test_no_messages_make_no_picture():
     assert messages_by_time(None, []) == (None, None, [])
+
+
+def test_json_that_is_longer_than_its_body_is_shown_to_its_end():
+    body = json.dumps(list(range(20_000)), separators=(",", ":")).encode()
+    message = SimpleNamespace(decompressed_body=lambda max_size: body)
+    shown, start = [], 0
+    while start is not None and len(shown) < 10:
+        view = body_view(message, "json", start)
+        shown.append(view.text)
+        start = view.after
+    assert "".join(shown) == json.dumps(json.loads(body), indent=2)
