@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rmqcore.doctor.explain import explain
-from rmqcore.errors import RmqCoreError
+from rmqcore.errors import CorruptStoreError, RmqCoreError
 from rmqcore.message import MessageExt, decode_message_id
 from rmqcore.web.log_pages import log_page
 from rmqcore.web.shown import parse_time, time_text
-from rmqcore.web.source import Source
+from rmqcore.web.source import Source, Store
 
 MESSAGES_SHOWN: Final = 50
 #: When no topic is named, a key is looked up in at most this many.
@@ -24,12 +24,14 @@ class Found:
 
     Attributes:
         messages: on this page.
+        damaged: by place, why a message that belongs here cannot be read.
         why: what was looked at, in words; said when there are none.
         trouble: what is wrong with the question; empty when nothing is.
         older, newer: names and values of the links to other pages; None without.
     """
 
     messages: list[MessageExt] = field(default_factory=list)
+    damaged: dict[int, str] = field(default_factory=dict)
     why: list[str] = field(default_factory=list)
     trouble: str = ""
     older: dict[str, Any] | None = None
@@ -104,12 +106,12 @@ def _by_time(source: Source, wanted: Wanted, found: Found) -> None:
         begin_ms=begin_ms,
         end_ms=end_ms,
     )
-    found.messages = page.messages
+    found.messages, found.damaged = page.messages, page.damaged
     if page.older is not None:
         found.older = {"before": page.older}
     if page.newer is not None:
         found.newer = {"after": page.newer}
-    if page.messages:
+    if page.messages or page.damaged:
         return
     if not queues:
         found.why.append(_unknown(wanted.topic, source))
@@ -216,12 +218,29 @@ def _by_queue(source: Source, wanted: Wanted, found: Found) -> None:
     offset, queue = _number(wanted.offset, "queue offset"), _number(wanted.queue, "queue") or 0
     if offset is None or not wanted.topic:
         return
-    result = source.store.get_message(wanted.topic, queue, offset, max_messages=MESSAGES_SHOWN)
-    found.messages = list(result.messages)
+    try:
+        result = source.store.get_message(wanted.topic, queue, offset, max_messages=MESSAGES_SHOWN)
+        found.messages = list(result.messages)
+    except CorruptStoreError:
+        _one_by_one(source.store, wanted.topic, queue, offset, found)
+        return
     if not found.messages:
         low, high = result.min_queue_offset, result.max_queue_offset
         found.why.append(f"{result.status.name}: the queue has offsets {low} to {high - 1}.")
         found.why += _explained(source, topic=wanted.topic, queue_id=queue, queue_offset=offset)
+
+
+def _one_by_one(store: Store, topic: str, queue: int, offset: int, found: Found) -> None:
+    """Messages from a queue offset on, of which some are damaged."""
+    end = min(offset + MESSAGES_SHOWN, store.max_queue_offset(topic, queue))
+    while offset < end:
+        try:
+            result = store.get_message(topic, queue, offset, max_messages=1)
+            found.messages += result.messages
+            offset = max(offset + 1, result.next_queue_offset)
+        except CorruptStoreError as error:
+            found.damaged[offset] = str(error)
+            offset += 1
 
 
 def _explained(source: Source, **asked: Any) -> list[str]:

@@ -7,6 +7,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
+from rmqcore.errors import CorruptStoreError
 from rmqcore.message import MessageExt
 from rmqcore.web.source import Source, Store
 
@@ -23,11 +24,13 @@ class LogPage:
     Attributes:
         messages: at most as many as were asked for.
         older, newer: physical offset to go on from to either side; None at the end.
+        damaged: by physical offset, why a message that belongs here cannot be read.
     """
 
     messages: list[MessageExt]
     older: int | None
     newer: int | None
+    damaged: dict[int, str]
 
 
 def log_page(
@@ -68,8 +71,19 @@ def log_page(
         more, places = len(places) > count, places[:count]
         older = places[-1] if more else None
         newer = places[0] if before is not None and places else None
-    messages = [message for place in places if (message := store.message_at(place)) is not None]
-    return LogPage(messages, older, newer)
+    messages: list[MessageExt] = []
+    damaged: dict[int, str] = {}
+    for place in places:
+        try:
+            message = store.message_at(place)
+        except CorruptStoreError as error:
+            damaged[place] = str(error)
+            continue
+        if message is None:
+            damaged[place] = f"no record begins at {place}, and the queue says that one does"
+        else:
+            messages.append(message)
+    return LogPage(messages, older, newer, damaged)
 
 
 class _UnitRange:

@@ -155,6 +155,31 @@ def test_a_damaged_table_is_said_and_the_rest_is_shown(tmp_path):
         assert "Orders" in read.text("/topics")
 
 
+def test_a_damaged_message_is_said_and_the_others_are_shown(tmp_path):
+    store_path = fill(tmp_path / "orders")
+    with open_store(store_path, mode="r") as store:
+        (message,) = store.get_message(TOPIC, 1, 5, max_messages=1).messages
+        place = message.phy_offset
+    log = next((store_path / "commitlog").iterdir())
+    whole = log.read_bytes()
+    # size, magic code, body
+    for at in (0, 4, 90):
+        harmed = bytearray(whole)
+        harmed[place + at] ^= 0x55
+        log.write_bytes(harmed)
+        with open_store(store_path, mode="r") as store:
+            read = reader_of(ColdSource(store))
+            for asked, number in (
+                ({"topic": TOPIC}, 49),
+                ({"topic": TOPIC, "by": "queue", "queue": 1, "offset": 0}, 19),
+            ):
+                page = read.text("/messages", **asked)
+                assert page.count('href="/message?at=') == number
+                assert re.search(rf"Not shown: [^<]* at {place}\b", page), page
+            assert 'href="/messages?' in page
+            assert "Older" in read.text("/messages", topic=TOPIC)
+
+
 @pytest.mark.parametrize(("release", "name"), [("5.5.0", "batches"), ("4.9.7", "basic")])
 def test_every_page_opens_on_a_store_of_rocketmq(release, name, tmp_path):
     golden = unpack(release, name, tmp_path / "golden")
