@@ -265,8 +265,18 @@ class _Web:
         if not self._write or not isinstance(source, BrokerSource):
             return self._refused(request, 403, "The pages are read only; serve with --web-write.")
         places = [_whole(text) for text in fields.get("at", ())][:_LETTERS_MAX]
-        done = [put_again(source, place) for place in places if place is not None]
-        said = f"{len(done)} put again" if done else "none was chosen"
+        done, said = 0, "none was chosen"
+        try:
+            for place in places:
+                if place is not None:
+                    put_again(source, place)
+                    done += 1
+                    said = f"{done} put again"
+        except RmqCoreError as error:
+            if not done:
+                raise
+            # who chose them has to know which of them would come twice
+            said = f"{done} put again, in the order of the page; the next one was not: {error}"
         back = {"topic": fields.get("topic", [""])[0], "said": said}
         return RedirectResponse(link("/messages", by="time", **back), 303)
 

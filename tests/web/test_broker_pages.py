@@ -129,6 +129,11 @@ def test_a_dead_letter_is_put_again_for_its_own_group_only(with_broker):
         assert answer.status == 500
         assert ArgumentError.__name__ in answer.text
         assert broker.store.max_queue_offset("%RETRY%CG", 0) == 1
+        fields["at"] = [*ROWS.findall(page), "0"]
+        answer = await reader.ask("POST", "/dead/put", fields, origin=ORIGIN)
+        assert answer.status == 303
+        assert "said=1+put+again%2C" in answer.headers["location"]
+        assert broker.store.max_queue_offset("%RETRY%CG", 0) == 2
 
     with_broker(scenario)
 
