@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
+from rmqcore.errors import CorruptStoreError
 from rmqcore.message import DEAD_LETTER_PREFIX
 from rmqcore.services.retention import disk_usage
 from rmqcore.store.message_store import DefaultMessageStore
@@ -93,7 +94,7 @@ def overview(
     """
     store, queues = source.store, source.queues()
     low, high = store.min_phy_offset, store.max_phy_offset
-    disk = disk_usage(store.path)
+    disk, index = disk_usage(store.path), index_files(store)
     behind = sorted(lags.get().values(), key=lambda each: (-each.behind, each.group))
     facts: dict[str, Any] = {
         "low": low,
@@ -106,8 +107,11 @@ def overview(
         "behind": [each for each in behind[:_SHOWN] if each.behind],
         "behind_total": sum(each.behind for each in behind),
         "dead": _dead_letters(source, queues),
-        "index_entries": sum(max(0, file.entry_count) for file in index_files(store)),
-        "health": _health(source, store, disk.percent),
+        "index_entries": sum(file.entries for file in index),
+        "health": [
+            *_health(source, store, disk.percent),
+            *(("bad", "Index", file.trouble) for file in index if file.trouble),
+        ],
     }
     managers = source.managers
     if managers is None:
@@ -204,7 +208,10 @@ def _points(store: Store, topic: str, queue_id: int) -> list[tuple[int, int]]:
     offsets = sorted({low + (high - 1 - low) * at // _POINTS for at in range(_POINTS + 1)})
     points = []
     for offset in offsets:
-        found = store.get_message(topic, queue_id, offset, max_messages=1).messages
+        try:
+            found = store.get_message(topic, queue_id, offset, max_messages=1).messages
+        except CorruptStoreError:
+            continue
         if found:
             points.append((found[0].store_timestamp_ms, offset))
     return sorted(points)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from rmqcore.broker import Broker
 from rmqcore.broker.parts import BrokerParts
-from rmqcore.errors import CorruptConfigFileError, CorruptConsumeQueueError, StoreClosedError
+from rmqcore.errors import (
+    CorruptConfigFileError,
+    CorruptConsumeQueueError,
+    CorruptStoreError,
+    StoreClosedError,
+)
 from rmqcore.files.config_tables import TopicConfigTable
 from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
 from rmqcore.files.group_table import SubscriptionGroupTable
@@ -24,9 +30,37 @@ _Table = TypeVar("_Table", TopicConfigTable, ConsumerOffsetTable, SubscriptionGr
 _LISTED_S: Final = 2.0
 
 
-def index_files(store: Store) -> list[IndexFile]:
+@dataclass(frozen=True, slots=True)
+class IndexFileFacts:
+    """What a page says of an index file.
+
+    Attributes:
+        name: of the file.
+        entries: that it has.
+        begin_ms, end_ms: store times of the first message and of the last; None: not known.
+        trouble: why it cannot be read; empty when it can.
+    """
+
+    name: str
+    entries: int = 0
+    begin_ms: int | None = None
+    end_ms: int | None = None
+    trouble: str = ""
+
+
+def index_files(store: Store) -> list[IndexFileFacts]:
     """The index files of a store, the oldest first; none where it keeps no index."""
-    return [] if store.index is None else list(store.index.files)
+    return [] if store.index is None else [_facts_of(file) for file in store.index.files]
+
+
+def _facts_of(file: IndexFile) -> IndexFileFacts:
+    name = Path(file.path).name
+    try:
+        header = file.header
+        times = header.begin_timestamp_ms, header.end_timestamp_ms
+        return IndexFileFacts(name, max(0, file.entry_count), *times)
+    except CorruptStoreError as error:
+        return IndexFileFacts(name, trouble=str(error))
 
 
 class Source(Protocol):
@@ -186,7 +220,10 @@ class ColdSource:
         self.queues()
         last = max(self._store.consume_queues, key=lambda each: each.end_phy_offset, default=None)
         unit = None if last is None else last.unit_at(last.max_offset - 1)
-        message = None if unit is None else self._store.message_at(unit[0])
+        try:
+            message = None if unit is None else self._store.message_at(unit[0])
+        except CorruptStoreError:
+            message = None
         return wall_clock_ms() if message is None else message.store_timestamp_ms
 
 

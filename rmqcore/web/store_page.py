@@ -50,15 +50,7 @@ def store_page(source: Source, page: int) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "paged": found,
         "files": [_log_file(store, file) for file in found.items],
-        "index": [
-            {
-                "name": Path(file.path).name,
-                "entries": max(0, file.entry_count),
-                "begin_ms": file.header.begin_timestamp_ms,
-                "end_ms": file.header.end_timestamp_ms,
-            }
-            for file in reversed(index_files(store)[-_FILES_SHOWN:])
-        ],
+        "index": index_files(store)[: -_FILES_SHOWN - 1 : -1],
         **_puts_and_deletions(store),
         "trace": list(reversed(store.trace()[-_EVENTS_SHOWN:])),
         "settings": _settings(store),

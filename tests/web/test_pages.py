@@ -180,6 +180,23 @@ def test_a_damaged_message_is_said_and_the_others_are_shown(tmp_path):
             assert "Older" in read.text("/messages", topic=TOPIC)
 
 
+def test_pages_are_shown_of_a_store_whose_first_and_last_record_and_index_are_damaged(tmp_path):
+    store_path = fill(tmp_path / "orders")
+    (index,) = (store_path / "index").iterdir()
+    index.write_bytes(b"")
+    log = next((store_path / "commitlog").iterdir())
+    harmed = bytearray(log.read_bytes())
+    for at in (0, len(bytes(harmed).rstrip(b"\0")) - 50):
+        harmed[at] ^= 0x55
+    log.write_bytes(harmed)
+    with open_store(store_path, mode="r") as store:
+        read = reader_of(ColdSource(store))
+        for path in ("/", "/topic?name=Orders", "/groups?sort=lag", "/group?name=billing"):
+            read.text(path)
+        for path in ("/", "/store"):
+            assert f"{index.name} at 0: the file was cut short" in words_of(read.text(path))
+
+
 @pytest.mark.parametrize(("release", "name"), [("5.5.0", "batches"), ("4.9.7", "basic")])
 def test_every_page_opens_on_a_store_of_rocketmq(release, name, tmp_path):
     golden = unpack(release, name, tmp_path / "golden")
