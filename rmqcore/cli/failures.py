@@ -237,6 +237,10 @@ def _report_usage(error: Any, *, as_json: bool) -> int:
     return int(code)
 
 
+class MissingWarning(UserWarning):
+    """What a store had is missing, and a command goes on without it."""
+
+
 class StoreCommand(TyperCommand):
     """A command whose errors become one line on standard error and an exit code."""
 
@@ -250,7 +254,8 @@ class StoreCommand(TyperCommand):
         """Run the command; never lets an expected error through as a traceback."""
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("always", ConfigWarning)
+                for category in (ConfigWarning, MissingWarning):
+                    warnings.simplefilter("always", category)
                 warnings.showwarning = partial(warn, as_json=bool(ctx.params.get("as_json")))
                 answer = super().invoke(ctx)
             sys.stdout.flush()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +12,7 @@ import typer
 import rmqcore
 from rmqcore.cli import complete
 from rmqcore.cli.exit_codes import ExitCode
-from rmqcore.cli.failures import warn
+from rmqcore.cli.failures import MissingWarning, as_followed, warn
 from rmqcore.config import load_config
 from rmqcore.errors import ArgumentError, CorruptStoreError
 from rmqcore.files.config_tables import TopicConfigTable
@@ -107,6 +108,8 @@ def open_for_reading(
 ) -> ReadOnlyMessageStore:
     """The store as its writer, if any, has it now; changes nothing.
 
+    What its files have lost is said on standard error.
+
     Args:
         store: its directory.
         config: as those of `configured`: the file.
@@ -117,7 +120,21 @@ def open_for_reading(
         ConfigError: a setting is none.
         CorruptStoreError: its files are none that a writer leaves.
     """
-    return rmqcore.open_store(store, mode="r", config=configured(config, settings))
+    opened = rmqcore.open_store(store, mode="r", config=configured(config, settings))
+    warn_of_missing(store, opened)
+    return opened
+
+
+def warn_of_missing(store: Path, opened: ReadOnlyMessageStore) -> None:
+    """Say on standard error what the files of a store have lost since they were written.
+
+    Args:
+        store: its directory, as it was given.
+        opened: the same, open.
+    """
+    for line in opened.missing():
+        text = f"{store}: {line}; rmqcore doctor STORE says what can be had again"
+        warnings.warn(as_followed(text, store), MissingWarning, stacklevel=2)
 
 
 def open_for_writing(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rmqcore.errors import CorruptConsumeQueueError
 from rmqcore.files.deleted_topics import DeletedTopics
 from rmqcore.files.store_dir import StoreDir
+from rmqcore.files.store_mark import StoreMark
 from rmqcore.files.store_trace import TraceRow, read_trace
 from rmqcore.native.format._numbers import SysFlag
+from rmqcore.recovery.marked_queue_ends import MarkedQueueEnds
 from rmqcore.store.follower import Follower, steady
 from rmqcore.store.parts.reading import Reading
 from rmqcore.store.readable_store import ReadableStore, broker_conf
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from rmqcore.derived.consume_queue_store import ConsumeQueueStore
     from rmqcore.derived.index_service import IndexService
     from rmqcore.files.commit_log import CommitLog
+
+#: So many queues that lack messages are named.
+_NAMED: Final = 8
 
 
 class FollowedReading(Reading):
@@ -138,6 +143,33 @@ class ReadOnlyMessageStore(ReadableStore):
     def why_not_writable(self) -> str:
         """Why puts are refused: always, here."""
         return 'the store was opened with mode="r"'
+
+    def missing(self) -> list[str]:
+        """What the last writer had on the disk and the files no longer have, a line for each.
+
+        Reads see a log that ends sooner, or queues that do. Empty while a writer may still add to
+        them, and where nobody but RocketMQ has written: it leaves no mark of the ends.
+        """
+        mark = StoreMark(self._directory)
+        mark.load()
+        if not mark.is_known or self._directory.is_locked():
+            return []
+        deleted = DeletedTopics(self._directory).load()
+        self.refresh()
+        queues = self.consume_queues
+        ends = MarkedQueueEnds(mark, deleted, self.log, queues, clean_shutdown=True)
+        log_end = self.max_phy_offset
+        if ends.of_this_log and log_end < mark.log_end:
+            return [f"the log ends at {log_end}, and has ended at {mark.log_end}"]
+        lacking = sorted(ends.lacking().items())
+        found = []
+        for (topic, queue_id), end in lacking[:_NAMED]:
+            queue = queues.find(topic, queue_id)
+            now = 0 if queue is None else queue.max_offset
+            found.append(f"queue {topic}/{queue_id} ends at {now}, and has ended at {end}")
+        if len(lacking) > _NAMED:
+            found.append(f"{len(lacking) - _NAMED} other queues end sooner than they have")
+        return found
 
     def close(self) -> None:
         """Close the files; idempotent."""

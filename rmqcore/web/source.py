@@ -140,6 +140,7 @@ class ColdSource:
         self._store = store
         self._queues = Kept(self._listed, _LISTED_S, lambda: store.max_phy_offset)
         self._last_ms = Kept(self._last_stored_ms, _LISTED_S, lambda: store.max_phy_offset)
+        self._missing = Kept(store.missing, _LISTED_S)
         self._directory = StoreDir(store.path, store.config.store_path_commit_log)
         self._tables: dict[str, tuple[tuple[int, int] | None, Any]] = {}
         self._wrong: dict[str, str] = {}
@@ -196,8 +197,8 @@ class ColdSource:
             return {}
 
     def notices(self) -> list[str]:
-        """What could not be read."""
-        return list(self._wrong.values())
+        """What could not be read, and what is missing."""
+        return [*self._wrong.values(), *self._missing.get()]
 
     @property
     def is_written(self) -> bool:

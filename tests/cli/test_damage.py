@@ -84,6 +84,43 @@ def test_a_command_goes_on_and_counts(rmqcore, damaged, command):
     assert [set(json.loads(line)) for line in quiet.stderr.splitlines()] == [{"warning"}] * 2
 
 
+def emptied(folder):
+    """Cut the last file of a folder to nothing."""
+    sorted(folder.iterdir())[-1].write_bytes(b"")
+
+
+@pytest.mark.parametrize(
+    ("folder", "said"),
+    [
+        ("commitlog", r"the log ends at 65536, and has ended at \d+"),
+        ("consumequeue/T/1", r"queue T/1 ends at 0, and has ended at 10"),
+    ],
+)
+def test_a_command_says_that_a_log_or_a_queue_ends_sooner_than_it_has(
+    rmqcore, store_path, tmp_path, folder, said
+):
+    with open_store(store_path, mapped_file_size_commit_log=1 << 16) as store:
+        for number in range(COUNT):
+            store.put("T", b"%d" % number * 4000, queue_id=number % 2)
+        with open_store(store_path, mode="r") as reader:
+            assert reader.missing() == []
+    with open_store(store_path, mode="r") as reader:
+        assert reader.missing() == []
+    assert rmqcore("cat", store_path).stderr == ""
+    emptied(store_path / folder)
+    for words in (["cat", "T"], ["tail"], ["stat"], ["export", tmp_path / "out"]):
+        outcome = rmqcore(words[0], store_path, *words[1:])
+        assert outcome.exit_code == 0
+        advice = f"; rmqcore doctor {store_path} says what can be had again\n"
+        line = f"rmqcore: warning: {store_path}: {said}{re.escape(advice)}"
+        assert re.fullmatch(line, outcome.stderr)
+    with open_store(store_path, on_corruption="truncate") as store:
+        assert open_store(store_path, mode="r").missing() == []
+        store.put("T", b"new", queue_id=1)
+    with open_store(store_path, mode="r") as reader:
+        assert reader.missing() == []
+
+
 @pytest.mark.parametrize("file_format", ["jsonl", "parquet"])
 def test_an_export_goes_on_and_counts(rmqcore, damaged, tmp_path, file_format):
     path, offset = damaged

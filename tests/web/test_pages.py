@@ -155,6 +155,14 @@ def test_a_damaged_table_is_said_and_the_rest_is_shown(tmp_path):
         assert "Orders" in read.text("/topics")
 
 
+def test_a_queue_that_ends_sooner_than_it_has_is_said(tmp_path):
+    store_path = fill(tmp_path / "orders")
+    next((store_path / "consumequeue" / TOPIC / "2").iterdir()).write_bytes(b"")
+    with open_store(store_path, mode="r") as store:
+        words = words_of(reader_of(ColdSource(store)).text("/"))
+        assert "queue Orders/2 ends at 0, and has ended at 20" in words
+
+
 def test_a_damaged_message_is_said_and_the_others_are_shown(tmp_path):
     store_path = fill(tmp_path / "orders")
     with open_store(store_path, mode="r") as store:
