@@ -33,7 +33,7 @@ import zlib
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rmqcore.doctor.kept_files import (
     Stamps,
@@ -66,6 +66,8 @@ from rmqcore.world import sync_directory, sync_fd, sync_file, wall_clock_ms
 _PLAN = "plan.json"
 _CRC = b', "crc32": "'
 _UNFINISHED = "unfinished"
+#: A disk writes so many bytes together, or none of them.
+_SECTOR: Final = 512
 
 Undone = Callable[[int, int], None]
 
@@ -495,6 +497,8 @@ def _notes(path: Path) -> tuple[list[dict[str, Any]], int]:
     except FileNotFoundError as error:
         reason = f"the journal of a repair is missing; move {path.parent} away"
         raise CorruptStoreError(path, -1, reason) from error
+    if lines and _is_torn(lines[-1]):
+        lines.pop()
     notes = []
     for number, line in enumerate(lines):
         try:
@@ -504,6 +508,11 @@ def _notes(path: Path) -> tuple[list[dict[str, Any]], int]:
         if _CRC not in line and "stamps" in notes[0]:
             raise _rotten(path, f"line {number + 1} is")
     return notes, sum(len(line) + 1 for line in lines)
+
+
+def _is_torn(line: bytes) -> bool:
+    """Whether a power cut has left a line's end, and zeros for a sector in front of it."""
+    return line.startswith(b"\0") or bytes(_SECTOR) in line
 
 
 def _rotten(path: Path, what: str) -> CorruptStoreError:

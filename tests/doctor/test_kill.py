@@ -275,6 +275,23 @@ def test_a_journal_that_has_rotted_is_not_believed(damaged, monkeypatch, seed, f
     assert digest_tree(store) == digest_tree(damaged[0])
 
 
+@pytest.mark.parametrize("left", [b"\0", b'{"change": "0", ' + bytes(512)])
+def test_a_line_whose_end_alone_came_before_a_power_cut_has_announced_nothing(
+    damaged, monkeypatch, left
+):
+    for go_on in (doctor.undo, doctor.repair):
+        store = killed_within(doctor.repair, damaged[0], monkeypatch)
+        journal = StoreDir(store).last_repair() / REPAIR_JOURNAL
+        with journal.open("ab") as file:
+            file.write(left + b'"kind": "patch", "crc32": "00000000"}\n')
+        go_on(store)
+        if go_on is doctor.undo:
+            assert digest_tree(store) == digest_tree(damaged[0])
+        else:
+            rmqcore.open_store(store).close()
+        shutil.rmtree(store)
+
+
 def note_of(root, name):
     """The line of the journal about the change whose evidence has a name."""
     change = f'"change": "{name.removesuffix(".before")}"'
