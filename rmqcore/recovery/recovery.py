@@ -283,6 +283,7 @@ class Recovery:
         if self._queues.keys():
             self.report.findings.append("the log is empty, so every consume queue was dropped")
             self._queues.clear()
+        self._checkpoint.lower(0)
         if self._left is not None:
             self._left.drop_from(0)
 
@@ -472,9 +473,8 @@ class Recovery:
         walk.wait()
         self.report.end_offset = end
         self._keep_what_is_cut(end)
-        if self.report.dropped_bytes or walk.timestamp_ms:
-            # what is put next is not older than what was lost, and nothing of it is on the disk
-            self._checkpoint.lower(walk.timestamp_ms)
+        # what is put next is not older than what was lost, and nothing of it is on the disk
+        self._checkpoint.lower(walk.timestamp_ms)
         self._writer.set_end(end, self._written_through(end))
         self.report.units_dropped = self._queues.fit(self._log.min_offset, end)
         if self.report.units_dropped or not self._clean_shutdown:

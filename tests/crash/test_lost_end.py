@@ -93,6 +93,31 @@ def test_it_knows_as_much_as_a_log_that_has_lost_its_last_file(store_path, monke
     assert checkpoint.times_ms == (last_ms, last_ms, 0)
 
 
+@pytest.mark.parametrize("files_too", [False, True], ids=["zeros", "no file"])
+@pytest.mark.parametrize("clean", [True, False], ids=["closed", "power cut"])
+def test_the_checkpoint_of_a_log_that_lost_all_knows_nothing(
+    store_path, tmp_path, monkeypatch, clean, files_too
+):
+    damaged = store_path if clean else tmp_path / "killed"
+    with open_store(store_path, mapped_file_size_commit_log=SIZE) as store:
+        store.put("T", b"x" * 50, keys="k")
+        store.flush()
+        if not clean:
+            copy_as_killed(store_path, damaged)
+    if files_too:
+        for file in (damaged / "commitlog").iterdir():
+            file.unlink()
+    else:
+        lose_behind(damaged, 0)
+    monkeypatch.setattr(StoreMark, "this_machine", lambda _: "started anew")
+    with open_store(damaged, on_corruption="truncate"):
+        pass
+    checkpoint = StoreCheckpoint(damaged / "checkpoint")
+    assert checkpoint.load()
+    assert checkpoint.times_ms == (0, 0, 0)
+    assert verify(damaged).findings == []
+
+
 def test_a_deletion_takes_nothing_that_is_put_where_it_was(store_path):
     with open_store(store_path, mapped_file_size_commit_log=SIZE) as store:
         store.put("T", b"old")
