@@ -325,6 +325,21 @@ class StoreConfig:
         """Whether messages go through the transient pool: it is on, and this is no slave."""
         return self.transient_store_pool_enable and self.broker_role is not BrokerRole.SLAVE
 
+    @property
+    def numbers_light_queues(self) -> bool:
+        """Whether a message gets a number in each light queue (LMQ) that it names."""
+        return self.enable_lmq and self.enable_multi_dispatch
+
+    @property
+    def derives_light_queues(self) -> bool:
+        """Whether a record stands in the light queues in which it has a number.
+
+        Only a store that has light queues gives a number, and later settings may not say so: the
+        record does, unless they say that there are none.
+        """
+        off = {"enable_lmq", "enable_multi_dispatch"} & self.explicit
+        return self.numbers_light_queues or not off
+
     def queue_type(self, topic: str) -> str:
         """``"SimpleCQ"`` or ``"BatchCQ"``: how the topic's consume queues are stored."""
         return dict(self.topic_queue_types).get(topic, "SimpleCQ")

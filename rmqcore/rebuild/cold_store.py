@@ -91,18 +91,11 @@ def cold(
 
 
 def light_queues(plan: LogPlan) -> bool:
-    """True when records are fanned out to light queues: it is configured, or there are some.
-
-    Where every queue is lost, and no setting says otherwise, the records alone tell: those that
-    were fanned out name their light queues, and their numbers there.
-    """
-    config = plan.config
-    if config.enable_lmq and config.enable_multi_dispatch:
-        return True
+    """True when records stand in light queues: for an opening they do, or there are some."""
     topics = subdirectories(plan.directory.consume_queue)
-    if not topics:
-        return not config.explicit & {"enable_lmq", "enable_multi_dispatch"}
-    return any(topic.startswith(LIGHT_QUEUE_PREFIX) for topic in topics)
+    return plan.config.derives_light_queues or any(
+        topic.startswith(LIGHT_QUEUE_PREFIX) for topic in topics
+    )
 
 
 @contextlib.contextmanager

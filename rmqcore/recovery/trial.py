@@ -92,9 +92,8 @@ def _try(directory: StoreDir, config: StoreConfig, open_files: OpenFiles) -> Non
         index = IndexService(
             directory.index, slots, most, open_files, clock_ms=wall_clock_ms, writable=False
         )
-    multi_dispatch = config.enable_lmq and config.enable_multi_dispatch
     batches = tuple(
-        DispatchBatch(delays_ms=config.delay_levels_ms, multi_dispatch=multi_dispatch)
+        DispatchBatch(delays_ms=config.delay_levels_ms, multi_dispatch=config.derives_light_queues)
         for _ in range(2)
     )
     try:

@@ -241,9 +241,8 @@ def _put(store: DefaultMessageStore, records: StagedRecords, piece: bytes) -> in
     Raises:
         PutMessageError: the store refuses.
     """
-    fans_out = store.config.enable_lmq and store.config.enable_multi_dispatch
     # the flush behind the last piece is for all of them
-    if not (fans_out and records.names_light_queues):
+    if not (store.config.numbers_light_queues and records.names_light_queues):
         result = store.put_records(piece, records.queues, durability="page_cache")
         if not result.ok:
             raise PutMessageError(result.status, result.reason)

@@ -135,3 +135,34 @@ def test_a_queue_that_is_named_twice_has_the_message_once(store_path, topic, nam
         assert last.get("INNER_MULTI_DISPATCH") == kept
         assert last.get("INNER_MULTI_QUEUE_OFFSET") == number
     assert not verify(store_path).findings
+
+
+@pytest.mark.parametrize("lost", ["%LMQ%a", "*"], ids=["the light queue", "all queues"])
+def test_light_queues_are_derived_without_their_settings(store_path, lost):
+    named = {"INNER_MULTI_DISPATCH": "%LMQ%a"}
+    plain = {"message_index_enable": False, "open_check_bytes": 1 << 16}
+    plain["mapped_file_size_commit_log"] = 1 << 16
+    light = {"enable_lmq": True, "enable_multi_dispatch": True, **plain}
+    put = [b"%d" % number * 2000 for number in range(100)]
+    with open_store(store_path, **light) as store:
+        for body in put:
+            store.put("Mine", body, properties=named)
+    for unit_file in store_path.glob(f"consumequeue/{lost}/*/*"):
+        unit_file.unlink()
+    with open_store(store_path, **plain) as store:
+        assert bodies(store, "%LMQ%a") == bodies(store, "Mine") == put
+    with open_store(store_path, **light) as store:
+        store.put("Mine", b"next", properties=named)
+        assert bodies(store, "%LMQ%a") == [*put, b"next"]
+    assert not verify(store_path).findings
+
+
+def test_a_slave_without_their_settings_has_the_light_queues_of_its_master(store_path, tmp_path):
+    with open_store(store_path, **LIGHT) as store:
+        store.put("Mine", b"x", properties={"INNER_MULTI_DISPATCH": "%LMQ%a"})
+        end = store.max_phy_offset
+    (log_file,) = (store_path / "commitlog").iterdir()
+    for name, given, expected in (("said", {"enable_lmq": False}, []), ("unsaid", {}, [b"x"])):
+        with open_store(tmp_path / name, broker_role="SLAVE", **SMALL, **given) as store:
+            store.followed_log.append_data(log_file.read_bytes()[:end], 0)
+            assert bodies(store, "%LMQ%a") == expected

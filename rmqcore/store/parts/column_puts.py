@@ -179,8 +179,7 @@ def put_pieces(
 
 
 def _encoder_of(config: StoreConfig, table: object, **settings: Any) -> ColumnEncoder:
-    light_queues = config.enable_lmq and config.enable_multi_dispatch
-    return encoder_for(config, table, light_queues=light_queues, **settings)
+    return encoder_for(config, table, light_queues=config.numbers_light_queues, **settings)
 
 
 def _pieces_of(encoder: ColumnEncoder) -> Iterator[bytes]:

@@ -76,13 +76,12 @@ class StoreFiles:
         self._config = config
         self._clock_ms = clock_ms
         self._open_files = OpenFiles(mappings_max=config.max_mapped_files)
-        self._multi_dispatch = config.enable_lmq and config.enable_multi_dispatch
         self.directory = directory
         self.tail = LogTail(
             config.store_host,
             config.effective_max_message_size,
             append_crc=config.enabled_append_prop_crc,
-            multi_dispatch=self._multi_dispatch,
+            multi_dispatch=config.numbers_light_queues,
         )
         self.tail.durability = policy.put_reaches
         self.allocate = AllocateMappedFileService(
@@ -143,7 +142,7 @@ class StoreFiles:
             row_count_max=row_count_max,
             row_count_enough=_STRETCH_UNITS,
             delays_ms=self._config.delay_levels_ms,
-            multi_dispatch=self._multi_dispatch,
+            multi_dispatch=self._config.derives_light_queues,
         )
 
     # ---- opening and closing
