@@ -63,6 +63,8 @@ class Renewals:
         self._kept: dict[ClientKey, dict[tuple[str, str], _Kept]] = {}
         self._count = 0
         self._tasks: set[asyncio.Task[None]] = set()
+        #: names of brokers that are being asked
+        self._asked: set[str] = set()
 
     def __len__(self) -> int:
         return self._count
@@ -172,10 +174,15 @@ class Renewals:
         """Renew what ends soon, until cancelled."""
         while True:
             await asyncio.sleep(EVERY_S)
-            await self.renew()
+            self.work_on(self.renew())
 
     async def renew(self) -> None:
-        """Renew what ends soon, once."""
+        """Renew what ends soon, once: all brokers at once, each one message after another.
+
+        One that is still being asked is passed over: one that does not answer keeps no other
+        waiting.
+        """
+        due: dict[str, list[tuple[ClientKey, tuple[str, str], _Kept]]] = {}
         soon_ms = self._world.clock_ms() + _SOON_MS
         late_s = self._world.monotonic_s() - _KEPT_S
         for client, mine in list(self._kept.items()):
@@ -183,10 +190,25 @@ class Renewals:
                 if kept.since_s < late_s:
                     self._forget(client, key)
                 elif kept.handle.due_ms <= soon_ms:
-                    await self._renew(client, key, kept)
+                    due.setdefault(kept.handle.broker_name, []).append((client, key, kept))
+        idle = due.keys() - self._asked
+        self._asked |= idle
+        await asyncio.gather(*(self._renew_of_broker(name, due[name]) for name in idle))
+
+    async def _renew_of_broker(
+        self, broker_name: str, due: list[tuple[ClientKey, tuple[str, str], _Kept]]
+    ) -> None:
+        try:
+            for client, key, kept in due:
+                await self._renew(client, key, kept)
+        finally:
+            self._asked.discard(broker_name)
 
     async def _renew(self, client: ClientKey, key: tuple[str, str], kept: _Kept) -> None:
         async with kept.changing:
+            if self._kept.get(client, {}).get(key) is not kept:
+                # settled while others were renewed
+                return
             try:
                 kept.handle = await self.change(
                     kept.caller, kept.group, kept.topic, kept.handle, self.INVISIBLE_MS

@@ -3,11 +3,15 @@
 import asyncio
 
 import pytest
-from patience import TIMEOUT_S
+from patience import TIMEOUT_S, until_async
 
+from rmqcore.proxy.callers import Caller
 from rmqcore.proxy.clients import GONE_AFTER_S
 from rmqcore.proxy.codes import Code
-from rmqcore.world import World, monotonic_s
+from rmqcore.proxy.receipts import NORMAL, ReceiptHandle
+from rmqcore.proxy.renewal import Renewals
+from rmqcore.remoting import RemotingCommand, ResponseCode
+from rmqcore.world import REAL, World, monotonic_s
 
 pytestmark = pytest.mark.engine
 
@@ -71,3 +75,67 @@ def test_a_client_that_only_receives_is_known_to_have_gone(with_grpc, clock):
         assert len((await wire.receive("T", wait_s=20))[1]) == 1
 
     with_grpc(scenario, world=World(monotonic_s=lambda: monotonic_s() + ahead_s))
+
+
+class Brokers:
+    """Brokers of which those named do not answer; counts what each is asked."""
+
+    def __init__(self, *silent):
+        self.silent = {name: asyncio.Event() for name in silent}
+        self.asked = []
+
+    def asked_of(self, broker_name):
+        return [offset for name, offset in self.asked if name == broker_name]
+
+    async def ask(self, broker_name, request, caller):
+        self.asked.append((broker_name, request.ext_fields["offset"]))
+        if broker_name in self.silent:
+            await self.silent[broker_name].wait()
+        return RemotingCommand(ResponseCode.SUCCESS, {"invisibleTime": "1"})
+
+
+CALLER = Caller("me", "", "127.0.0.1:1", "PYTHON", "5", None)
+
+
+def kept(renewals, broker_name, offset):
+    handle = ReceiptHandle(0, 0, 1, 0, NORMAL, broker_name, 0, offset, 0)
+    given = f"{broker_name} {offset}"
+    renewals.add(CALLER, "G", "T", given, handle)
+    return given
+
+
+def test_a_broker_that_does_not_answer_holds_up_no_other():
+    async def scenario():
+        brokers = Brokers("silent")
+        renewals = Renewals(brokers, REAL)
+        for offset in range(2):
+            kept(renewals, "silent", offset)
+            kept(renewals, "lively", offset)
+        for turn in (1, 2):
+            renewals.work_on(renewals.renew())
+            await until_async(
+                lambda turn=turn: brokers.asked_of("lively") == ["0", "1"] * turn,
+                f"the lively broker is asked in round {turn}",
+            )
+        assert brokers.asked_of("silent") == ["0"]
+        brokers.silent["silent"].set()
+        await until_async(lambda: ("silent", "1") in brokers.asked, "the rest of its messages")
+        await renewals.finish(TIMEOUT_S)
+
+    asyncio.run(scenario())
+
+
+def test_what_is_settled_while_others_are_renewed_is_not_renewed():
+    async def scenario():
+        brokers = Brokers("slow")
+        renewals = Renewals(brokers, REAL)
+        kept(renewals, "slow", 0)
+        settled = kept(renewals, "slow", 1)
+        renewals.work_on(renewals.renew())
+        await until_async(lambda: brokers.asked, "the first is being renewed")
+        await renewals.stop_renewing(CALLER, "G", settled)
+        brokers.silent["slow"].set()
+        await renewals.finish(TIMEOUT_S)
+        assert brokers.asked == [("slow", "0")]
+
+    asyncio.run(scenario())
