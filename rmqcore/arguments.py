@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import NoReturn
 
 from rmqcore.errors import ArgumentError, MessageIllegalError
@@ -55,6 +57,21 @@ def text(name: str, value: object) -> str:
         raise ArgumentError(name, value, "a str")
     # an enum has a hash and a format of its own
     return str.__str__(value)
+
+
+def directory_path(name: str, value: object) -> Path:
+    """The path of a directory; an empty one is none, such as that of a setting that is missing.
+
+    Args:
+        name: the argument's, for the error.
+        value: what was given.
+
+    Raises:
+        ArgumentError: it is no path, or empty.
+    """
+    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+        raise ArgumentError(name, value, "the path of a directory; '.' is the current one")
+    return Path(value)
 
 
 def body_view(body: object) -> memoryview:

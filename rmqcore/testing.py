@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pytest_rmqcore import rocketmq_broker, rocketmq_topic
+from rmqcore.arguments import directory_path
 from rmqcore.broker import Broker
 from rmqcore.errors import StoreError
 from rmqcore.namesrv import NameServer, NamesrvConfig
@@ -142,7 +143,7 @@ def running_broker(path: str | Path, **properties: object) -> Iterator[RunningBr
         StoreError: they do not start in time.
         RmqCoreError, OSError: the store or a port cannot be opened.
     """
-    thread = _Thread(Path(path), properties)
+    thread = _Thread(directory_path("path", path), properties)
     thread.start()
     in_time = thread.ready.wait(_START_TIMEOUT_S)
     try:

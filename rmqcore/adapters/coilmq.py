@@ -14,7 +14,6 @@ import weakref
 from collections import deque
 from configparser import NoOptionError
 from contextlib import suppress
-from pathlib import Path
 from typing import Final
 
 from coilmq.config import config
@@ -24,6 +23,7 @@ from coilmq.util.frames import Frame
 
 from rmqcore.adapters.named_queue import NamedFifo
 from rmqcore.adapters.named_queues import named_queues, stored_name
+from rmqcore.arguments import directory_path
 from rmqcore.errors import StoreError
 from rmqcore.status import Durability, DurabilityName
 
@@ -85,7 +85,7 @@ class RmqQueueStore(QueueStore):  # type: ignore[misc]
         #: frames that no client took and the store has refused: as long as they are here they
         #: are held, and come back when the store is opened again
         self._refused: deque[tuple[str, Frame]] = deque()
-        self._home = named_queues(Path(path), Durability(durability))
+        self._home = named_queues(directory_path("path", path), Durability(durability))
         self._open = True
         try:
             for name in self._home.names():

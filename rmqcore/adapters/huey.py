@@ -13,7 +13,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from huey.api import Huey
@@ -23,6 +22,7 @@ from huey.storage import BaseStorage
 
 from rmqcore.adapters.names import table_of, topic_of
 from rmqcore.adapters.opened import DELETE_CONSUMED_EVERY_S, OpenedStore, lease_of
+from rmqcore.arguments import directory_path
 from rmqcore.chance import token_bytes
 from rmqcore.errors import ConfigError, MessageIllegalError, RmqCoreError, StoreClosedError
 from rmqcore.message import DEAD_LETTER_PREFIX
@@ -96,7 +96,7 @@ class RmqStorage(BaseStorage):  # type: ignore[misc]
             raise ConfigError(
                 "path", path, "the directory of the store, such as /var/lib/app/queue"
             )
-        self._path = os.fspath(Path(path).absolute())
+        self._path = os.fspath(directory_path("path", path).absolute())
         self._settings = settings
         self.blocking = blocking
         self.lease_ms = lease_ms

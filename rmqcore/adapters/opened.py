@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from rmqcore.arguments import directory_path
 from rmqcore.errors import ConfigError, StoreError, StoreNotFoundError
 from rmqcore.store.consume.holders import Holder
 from rmqcore.store.sharing import open_shared
@@ -47,7 +48,7 @@ class OpenedStore:
             ConfigError: this process has it open with other settings.
             StoreError, OSError: it cannot be opened.
         """
-        self._key = os.path.realpath(path)
+        self._key = os.path.realpath(directory_path("path", path))
         self._closed = False
         with _opening:
             known = _stores.get(self._key)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import ClassVar
 
 from rmqcore.adapters.named_queue import NamedFifo, NamedLifo, NamedQueue
 from rmqcore.adapters.named_queues import named_queues
+from rmqcore.arguments import directory_path
 from rmqcore.status import Durability, DurabilityName
 
 
@@ -46,7 +46,7 @@ class DiskQueue:
         store: str | os.PathLike[str] | None = None,
         durability: Durability | DurabilityName = Durability.PAGE_CACHE,
     ) -> None:
-        home = Path(path if store is None else store)
+        home = directory_path("path", path) if store is None else directory_path("store", store)
         name = "queue" if store is None else os.path.relpath(path, home.parent)
         self.path = str(path)
         self._home = named_queues(home, Durability(durability))

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from rmqcore.arguments import directory_path
 from rmqcore.broker.admin.assignment import Assignment
 from rmqcore.broker.admin.broker import AdminBroker
 from rmqcore.broker.admin.groups import AdminGroups
@@ -113,7 +114,7 @@ class Broker:
         self._properties = dict(properties or {})
         self.config = BrokerConfig.from_properties(self._properties)
         self._ha_config = HAConfig.from_properties(self._properties)
-        self.path = Path(path)
+        self.path = directory_path("path", path)
         self._accounts = accounts
         self._tls = tls or Tls()
         self._runner = runner

@@ -11,6 +11,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
+import typer
+
 _KINDS: Final = (str, bool, int, float, Path)
 _LISTS: Final = (list[str], list[Path])
 
@@ -53,6 +55,8 @@ class _AsTyped:
         elif param.nargs == 1:
             if value is None or type(value) is self._kind:
                 return value
+            if self._kind is Path and value == "":
+                raise typer.BadParameter("empty; '.' is the current directory", ctx, param)
             if self._kind is Path and isinstance(value, str | Path):
                 return Path(value)
         return self._checked().coerce(value, param=param, ctx=ctx)

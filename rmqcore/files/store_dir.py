@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from rmqcore.arguments import directory_path
 from rmqcore.errors import (
     NO_ROOM,
     CorruptStoreError,
@@ -199,7 +200,7 @@ class StoreDir:
     """
 
     def __init__(self, path: str | os.PathLike[str], commit_log: str | None = None) -> None:
-        self.path = Path(path)
+        self.path = directory_path("path", path)
         self.commit_log = Path(commit_log) if commit_log else self.path / "commitlog"
         self.consume_queue = self.path / "consumequeue"
         self.consume_queue_ext = self.path / "consumequeue_ext"

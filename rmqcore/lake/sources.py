@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, Protocol
 
 import pyarrow as pa
 
+from rmqcore.arguments import directory_path
 from rmqcore.errors import ConfigError
 from rmqcore.files.consume_queue import LIGHT_QUEUE_PREFIX
 from rmqcore.native.columns._arrow import ColumnBatch
@@ -110,7 +111,7 @@ def open_source(place: str | os.PathLike[str], topic: str | None) -> Source:
     if topic is None:
         raise ConfigError("topic", topic, "the topic whose messages the table gets")
     _refuse_light(topic)
-    return StoreSource(Path(place), topic)
+    return StoreSource(directory_path("source", place), topic)
 
 
 def _refuse_light(topic: str) -> None:

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rmqcore.arguments import directory_path
 from rmqcore.errors import ConfigError
 from rmqcore.files.objects import is_url
 
@@ -447,7 +448,7 @@ def _local(path: str) -> str:
         rule = "expected a directory that driver and executors have mounted, or an archive's URL"
         raise ConfigError("path", path, rule)
     plain = re.sub(r"^file:(//)?", "", path) if scheme else path
-    return str(Path(plain).absolute())
+    return str(directory_path("path", plain).absolute())
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> ConfigError:

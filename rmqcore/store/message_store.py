@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rmqcore.arguments import directory_path
 from rmqcore.config import StoreConfig
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.files.store_trace import StoreTrace
@@ -86,7 +86,7 @@ class DefaultMessageStore(MessagePutter, ReadableStore):
             world: tells the time, and lets it pass.
         """
         config.check_for_writing()
-        self.path = Path(path)
+        self.path = directory_path("path", path)
         self._closing = ReentrantLock()
         directory = StoreDir(self.path, config.store_path_commit_log)
         trace = StoreTrace(directory.trace, world.clock_ms)

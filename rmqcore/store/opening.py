@@ -72,6 +72,7 @@ def open_store(
         ConfigWarning: at the first put into a SYNC_MASTER on which no `rmqcore.ha.HAService` runs.
 
     Raises:
+        ArgumentError: ``path`` is no path, or empty.
         ConfigError: an unknown or contradictory setting, or one that contradicts the files.
         StoreLockedError: the store is open for writing elsewhere.
         RepairUnfinishedError: a repair of the store is unfinished, in mode "a" and unless

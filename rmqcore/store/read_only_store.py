@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from rmqcore.arguments import directory_path
 from rmqcore.errors import CorruptConsumeQueueError
 from rmqcore.files.deleted_topics import DeletedTopics
 from rmqcore.files.store_dir import StoreDir
@@ -98,7 +99,7 @@ class ReadOnlyMessageStore(ReadableStore):
     """
 
     def __init__(self, path: str | os.PathLike[str], config: StoreConfig) -> None:
-        self.path = Path(path)
+        self.path = directory_path("path", path)
         self._directory = StoreDir(self.path, config.store_path_commit_log)
         self._follower = Follower(self.path, config, self._directory)
         super().__init__(FollowedReading(self.path, self._follower, self._directory))

@@ -62,3 +62,8 @@ def values(words, cls, monkeypatch):
 def test_a_value_is_the_same_as_that_of_the_checked_way(words, monkeypatch):
     plain = values(words, typer.core.TyperCommand, monkeypatch)
     assert values(words, StoreCommand, monkeypatch) == plain
+
+
+def test_an_empty_path_is_not_the_current_directory(monkeypatch):
+    said = values([""], StoreCommand, monkeypatch)
+    assert said == ("BadParameter", "empty; '.' is the current directory")

@@ -6,7 +6,14 @@ import asyncio
 
 import pytest
 
-from rmqcore import ArgumentError, Message, MessageIllegalError, open_store
+from rmqcore import ArgumentError, Message, MessageIllegalError, Queue, open_shared, open_store
+from rmqcore.adapters.opened import OpenedStore
+from rmqcore.adapters.queuelib import FifoQueue
+from rmqcore.broker import Broker
+from rmqcore.doctor import verify
+from rmqcore.lake.sources import open_source
+from rmqcore.rebuild import rebuild_consume_queues
+from rmqcore.testing import running_broker
 
 pytestmark = pytest.mark.engine
 
@@ -138,3 +145,34 @@ def test_a_read_names_what_is_wrong(tmp_path, mode):
                     call()
         assert len(store.get_message("T", False, 0).messages) == 1
         assert len(store.get_message("T", 0, 10**30).messages) == 0
+
+
+@pytest.mark.parametrize(
+    "opened",
+    [
+        open_store,
+        lambda path: open_store(path, mode="r"),
+        open_shared,
+        Queue,
+        Broker,
+        lambda path: running_broker(path).__enter__(),
+        verify,
+        rebuild_consume_queues,
+        lambda path: OpenedStore(path, {}),
+        FifoQueue,
+        lambda path: open_source(path, "T"),
+    ],
+)
+def test_an_empty_path_is_not_the_current_directory(tmp_path, monkeypatch, opened):
+    """As that of a setting that is missing: nothing is opened or made wherever the process is."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ArgumentError, match=r"'\.' is the current one"):
+        opened("")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("path", [None, 5, b"bytes"])
+@pytest.mark.parametrize("opened", [open_store, open_shared, Queue, Broker])
+def test_what_is_no_path_is_refused_by_its_name(opened, path):
+    with pytest.raises(ArgumentError, match="the path of a directory"):
+        opened(path)

@@ -46,6 +46,7 @@ def open_shared(
         **settings: single settings by name; they win over ``config``.
 
     Raises:
+        ArgumentError: ``path`` is no path, or empty.
         ConfigError: as `open_store`, or no time.
         StoreLockedError: the store is open for writing in a process that does not share it.
         OwnerTimeoutError: the owner is stopped, or hangs.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from rmqcore.arguments import directory_path
 from rmqcore.config import load_config
 from rmqcore.errors import ConfigError, StoreError
 from rmqcore.files.store_dir import StoreDir, make_directory
@@ -36,7 +36,7 @@ def open_handle(
     _check_timeout(owner_timeout_ms)
     loaded = load_config(config, profile=profile, **settings)
     loaded.check_for_writing()
-    whole = Path(path).absolute()
+    whole = directory_path("path", path).absolute()
     if create:
         make_directory(whole)
     else:
