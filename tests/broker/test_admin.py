@@ -9,6 +9,8 @@ from broker.conftest import LONG_MS, held, records
 from broker.test_pop import handed_out, pop, send_many
 
 from rmqcore.config import StoreConfig, parse_broker_conf
+from rmqcore.errors import DiskFullError
+from rmqcore.files.config_file import ConfigFile
 from rmqcore.java.json import parse_java_json
 from rmqcore.remoting import RequestCode, ResponseCode
 
@@ -210,8 +212,12 @@ def test_a_group_that_is_set_back_is_told_so_by_its_next_pull(with_broker):
 
 
 @pytest.mark.usefixtures("long_hold")
+@pytest.mark.parametrize("full", [False, True], ids=["", "full disk"])
 @pytest.mark.parametrize("way", ["pull", "pop"])
-def test_who_waits_is_told_at_once_that_its_group_is_set_back(with_broker, way):
+def test_who_waits_is_told_at_once_that_its_group_is_set_back(with_broker, monkeypatch, way, full):
+    def refuse(file, _):
+        raise DiskFullError(file.path)
+
     async def scenario(broker, peer):
         await send_many(peer, 1, queues=1)
         if way == "pull":
@@ -226,10 +232,14 @@ def test_who_waits_is_told_at_once_that_its_group_is_set_back(with_broker, way):
             hold = broker.managers.waiting_pops
         waits = asyncio.ensure_future(asked)
         await held(hold)
+        if full:
+            monkeypatch.setattr(ConfigFile, "store", refuse)
         reset = {"topic": "T", "group": "CG", "timestamp": 0, "isForce": "true"}
         answer = await peer.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)
-        assert answer.code == ResponseCode.SUCCESS
+        refused = ResponseCode.SERVICE_NOT_AVAILABLE
+        assert answer.code == (refused if full else ResponseCode.SUCCESS)
         assert (await waits).code == code
+        monkeypatch.undo()
 
     with_broker(scenario)
 

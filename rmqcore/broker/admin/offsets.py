@@ -76,11 +76,14 @@ class AdminOffsets:
         for queue_id, offset in targets.items():
             self._offsets.commit(group, topic.topic_name, queue_id, offset)
             self._offsets.resets[group, topic.topic_name, queue_id] = offset
-        with expect_written(f"offsets of {group}"):
-            await asyncio.to_thread(self._store.consumer_offsets.persist)
-        for queue_id in targets:
-            # who waits at the end would hear of it with the next message, or much later
-            self._arrived(topic.topic_name, queue_id)
+        try:
+            with expect_written(f"offsets of {group}"):
+                await asyncio.to_thread(self._store.consumer_offsets.persist)
+        finally:
+            # the offsets count, whatever the disk says: who waits at the end would hear of them
+            # with the next message, or much later
+            for queue_id in targets:
+                self._arrived(topic.topic_name, queue_id)
         return success(body=java_body({"offsetTable": table}))
 
     def _target(self, topic: str, queue_id: int, timestamp_ms: int, given: int) -> int:
