@@ -33,6 +33,8 @@ PAGE_TOPICS = 256
 _FETCHES = 16
 #: This many older manifests stay, for readers that have just listed them.
 MANIFESTS_KEPT = 8
+#: What has more bytes is no manifest, page or table.
+_SIZE_MAX = 1 << 30
 _NAME = re.compile(r"manifest/(\d{10})\.json")
 #: a queue of a file: (queue id, rows, bytes, first queue offset, last queue offset)
 QueueRow = tuple[int, int, int, int, int]
@@ -271,9 +273,16 @@ def read_object(objects: Objects, name: str) -> bytes:
     Args:
         objects: of the archive.
         name: of the object.
+
+    Raises:
+        ArchiveError: it is none.
+        ObjectStoreError: it cannot be read.
     """
     reader = objects.open(name)
     try:
+        if reader.size > _SIZE_MAX:
+            reason = f"{reader.size} bytes; nothing that is read at once has so many"
+            raise ArchiveError(f"{objects.url}/{name}", reason)
         return reader.read_at(0, reader.size)
     finally:
         reader.close()

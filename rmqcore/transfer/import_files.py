@@ -61,6 +61,8 @@ _READ = _AS_EXPORTED | {"body_base64", *WRITTEN}
 _MS = {"s": (1000, 1), "ms": (1, 1), "us": (1, 1000), "ns": (1, 1_000_000)}
 #: So many rows of a Parquet file are put together, or one by one.
 _BATCH_ROWS = 4096
+#: What has more bytes is no manifest of an export.
+_MANIFEST_SIZE_MAX = 1 << 28
 #: Bits of a system flag that speak of the body or of hosts; others are not put as columns.
 _PLAIN_FLAGS = SysFlag.COMPRESSED | SysFlag.MULTI_TAGS | SysFlag.COMPRESSION_MASK | SysFlag.HOSTS_V6
 
@@ -411,6 +413,9 @@ def _files_of_manifest(source: Path) -> list[Path]:
     """The files that the manifest of a directory names, each as long as it says."""
     manifest = source / MANIFEST
     try:
+        size = manifest.stat().st_size
+        if size > _MANIFEST_SIZE_MAX:
+            raise RmqCoreError(f"{manifest}: no manifest of an export: it has {size} bytes")
         told: Any = json.loads(manifest.read_text("utf-8"))
         if told.get("unfinished"):
             raise RmqCoreError(

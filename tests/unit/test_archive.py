@@ -1,6 +1,7 @@
 """Sealed log files in an archive, and one log out of archive and store."""
 
 import json
+import os
 import pickle
 import shutil
 import signal
@@ -414,6 +415,13 @@ def test_a_manifest_that_nobody_here_has_written_is_told(archived, place, value)
     for text in (json.dumps(told), "[" * 100_000, "null"):
         with pytest.raises(ArchiveError, match="no manifest"):
             Manifest.from_json("s3://bucket", text.encode())
+
+
+def test_a_manifest_of_terabytes_is_told(archived, tmp_path):
+    archive = shutil.copytree(archived[1], tmp_path / "copy")
+    os.truncate(max((archive / "manifest").iterdir()), 8 << 40)
+    with pytest.raises(ArchiveError, match=f"{8 << 40} bytes"):
+        restore(str(archive), tmp_path / "restored")
 
 
 def test_a_manifest_under_the_name_of_a_newer_one_is_told(archived, tmp_path):

@@ -1,6 +1,7 @@
 """An import goes on where it was killed; nothing comes twice, and nothing is changed."""
 
 import json
+import os
 import shutil
 
 import pytest
@@ -387,6 +388,12 @@ def test_one_import_at_a_time(tmp_path):
 )
 def test_what_is_no_manifest_is_said(exported, manifest):
     (exported / "_manifest.json").write_bytes(manifest.encode(errors="surrogateescape"))
+    with pytest.raises(RmqCoreError, match="no manifest of an export"):
+        exported_files(exported)
+
+
+def test_a_manifest_of_terabytes_is_said(exported):
+    os.truncate(exported / "_manifest.json", 8 << 40)
     with pytest.raises(RmqCoreError, match="no manifest of an export"):
         exported_files(exported)
 
