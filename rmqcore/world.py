@@ -1,4 +1,4 @@
-"""The outside world as one value: clocks, sleep, syncs and failpoints.
+"""The outside world as one value: clocks, sleep, syncs and failpoints; and what it allows.
 
 Nothing else in this package reads a clock, sleeps or makes bytes durable by itself. What owns a
 loop or a service takes a `World`, and all that serves a network has its clocks from one that it was
@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rmqcore.native.base._world import (
     begin_sync,
@@ -37,9 +38,11 @@ __all__ = [
     "REAL",
     "World",
     "begin_sync",
+    "connections_allowed",
     "hold_time",
     "monotonic_s",
     "no_failpoint",
+    "raise_limit",
     "release_time",
     "sleep",
     "sync_data",
@@ -51,6 +54,10 @@ __all__ = [
     "wall_clock_ns",
     "watch_syncs",
 ]
+
+
+#: Connections that were accepted get this part of every limit of descriptors.
+_CONNECTIONS_SHARE: Final = 3 / 8
 
 
 def sleep(seconds: float) -> None:
@@ -100,6 +107,24 @@ def sync_found_name(path: Path) -> None:
         except OSError as error:
             if error.errno not in (errno.EROFS, errno.EINVAL):
                 raise
+
+
+def raise_limit() -> None:
+    """Let this process have as many descriptors as it may give itself, as servers do."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):  # a container may forbid it
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def connections_allowed() -> int | None:
+    """How many connections all servers of this process may accept together; None for no limit.
+
+    Stores take at most half of the descriptors (`rmqcore.files.mapped_file.OpenFiles`), connections
+    most of the other half; what is left is for directories, logs and the connections that this
+    process makes.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if soft == resource.RLIM_INFINITY else max(8, int(soft * _CONNECTIONS_SHARE))
 
 
 def no_failpoint(name: str) -> None:

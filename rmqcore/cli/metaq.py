@@ -39,6 +39,7 @@ from rmqcore.metaq.manager import NOT_REPLAYED, transaction_journals
 from rmqcore.metaq.message import MAX_READ_BUFFER_SIZE
 from rmqcore.transfer.metaq import migrate as migrate_partitions
 from rmqcore.transfer.metaq import partitions
+from rmqcore.world import raise_limit
 
 app = typer.Typer(no_args_is_help=True, help="MetaQ, the older store: open, serve, migrate.")
 
@@ -267,6 +268,7 @@ def serve(
             await done.wait()
             await server.stop()
 
+    raise_limit()
     with _reported():
         asyncio.run(run())
 

@@ -35,8 +35,7 @@ from rmqcore.remoting import (
     run,
     split_address,
 )
-from rmqcore.remoting.descriptors import raise_limit
-from rmqcore.world import monotonic_s
+from rmqcore.world import monotonic_s, raise_limit
 
 if TYPE_CHECKING:
     from rmqcore.proxy import GrpcServer

@@ -18,6 +18,7 @@ from rmqcore.metaq.manager import MessageStoreManager
 from rmqcore.metaq.message import MAX_READ_BUFFER_SIZE
 from rmqcore.metaq.protocol import MAX_LINE_SIZE
 from rmqcore.metaq.registry import Registry, reachable_host
+from rmqcore.world import connections_allowed
 
 _LOG = logging.getLogger(__name__)
 _BACKLOG = 1024
@@ -43,6 +44,7 @@ class MetaServer:
         port: int | None = None,
         admin_socket: Path | None = None,
         max_message_size: int = MAX_READ_BUFFER_SIZE,
+        connection_max: int = 10_000,
     ) -> None:
         """Prepare; `start` listens.
 
@@ -52,6 +54,8 @@ class MetaServer:
             port: None: serverPort of the configuration; 0: any free one.
             admin_socket: Unix socket for the operator's commands, see `admin_command`.
             max_message_size: bytes of one put.
+            connection_max: connections at a time; further ones are closed at once, and so are those
+                beyond what `connections_allowed` gives.
         """
         self.processor = BrokerProcessor(manager)
         self._manager = manager
@@ -59,10 +63,13 @@ class MetaServer:
         self._port = manager.config.system.server_port if port is None else port
         self._admin_socket = admin_socket
         self._max_message_size = max_message_size
+        self._connection_max = connection_max
         self._listeners: dict[socket.socket, asyncio.Task[None]] = {}
         self._admin: asyncio.Server | None = None
         self._registry: Registry | None = None
         self._connections: set[MetaConnection] = set()
+        #: True when the last connection was refused because there are too many
+        self._full = False
 
     async def start(self) -> tuple[str, int]:
         """Listen, and register in ZooKeeper if there is a zkConnect; return address and port.
@@ -145,10 +152,28 @@ class MetaServer:
             if short:
                 _LOG.warning("connections are taken again")
                 short = False
+            if self._is_full():
+                accepted.close()
+                continue
             try:
                 await loop.connect_accepted_socket(self._connection, accepted)
             except OSError:  # it went before it came
                 accepted.close()
+
+    def _is_full(self) -> bool:
+        """Tell whether one more connection is too many; logged once until there is room again."""
+        allowed = connections_allowed()
+        count = len(self._connections)
+        full = count >= self._connection_max or (allowed is not None and count >= allowed)
+        if full and not self._full:
+            _LOG.warning(
+                "%d connections are all that it has; further ones are closed at once. Processes "
+                "have %s for their sockets (ulimit -n)",
+                count,
+                "no limit" if allowed is None else allowed,
+            )
+        self._full = full
+        return full
 
     def _connection(self) -> MetaConnection:
         connection = MetaConnection(

@@ -19,10 +19,10 @@ from weakref import WeakSet
 from rmqcore.errors import ArgumentError
 from rmqcore.remoting.codec import DirectAnswers
 from rmqcore.remoting.connection import Connection, ConnectionSettings, Gate, Processor
-from rmqcore.remoting.descriptors import connections_allowed
 from rmqcore.remoting.first_bytes import FirstBytes, OtherProtocol
 from rmqcore.remoting.sockets import listen
 from rmqcore.remoting.tls import TlsMode
+from rmqcore.world import connections_allowed
 
 logger = logging.getLogger(__name__)
 

@@ -109,3 +109,34 @@ def test_every_connection_ends_and_the_server_goes_on(config, rng, caplog):
 
     asyncio.run(main())
     assert [r.getMessage() for r in caplog.records if r.exc_info] == []
+
+
+@pytest.mark.parametrize("by", ["its own bound", "descriptors"])
+def test_connections_above_the_limit_are_closed_at_once(config, caplog, monkeypatch, by):
+    bound = {"connection_max": 2} if by == "its own bound" else {}
+    if not bound:
+        monkeypatch.setattr("rmqcore.metaq.server.connections_allowed", lambda: 2)
+
+    async def main():
+        with MessageStoreManager(config()) as manager:
+            server = MetaServer(manager, port=0, **bound)
+            host, port = await server.start()
+            async with MetaClient(host, port) as first:
+                async with MetaClient(host, port) as second:
+                    await first.version()
+                    await second.version()
+                    for _ in range(2):
+                        reader, writer = await asyncio.open_connection(host, port)
+                        async with asyncio.timeout(TIMEOUT_S):
+                            assert await reader.read() == b""
+                        writer.close()
+                    await first.version()
+                stats = server.processor.stats
+                await until_async(lambda: stats.connections == 1, "the second one's end")
+                async with MetaClient(host, port) as again:
+                    await again.version()
+            await server.stop()
+
+    asyncio.run(main())
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "ulimit -n" in caplog.text

@@ -9,7 +9,8 @@ from patience import until_async
 from remoting.ends import ECHO, raw, request, serving
 
 from rmqcore.files import mapped_file
-from rmqcore.remoting import descriptors, server
+from rmqcore.remoting import server
+from rmqcore.world import connections_allowed, raise_limit
 
 pytestmark = pytest.mark.engine
 
@@ -44,19 +45,19 @@ def test_all_servers_of_a_process_share_what_is_for_connections(run, monkeypatch
 def test_stores_and_connections_leave_descriptors_for_the_rest(monkeypatch, soft):
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, soft))
     files = mapped_file._descriptors_allowed()
-    assert files + descriptors.connections_allowed() <= soft * 7 // 8
+    assert files + connections_allowed() <= soft * 7 // 8
 
 
 def test_without_a_limit_there_is_none_for_connections(monkeypatch):
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, 0))
-    assert descriptors.connections_allowed() is None
+    assert connections_allowed() is None
 
 
 def test_a_server_takes_the_descriptors_that_it_may_have():
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 512), hard))
-        descriptors.raise_limit()
+        raise_limit()
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
