@@ -347,9 +347,11 @@ class _Question:
                 f"a repair or its undo was interrupted: {journal.root}",
                 "rmqcore doctor repair STORE, or undo STORE, goes on where it was",
             )
+        opens = False
         if not directory.is_locked():
             try:
                 try_opening(directory, self._given)
+                opens = True
             except (RmqCoreError, OSError) as error:
                 yield "opening", " ".join(str(error).split()), "rmqcore doctor plan STORE"
         if what := leases_problem(directory):
@@ -363,7 +365,7 @@ class _Question:
         if usage.percent > limit:
             there = f"{usage.percent} % of the disk is in use; above {limit} % puts are refused"
             yield "disk", there, "make room, or let retention delete"
-        for start, path, size in self._log.files:
+        for start, path, size in () if opens else self._log.files:
             if size != self._log.file_size:
                 there = f"{path.name} has {size} bytes, files here have {self._log.file_size}"
                 yield "log file", there, "rmqcore doctor plan STORE"

@@ -168,8 +168,8 @@ class MappedFileQueue:
             lengthen: do the same with a short last file that holds data.
             keep_first: bring the first file to its length, too, in place of removing it: without
                 any, what is derived would tell of a lost log.
-            any_lost: bring any file without a byte to its length: a power cut may have taken it,
-                and not that of one behind it, of a store opened for writing.
+            any_lost: do the same with any file without a byte, whose length a power cut may have
+                taken, and not that of one behind it.
 
         Raises:
             CorruptStoreError: a file has another length, a file is missing between two, what has
@@ -193,7 +193,7 @@ class MappedFileQueue:
         files: list[MappedFile] = []
         for number, (start, path, size) in enumerate(found):
             last = number == len(found) - 1
-            short = size < self.file_size and (last or (any_lost and self.writable and not size))
+            short = size < self.file_size and (last or (any_lost and not size))
             if size != self.file_size and not short:
                 raise CorruptStoreError(
                     path, -1, f"the file has {size} bytes, files here have {self.file_size}"

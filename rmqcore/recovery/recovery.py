@@ -103,6 +103,7 @@ class Recovery:
     Source: RocketMQ store/CommitLog.java, recoverNormally and recoverAbnormally.
     """
 
+    walk = Walk
     queue_check = QueueCheck
     derived_anew = DerivedAnew
 
@@ -190,7 +191,7 @@ class Recovery:
             flushed_until_ms=self._checkpoint.physic_msg_timestamp_ms,
             known_end=self._queues.end_phy_offset(),
         )
-        return Walk(
+        return self.walk(
             self._log,
             self._judge,
             self._queue_check,

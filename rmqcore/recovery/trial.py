@@ -30,11 +30,13 @@ from rmqcore.files.unit_file import UNIT_HEAD
 from rmqcore.files.zeros import holds_nothing
 from rmqcore.native.base._published import PublishedOffset
 from rmqcore.native.derive._dispatch import DispatchBatch
+from rmqcore.native.format._next_record import ScanStatus
 from rmqcore.native.format._numbers import UNIT_SIZE
 from rmqcore.recovery.geometry import fitted_config
 from rmqcore.recovery.queue_check import QueueCheck
 from rmqcore.recovery.recovery import DerivedAnew, Recovery
 from rmqcore.recovery.unfinished_repair import refuse_unfinished_restore
+from rmqcore.recovery.walk import Walk
 from rmqcore.world import wall_clock_ms
 
 if TYPE_CHECKING:
@@ -42,9 +44,9 @@ if TYPE_CHECKING:
     from rmqcore.files.batch_consume_queue import StoredQueue
     from rmqcore.files.commit_log_writer import CommitLogWriter
     from rmqcore.files.consume_queue import ConsumeQueue
+    from rmqcore.files.mapped_file import MappedFile
     from rmqcore.files.store_dir import StoreDir
     from rmqcore.native.derive._dispatch import QueueStretch
-    from rmqcore.recovery.walk import Walk
 
 QueueKey = tuple[str, int]
 
@@ -78,7 +80,9 @@ def _try(directory: StoreDir, config: StoreConfig, open_files: OpenFiles) -> Non
     ConsumerOffsetTable(directory.config, clock=wall_clock_ms)
     if config.deliver_delayed:
         DelayOffsetTable(directory.config, clock=wall_clock_ms)
-    log = _log_of(directory, config, open_files)
+    clean_shutdown = not directory.was_aborted
+    any_lost = not (clean_shutdown or mark.is_of_this_machine)
+    log = _log_of(directory, config, open_files, any_lost=any_lost)
     queues = _Queues(
         directory,
         config.mapped_file_size_consume_queue,
@@ -106,7 +110,7 @@ def _try(directory: StoreDir, config: StoreConfig, open_files: OpenFiles) -> Non
             deleted.load(),
             config,
             cast("tuple[DispatchBatch, DispatchBatch]", batches),
-            clean_shutdown=not directory.was_aborted,
+            clean_shutdown=clean_shutdown,
         ).decide()
     finally:
         for batch in batches:
@@ -116,11 +120,13 @@ def _try(directory: StoreDir, config: StoreConfig, open_files: OpenFiles) -> Non
                 part.close()
 
 
-def _log_of(directory: StoreDir, config: StoreConfig, open_files: OpenFiles) -> CommitLog:
+def _log_of(
+    directory: StoreDir, config: StoreConfig, open_files: OpenFiles, *, any_lost: bool
+) -> CommitLog:
     size = config.mapped_file_size_commit_log
     queue = MappedFileQueue(directory.commit_log, size, open_files, writable=False)
     log = CommitLog(queue, PublishedOffset(), demand_crc=config.force_verify_prop_crc)
-    log.load()
+    log.load(any_lost=any_lost)
     last = queue.last
     if last is not None and last.size < size and config.on_corruption is OnCorruption.RAISE:
         short = last.size
@@ -213,9 +219,20 @@ class _DerivedAnew(DerivedAnew):
         pass
 
 
+class _Walk(Walk):
+    """Takes a log file without a byte for the zeros that an opening makes of it."""
+
+    def _walk_file(self, file: MappedFile, verify: bool) -> int | None:
+        if file.size:
+            return super()._walk_file(file, verify)
+        following = self._judge.at_no_record(file, 0, ScanStatus.EMPTY)
+        return file.file_from_offset if following is None else None
+
+
 class _Trial(Recovery):
     """A recovery that decides, and does nothing."""
 
+    walk = _Walk
     queue_check = _QueueCheck
     derived_anew = _DerivedAnew
 

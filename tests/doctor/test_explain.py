@@ -12,6 +12,8 @@ from golden.check import digest_tree
 from rmqcore import doctor
 from rmqcore._index import index_hash
 from rmqcore.errors import ArgumentError, CorruptConfigFileError, RmqCoreError
+from rmqcore.files.store_checkpoint import StoreCheckpoint
+from rmqcore.files.store_mark import StoreMark
 
 pytestmark = pytest.mark.engine
 
@@ -247,6 +249,25 @@ def test_whether_a_damaged_store_opens_is_what_opening_decides(small, harm, clea
     if not clean:
         (small / "abort").write_text("1")
     harm(small)
+    check_opening(small)
+
+
+@pytest.mark.parametrize("flushed", [False, True], ids=["", "flushed"])
+@pytest.mark.parametrize("clean", [True, False], ids=["closed", "power cut"])
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_whether_a_store_opens_with_a_log_file_without_a_byte(
+    small, monkeypatch, number, clean, flushed
+):
+    """As a power cut leaves one that was just made, with more behind it."""
+    monkeypatch.setattr(StoreMark, "this_machine", lambda _: "started anew")
+    if not clean:
+        (small / "abort").write_text("1")
+    if flushed:
+        checkpoint = StoreCheckpoint(small / "checkpoint")
+        checkpoint.load()
+        checkpoint.physic_msg_timestamp_ms += 60_000
+        checkpoint.flush()
+    os.truncate(sorted((small / "commitlog").iterdir())[number], 0)
     check_opening(small)
 
 
