@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Generic, NamedTuple, TypedDict, TypeVar, cast
 
 from rmqcore._codec import decode_message_id, encode_message_id
@@ -19,6 +19,8 @@ from rmqcore.status import Durability, DurabilityName
 __all__ = [
     "DEAD_LETTER_PREFIX",
     "EXPIRES_MS",
+    "LIGHT_NUMBERS",
+    "LIGHT_QUEUES",
     "RETRY_PREFIX",
     "BatchSettings",
     "GetMessageResult",
@@ -35,6 +37,7 @@ __all__ = [
     "copy_to",
     "decode_message_id",
     "encode_message_id",
+    "light_numbers",
     "tags_of",
     "without_light_queues",
 ]
@@ -66,8 +69,12 @@ _SPARE: Final = (
 )
 #: Attributes of a message that is put, beside those.
 _BESIDE: Final = ("store_host", "prepared_transaction_offset", "wait_store_msg_ok", "tags", "keys")
-#: The property that names light queues, and about how many bytes a number of one takes.
-_LIGHT_QUEUES: Final = "INNER_MULTI_DISPATCH"
+#: The properties that name light queues, and a message's numbers there.
+LIGHT_QUEUES: Final = "INNER_MULTI_DISPATCH"
+LIGHT_NUMBERS: Final = "INNER_MULTI_QUEUE_OFFSET"
+#: A number with more digits is none.
+_DIGITS_MAX: Final = 18
+#: About how many bytes a number of a light queue takes.
 _NUMBER_SIZE: Final = 26 + 20
 #: A copy's properties have at most this many bytes, as the store may add its checksum of 19.
 _ROOM: Final = PROPERTIES_SIZE_MAX - 19
@@ -163,7 +170,7 @@ def copy_to(
         if isinstance(message, MessageExt):
             properties = _as_text(properties)
         beside = {name: settings.get(name) for name in ("tags", "keys")}
-        light_queues = properties.get(_LIGHT_QUEUES, "")
+        light_queues = properties.get(LIGHT_QUEUES, "")
         numbers_size = (light_queues.count(",") + 1) * _NUMBER_SIZE if light_queues else 0
         properties = _fitting(properties, (*_SPARE, *spare), _size(beside) + numbers_size)
     # the limit of new messages does not hold for what was stored before
@@ -185,11 +192,21 @@ def without_light_queues(message: Message, refused: MessageIllegalError) -> Mess
         MessageIllegalError: ``refused``, where it names no light queues: nothing is gained.
     """
     properties = dict(message.properties or {})
-    if properties.pop(_LIGHT_QUEUES, None) is None:
+    if properties.pop(LIGHT_QUEUES, None) is None:
         raise refused
     _log.warning("%s: it goes to its topic alone: %s", message.topic, refused)
     settings = {name: getattr(message, name) for name in _BESIDE}
     return copy_to(message.topic, message.queue_id, message, properties, **settings)
+
+
+def light_numbers(message: MessageExt) -> Iterator[tuple[str, int]]:
+    """The light queues that a stored message names, and its numbers there."""
+    names, numbers = (
+        message.properties.get(name, "").split(",") for name in (LIGHT_QUEUES, LIGHT_NUMBERS)
+    )
+    for name, number in zip(names, numbers, strict=False):
+        if number.isascii() and number.isdigit() and len(number) <= _DIGITS_MAX:
+            yield name, int(number)
 
 
 def _as_text(properties: Mapping[str, str]) -> dict[str, str]:

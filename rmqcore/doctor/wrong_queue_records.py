@@ -34,6 +34,7 @@ from rmqcore.doctor.log_survey import (
     present_runs,
 )
 from rmqcore.files.consume_queue import HOLE_UNITS_MAX, LIGHT_QUEUE_PREFIX
+from rmqcore.message import light_numbers
 from rmqcore.native.format._message_ext import MessageExt
 from rmqcore.native.format._numbers import FILLER_SIZE, SysFlag
 from rmqcore.rebuild.consume_queues import queue_keys
@@ -241,14 +242,9 @@ def _has_place(message: MessageExt) -> bool:
 def places_named_by(message: MessageExt) -> Iterator[tuple[QueueKey, int]]:
     """The places that a record names: that in its own queue, then those in light queues."""
     yield (message.topic, message.queue_id), message.queue_offset
-    names, numbers = (
-        message.properties.get(name, "").split(",")
-        for name in ("INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET")
-    )
-    for name, number in zip(names, numbers, strict=False):
-        if number.isascii() and number.isdigit():
-            light = name.startswith(LIGHT_QUEUE_PREFIX)
-            yield (name, 0 if light else message.queue_id), int(number)
+    for name, number in light_numbers(message):
+        light = name.startswith(LIGHT_QUEUE_PREFIX)
+        yield (name, 0 if light else message.queue_id), number
 
 
 def _agrees(message: MessageExt, key: QueueKey, queue_offset: int) -> bool:

@@ -18,11 +18,11 @@ from rmqcore.errors import RmqCoreError, StoreClosedError
 from rmqcore.metaq.errors import IllegalTopicError, WrongPartitionError
 from rmqcore.metaq.message_store import MessageStore, check_topic, make_directory
 from rmqcore.metaq.meta_config import TOPICS, UNFLUSH_INTERVAL, MetaConfig
+from rmqcore.metaq.partition_reader import partition_named
 from rmqcore.metaq.schedule import Schedule
 from rmqcore.world import REAL, World
 
 _LOG = logging.getLogger(__name__)
-_PARTITION_NAME = re.compile(r"(.+)-(0|[1-9]\d{0,8})", re.ASCII | re.DOTALL)
 _LOADERS = 4
 
 Stores = Mapping[str, Mapping[int, MessageStore]]
@@ -194,10 +194,10 @@ class MessageStoreManager:
         for data_path in self._data_paths():
             make_directory(data_path)
             for entry in sorted(data_path.iterdir()):
-                match = _PARTITION_NAME.fullmatch(entry.name)
-                own = match and Path(self.config.topic_config(match[1]).data_path).expanduser()
-                if match and own == data_path and entry.is_dir():
-                    found.append((match[1], int(match[2])))
+                named = partition_named(entry.name)
+                own = named and Path(self.config.topic_config(named[0]).data_path).expanduser()
+                if named and own == data_path and entry.is_dir():
+                    found.append(named)
                 else:
                     ignored.append(entry)
         self.ignored = tuple(ignored)

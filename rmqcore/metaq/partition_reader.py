@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,13 @@ from rmqcore.metaq.message import HEADER_SIZE, Message, Verdict, decode_messages
 from rmqcore.metaq.segments import Segment, find_segment, nearest_offset
 
 _READ_SIZE = 1 << 20
+_DIRECTORY_NAME = re.compile(r"(.+)-(0|[1-9]\d{0,8})", re.ASCII | re.DOTALL)
+
+
+def partition_named(name: str) -> tuple[str, int] | None:
+    """Topic and number of the partition whose directory has a name; None for that of none."""
+    match = _DIRECTORY_NAME.fullmatch(name)
+    return None if match is None else (match[1], int(match[2]))
 
 
 class PartitionReader:

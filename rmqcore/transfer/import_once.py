@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from rmqcore.errors import MessageIllegalError, RmqCoreError
 from rmqcore.files.import_note import State
-from rmqcore.message import Message, MessageExt
+from rmqcore.message import LIGHT_NUMBERS, Message, MessageExt
 from rmqcore.native.format._host import encode_host
 from rmqcore.native.format._numbers import SysFlag
 from rmqcore.scan.plan import plan
@@ -41,7 +41,7 @@ from rmqcore.transfer.import_record import (
 Progress = Callable[[int, int], None]
 
 #: What the store says of a message by itself.
-_GIVEN_ANEW: Final = ("INNER_MULTI_QUEUE_OFFSET", "__CRC32#")
+_GIVEN_ANEW: Final = (LIGHT_NUMBERS, "__CRC32#")
 
 
 def import_once(

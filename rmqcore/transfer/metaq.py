@@ -21,6 +21,7 @@ from rmqcore.files.config_tables import TopicConfig
 from rmqcore.metaq import message as metaq
 from rmqcore.metaq.message_store import MessageStore
 from rmqcore.metaq.meta_config import MetaConfig
+from rmqcore.metaq.partition_reader import partition_named
 from rmqcore.metaq.segments import Hole
 from rmqcore.metaq.settings import SystemConfig
 
@@ -35,7 +36,6 @@ _BATCH_SIZE = 1 << 20
 _READ_COUNT = 512
 _MAX_ATTRIBUTE = 8192
 _ROW = struct.Struct(">qii")
-_PARTITION = re.compile(r"(.+)-(0|[1-9]\d{0,8})", re.ASCII | re.DOTALL)
 _PLAIN_NAME = re.compile(rb"[A-Za-z0-9_-]")
 
 Progress = Callable[[str, int, int], object]
@@ -127,8 +127,8 @@ def partitions(source: Path) -> list[tuple[str, int]]:
     """
     if not source.is_dir():
         raise StoreNotFoundError(source, "no such directory")
-    matches = (_PARTITION.fullmatch(entry.name) for entry in source.iterdir() if entry.is_dir())
-    return sorted((match[1], int(match[2])) for match in matches if match)
+    named = (partition_named(entry.name) for entry in source.iterdir() if entry.is_dir())
+    return sorted(partition for partition in named if partition is not None)
 
 
 def _make_topics(store: DefaultMessageStore, names: list[tuple[str, int]]) -> None:

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 from rmqcore.files.consume_queue import LIGHT_QUEUE_PREFIX
-from rmqcore.message import MessageExt
+from rmqcore.message import MessageExt, light_numbers
 from rmqcore.store.protocol import MessageStore
-
-#: A text with more digits is taken for no number.
-_DIGITS_MAX: Final = 18
 
 
 def is_queued(store: MessageStore, found: MessageExt) -> bool:
@@ -43,9 +39,5 @@ def number_in(queue: tuple[str, int], message: MessageExt) -> int:
 def places_of(message: MessageExt) -> Iterator[tuple[tuple[str, int], int]]:
     """The queues that have a message, by topic and queue id, and its numbers there."""
     yield (message.topic, message.queue_id), message.queue_offset
-    properties = message.properties
-    names = properties.get("INNER_MULTI_DISPATCH", "").split(",")
-    numbers = properties.get("INNER_MULTI_QUEUE_OFFSET", "").split(",")
-    for name, number in zip(names, numbers, strict=False):
-        if number.isascii() and number.isdigit() and len(number) <= _DIGITS_MAX:
-            yield (name, 0), int(number)
+    for name, number in light_numbers(message):
+        yield (name, 0), number

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from rmqcore.config import StoreConfig
-from rmqcore.message import DEAD_LETTER_PREFIX, Lease, Message, MessageExt, copy_to
+from rmqcore.message import DEAD_LETTER_PREFIX, LIGHT_QUEUES, Lease, Message, MessageExt, copy_to
 from rmqcore.store.consume.lease_request import Damaged
 
 _FIRST_LEVEL: Final = 3
@@ -65,7 +65,7 @@ def sent_again(
     """
     properties = dict(stored.properties)
     # the message is in its light queues already
-    properties.pop("INNER_MULTI_DISPATCH", None)
+    properties.pop(LIGHT_QUEUES, None)
     properties.setdefault("RETRY_TOPIC", stored.topic)
     properties["WAIT"] = "true" if wait else "false"
     properties.setdefault("ORIGIN_MESSAGE_ID", stored.message_id)

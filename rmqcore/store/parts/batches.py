@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from rmqcore._codec import decode_batch, encode_batch, shares_queue
 from rmqcore.errors import ArgumentError, MessageIllegalError
-from rmqcore.message import BatchSettings, Message, MessageExt, copy_to
+from rmqcore.message import LIGHT_QUEUES, BatchSettings, Message, MessageExt, copy_to
 from rmqcore.native.format._numbers import SysFlag
 from rmqcore.services.delay_schedule import requested_delay_level
 
@@ -25,7 +25,7 @@ def as_message(stored: MessageExt) -> Message:
 def alone_for_light_queues(batch: Message) -> Message | None:
     """The only message of a batch, when it names light queues: by itself it gets numbers there."""
     body = bytes(batch.body)
-    if b"INNER_MULTI_DISPATCH" not in body:
+    if LIGHT_QUEUES.encode() not in body:
         return None
     messages = decode_batch(body, topic=batch.topic)
     if len(messages) != 1:
