@@ -51,6 +51,11 @@ class QueueConsumers:
             with suppress(StoreError, OSError):
                 self._store.kv_put(_CONSUMERS, self._key(queue), None)
 
+    def leave_all(self) -> None:
+        """Say that it consumes no queue more."""
+        for queue in tuple(self._entered):
+            self.leave(queue)
+
     def living(self) -> dict[str, dict[str, Any]]:
         """The arguments of the queues that are consumed, by name; who has died is forgotten."""
         found = {}

@@ -28,6 +28,8 @@ class QoS(virtual.QoS):  # type: ignore[misc]
 
     def __init__(self, channel: Any, prefetch_count: int = 0) -> None:
         super().__init__(channel, prefetch_count)
+        # kombu's would keep a connection that was dropped until the process ends
+        self._on_collect.cancel()
         self.leases: dict[str, Lease] = {}
         self._pid = os.getpid()
 

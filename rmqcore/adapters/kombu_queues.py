@@ -41,10 +41,17 @@ class SharedQueues(SharedExchanges):
 
     def __init__(self, connection: Any, **kwargs: Any) -> None:
         super().__init__(connection, **kwargs)
-        self.store = connection.opened.store
+        self._opened = connection.opened
+        self.store = self._opened.store
         self._arguments: dict[str, dict[str, Any]] = {}
         self._kept_until: dict[str, float] = {}
         self._consuming = QueueConsumers(self.store)
+        self._opened.before_drop.add(self._consuming.leave_all)
+
+    def close(self) -> None:
+        """Close the channel: its consumers end."""
+        super().close()
+        self._opened.before_drop.discard(self._consuming.leave_all)
 
     def prepare_queue_arguments(self, arguments: Any, **kwargs: Any) -> Any:
         """The arguments of a queue as AMQP names them: ``x-expires``, ``x-message-ttl``.

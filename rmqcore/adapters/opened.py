@@ -33,6 +33,8 @@ class OpenedStore:
 
     Attributes:
         store: shared with other processes, and with other uses in this one.
+        before_drop: called before a use ends that was dropped without `close`, in a thread of its
+            own. They refer to nothing that refers to the use.
     """
 
     def __init__(self, path: str | os.PathLike[str], settings: Mapping[str, Any]) -> None:
@@ -63,6 +65,7 @@ class OpenedStore:
             known.uses += 1
         self._handle = known
         self.store = known.store
+        self.before_drop: set[Callable[[], object]] = set()
         self._holder = Holder()
         self._pid = os.getpid()
         self._deletes_at = 0.0
@@ -164,6 +167,8 @@ class OpenedStore:
     def _drop(self) -> None:
         with suppress(StoreError, OSError):
             if self._pid == os.getpid():
+                for work in self.before_drop:
+                    work()
                 self.store.release_leases(self.holder)
         with suppress(StoreError, OSError):
             self.close()

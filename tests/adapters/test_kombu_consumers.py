@@ -1,10 +1,12 @@
 """kombu's consumers whose channel is closed, or who were busy for long."""
 
+import gc
 import signal
+import weakref
 
 import pytest
 from children import Program
-from patience import TIMEOUT_S
+from patience import TIMEOUT_S, until
 
 from rmqcore import DiskFullError
 from rmqcore.store.consume import holders
@@ -133,6 +135,32 @@ def test_a_queue_whose_last_consumer_has_left_expires(connection, clock):
     assert [queue for _, _, queue in channel.get_table("events")] == ["brief"]
     clock.pass_ms(500)
     assert channel.get_table("events") == []
+
+
+@pytest.mark.parametrize("closed", ["nothing", "a channel"])
+def test_a_connection_that_is_dropped_holds_no_queue_and_no_message(connection, url, clock, closed):
+    def drop():
+        dropped, got = kombu.Connection(url), []
+        with dropped.channel() as channel:
+            BRIEF(channel).declare()
+        say(connection, "again")
+        consumer = kombu.Consumer(dropped, [BRIEF], on_message=got.append)
+        consumer.consume()
+        dropped.drain_events(timeout=TIMEOUT_S)
+        assert [message.payload for message in got] == ["again"]
+        if closed == "a channel":
+            dropped.channel().close()
+        return weakref.ref(dropped.transport)
+
+    transport = drop()
+    until(lambda: gc.collect() >= 0 and transport() is None, "the connection's end")
+    store = connection.default_channel.store
+    until(lambda: store.kv_count("kombu-consumers") == 0, "nobody consumes")
+    bound = BRIEF(connection.default_channel)
+    found = until(lambda: bound.get(no_ack=True), "its message comes again")
+    assert found.payload == "again"
+    clock.pass_ms(500)
+    assert connection.default_channel.get_table("events") == []
 
 
 CONSUMES = """
