@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from rmqcore._index import index_hash
 from rmqcore.errors import CorruptIndexError, DiskFullError, is_refusal
@@ -71,8 +71,7 @@ class IndexService:
         directory: where the files lie.
         hash_slot_num, max_index_num: geometry of every file.
         open_files: the bound on descriptors and mappings.
-        clock_ms: wall clock, for the names of new files.
-        writable: False follows another process's files.
+        clock_ms: wall clock, for the names of new files; None follows another process's files.
 
     Threads: one dispatcher, any readers.
     Source: RocketMQ store/index/IndexService.java.
@@ -86,8 +85,7 @@ class IndexService:
         max_index_num: int,
         open_files: OpenFiles,
         *,
-        clock_ms: Callable[[], int],
-        writable: bool = True,
+        clock_ms: Callable[[], int] | None,
     ) -> None:
         self.directory = directory
         self.files: list[IndexFile] = []
@@ -97,8 +95,9 @@ class IndexService:
         self._hash_slot_num = hash_slot_num
         self._max_index_num = max_index_num
         self._open_files = open_files
-        self._clock_ms = clock_ms
-        self._writable = writable
+        self._writable = clock_ms is not None
+        #: there where a file is made
+        self._clock_ms = cast("Callable[[], int]", clock_ms)
         self._dirty: set[IndexFile] = set()
         self._unsynced: set[Path] = set()
         self._dirty_lock = ReentrantLock()

@@ -34,7 +34,6 @@ from rmqcore.scan.log_walk import Damage, LogWalk
 from rmqcore.scan.plan import SPLIT_SIZE, LogPlan
 from rmqcore.scan.runner import Runner, run
 from rmqcore.scan.split import Split
-from rmqcore.world import wall_clock_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +131,7 @@ def open_index(log: LogPlan, directory: Path) -> IndexService:
         log.config.max_hash_slot_num,
         log.config.max_index_num,
         OpenFiles(),
-        clock_ms=wall_clock_ms,
-        writable=False,
+        clock_ms=None,
     )
 
 

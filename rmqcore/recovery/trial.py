@@ -93,9 +93,7 @@ def _try(directory: StoreDir, config: StoreConfig, open_files: OpenFiles) -> Non
     index = None
     if config.message_index_enable:
         slots, most = config.max_hash_slot_num, config.max_index_num
-        index = IndexService(
-            directory.index, slots, most, open_files, clock_ms=wall_clock_ms, writable=False
-        )
+        index = IndexService(directory.index, slots, most, open_files, clock_ms=None)
     batches = tuple(
         DispatchBatch(delays_ms=config.delay_levels_ms, multi_dispatch=config.derives_light_queues)
         for _ in range(2)

@@ -16,7 +16,7 @@ from typing import Any
 from rmqcore.chance import token_hex
 from rmqcore.errors import StoreError
 from rmqcore.store.staged_files import StagedFile
-from rmqcore.world import sync_directory, sync_fd, wall_clock_ms
+from rmqcore.world import sync_directory, sync_fd
 
 #: The names of series that nobody has named begin so; nobody asks for one of them again.
 ANONYMOUS, JOB = "run-", "job-"
@@ -139,18 +139,18 @@ def appending(root: Path) -> list[Ledger]:
     return [ledger for ledger in found if ledger.is_appending]
 
 
-def forget_done(root: Path, prefix: str, age_s: float) -> None:
-    """Forget the series with this beginning of a name that ended so long ago.
+def forget_done(root: Path, prefix: str, before_s: float) -> None:
+    """Forget the series with this beginning of a name that ended before a time.
 
     Args:
         root: from `staging_root`.
         prefix: `ANONYMOUS` or `JOB`.
-        age_s: seconds since the series' last append ended; younger ones are kept.
+        before_s: Unix time in seconds; what ended at it or later is kept.
 
     Raises:
         OSError: a file cannot be looked at or removed.
         StoreError: a file of a series cannot be read.
     """
     for path in root.glob(f"{prefix}*{_DONE}"):
-        if wall_clock_ms() / 1000 - path.stat().st_mtime > age_s:
+        if path.stat().st_mtime < before_s:
             Ledger(root, path.name.removesuffix(_DONE)).forget()

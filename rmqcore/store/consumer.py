@@ -11,7 +11,6 @@ from rmqcore.message import Lease, QueueLag, ReceivedMessage
 from rmqcore.store.consume.arrivals import Deadline
 from rmqcore.store.consume.holders import Holder
 from rmqcore.store.protocol import MessageStore
-from rmqcore.world import monotonic_s
 
 #: A wait ends after this at the latest and begins anew. `close` ends it sooner, except when the
 #: wait begins in the same moment.
@@ -157,7 +156,7 @@ class Consumer:
     def _deadline(self, timeout_ms: float | None) -> Deadline:
         if self._closed:
             raise StoreClosedError(f"the consumer of group {self.group} has been closed")
-        return Deadline(timeout_ms, monotonic_s)
+        return Deadline(timeout_ms, self.store.world.monotonic_s)
 
     def _unless_closed(self, found: list[ReceivedMessage]) -> list[ReceivedMessage]:
         """What was leased while `close` took everything back is nobody's."""

@@ -30,7 +30,6 @@ from rmqcore.native.format._next_record import RECORD_HEAD_SIZE, ScanStatus
 from rmqcore.recovery.geometry import fitted_config
 from rmqcore.recovery.unfinished_repair import report_unfinished_repair
 from rmqcore.store.parts.general_reads import GeneralReads
-from rmqcore.world import wall_clock_ms
 
 _FIRST_READ_SIZE = 4096
 _READ_SIZE = 1 << 20
@@ -143,8 +142,7 @@ class Follower:
             config.max_hash_slot_num,
             config.max_index_num,
             self._open_files,
-            clock_ms=wall_clock_ms,
-            writable=False,
+            clock_ms=None,
         )
         self.reader = GeneralReads(self.log, self.consume_queues, self.index)
         #: where the log began when a queue's minimum was last corrected, by (topic, queue id)

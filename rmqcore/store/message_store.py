@@ -52,6 +52,7 @@ class DefaultMessageStore(MessagePutter, ReadableStore):
       sees that message.
 
     Attributes:
+        world: tells its time.
         parts: what the store consists of.
         followed_log: the log as replication sees it.
 
@@ -87,6 +88,7 @@ class DefaultMessageStore(MessagePutter, ReadableStore):
         """
         config.check_for_writing()
         self.path = directory_path("path", path)
+        self.world = world
         self._closing = ReentrantLock()
         directory = StoreDir(self.path, config.store_path_commit_log)
         trace = StoreTrace(directory.trace, world.clock_ms)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from rmqcore.native.format._wire_message import WireMessage
     from rmqcore.store.parts.iteration import OnDamage
     from rmqcore.store.parts.put_columns_result import PutColumnsResult
+    from rmqcore.world import World
 
 
 @runtime_checkable
@@ -48,10 +49,14 @@ class MessageStore(Protocol):
     - A queue that does not exist is a status, or 0, and is not created by a read.
     - Any thread may call; the coroutines belong to the event loop that runs them.
 
+    Attributes:
+        world: tells its time, and that of all that works on it.
+
     Source: RocketMQ store/MessageStore.java.
     """
 
     path: Path
+    world: World
     topics: TopicConfigTable
     consumer_offsets: ConsumerOffsetTable
 

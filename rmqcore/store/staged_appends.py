@@ -31,9 +31,10 @@ from rmqcore.store.append_ledger import (
 from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.store.staged_files import StagedFile, forget_staged, pieces_behind
 from rmqcore.store.staged_records import StagedRecords, records_in
-from rmqcore.world import sync_directory, wall_clock_ms
+from rmqcore.world import sync_directory
 
-_STALE_S = 7 * 24 * 3600
+_DAY_S = 24 * 3600
+_STALE_S = 7 * _DAY_S
 #: By these columns a row is found again in the log; the CRC is that of its body.
 _IDENTITY = ("topic", "queue_id", "unique_key", "body_crc", "flag", "reconsume_times")
 
@@ -74,7 +75,7 @@ def append_staged(
                 file.records()
             appended += _append(store, ledger, number, files, 0)
         forget_staged(files)
-        _remove_stale(root)
+        _remove_stale(store, root)
     return appended
 
 
@@ -99,8 +100,8 @@ def finish_staged(store: DefaultMessageStore, forget_days: float | None = None) 
         _note_others(store, root, None)
         finished = {ledger.name: _resume(store, ledger) for ledger in appending(root)}
         if forget_days is not None:
-            forget_done(root, JOB, forget_days * 24 * 3600)
-        _remove_stale(root)
+            forget_done(root, JOB, _ago_s(store, forget_days * _DAY_S))
+        _remove_stale(store, root)
     return finished
 
 
@@ -273,15 +274,17 @@ def _same(staged: MessageExt, found: MessageExt) -> bool:
     return all(getattr(staged, name) == getattr(found, name) for name in _IDENTITY)
 
 
-def _remove_stale(root: Path) -> None:
+def _remove_stale(store: DefaultMessageStore, root: Path) -> None:
     """Remove what aborted jobs and killed drivers left a week ago, and ids that nobody asks for."""
-    stale = {
-        folder
-        for folder in root.glob("staging-*")
-        if wall_clock_ms() / 1000 - folder.stat().st_mtime > _STALE_S
-    }
+    before_s = _ago_s(store, _STALE_S)
+    stale = {folder for folder in root.glob("staging-*") if folder.stat().st_mtime < before_s}
     if stale:
         stale -= {Path(file.path).parent for ledger in appending(root) for file in ledger.files}
     for folder in stale:
         shutil.rmtree(folder, ignore_errors=True)
-    forget_done(root, ANONYMOUS, _STALE_S)
+    forget_done(root, ANONYMOUS, before_s)
+
+
+def _ago_s(store: DefaultMessageStore, seconds: float) -> float:
+    """Unix time, seconds, so long before now."""
+    return store.world.clock_ms() / 1000 - seconds

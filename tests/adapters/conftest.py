@@ -3,15 +3,13 @@
 import os
 import sys
 import tomllib
-from functools import partial
 from pathlib import Path
 
 import pytest
 from asleep import when_asleep  # noqa: F401 - a fixture
 from consume.conftest import Clock
 
-from rmqcore.store.message_store import DefaultMessageStore
-from rmqcore.store.sharing import shared_handle
+from rmqcore.store.sharing.opening import open_handle
 from rmqcore.world import World
 
 ROOT = Path(__file__).parents[2]
@@ -24,10 +22,9 @@ collect_ignore_glob = (
 
 @pytest.fixture
 def clock(monkeypatch):
-    """The time of stores that this process opens and owns from now on, as the test sets it."""
+    """The time of shared stores that this process opens from now on, as the test sets it."""
     clock = Clock()
-    store = partial(DefaultMessageStore, world=World(clock))
-    monkeypatch.setattr(shared_handle, "DefaultMessageStore", store)
+    monkeypatch.setitem(open_handle.__kwdefaults__, "world", World(clock))
     return clock
 
 

@@ -1,6 +1,6 @@
 """Where code asks a clock, sleeps, syncs or draws by itself instead of asking the world or chance.
 
-In the rooms of servers also where it asks for a world that nobody has given it.
+In some rooms also where it asks for a world that nobody has given it.
 
 Python is looked at by its syntax tree, native code by the calls of C that it makes.
 """
@@ -25,8 +25,8 @@ SYNCS = {"fdatasync", "fsync", "sync"}
 #: what draws by chance; `Random` does not where it is told from what it follows
 DRAWS = {"os": {"getrandom", "urandom"}, "uuid": {"uuid1", "uuid4"}}
 #: whoever starts what stands in these rooms says whose clocks count, so that each process of a
-#: simulation, and each broker of a test, may have its own
-GIVEN = ("broker", "ha", "metaq", "namesrv", "proxy", "remoting")
+#: simulation, and each broker or store of a test, may have its own
+GIVEN = ("broker", "ha", "metaq", "namesrv", "proxy", "remoting", "store")
 #: what a world gives, and a function of the same name reads for the whole process
 OF_THE_WORLD = {"monotonic_s", "sleep", "wall_clock_ms", "wall_clock_ns"}
 C_CALL = re.compile(

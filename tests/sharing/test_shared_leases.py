@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from children import die
+from held_time import HeldTime
 from sharing.processes import TIMEOUT_MS, leased, program, told
 from sharing.test_put_again import SETTINGS, dying_owner
 
@@ -13,6 +14,8 @@ import rmqcore
 from rmqcore import ReceivedMessage, Sql
 from rmqcore.store.consume.holders import new_holder
 from rmqcore.store.sharing import owner as owner_module
+from rmqcore.store.sharing.opening import open_handle
+from rmqcore.world import World
 
 pytestmark = pytest.mark.process
 
@@ -128,3 +131,24 @@ def test_what_a_call_was_handed_out_is_known_from_a_journal_written_anew(store_p
         again = store.parts.consuming.lease_once("g", {"T": "*"}, call="one", **settings)
         assert [(each.body, each.reconsume_times) for each in again] == [(b"0", 0), (b"1", 0)]
         assert store.parts.consuming.lease_once("g", {"T": "*"}, call="three", **settings) == []
+
+
+def test_a_lease_ends_by_the_clock_of_the_owners_world(store_path):
+    time = HeldTime()
+    owner = open_handle(
+        store_path,
+        config=None,
+        profile=None,
+        create=True,
+        progress=None,
+        owner_timeout_ms=TIMEOUT_MS,
+        settings=SETTINGS,
+        world=World(time.clock_ms),
+    )
+    with owner, rmqcore.open_shared(store_path) as client:
+        client.put("T", b"0")
+        for tries in range(2):
+            (message,) = client.lease("g", {"T": "*"}, lease_ms=60_000)
+            assert message.reconsume_times == tries
+            assert client.lease("g", {"T": "*"}) == []
+            time.sleep(61)

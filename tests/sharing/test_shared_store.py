@@ -11,6 +11,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from held_time import HeldTime
 from patience import TIMEOUT_S, until, until_async
 from sharing.processes import TIMEOUT_MS, owner_of, program, while_asked
 
@@ -29,7 +30,7 @@ from rmqcore import (
 )
 from rmqcore.doctor import verify
 from rmqcore.store.message_store import DefaultMessageStore
-from rmqcore.store.sharing import listeners, owner_watch, pending_call, shared_handle
+from rmqcore.store.sharing import listeners, owner_watch, shared_handle
 from rmqcore.store.sharing import owner as owner_module
 from rmqcore.store.sharing.owner import StoreServer
 from rmqcore.store.sharing.pending_call import PendingCall
@@ -376,16 +377,15 @@ def test_a_wait_goes_on_with_the_next_owner(owner, client):
     assert client.owner == os.getpid()
 
 
-def test_a_second_owner_is_asked_for_the_time_that_is_left(tmp_path, monkeypatch):
-    call, now = PendingCall(tmp_path, "wait", ("T", 0, 0, 60_000), {}), [1000.0]
-    monkeypatch.setattr(pending_call, "monotonic_s", lambda: now[0])
-    left = []
+def test_a_second_owner_is_asked_for_the_time_that_is_left(tmp_path):
+    held, left = HeldTime(), []
+    call = PendingCall(tmp_path, "wait", ("T", 0, 0, 60_000), {}, held.world)
     for _ in range(2):
         request = call.request(UniqueKeys(), waits_for_disk=False)
         args, settings = unpack(request.body + b"".join(request.parts))
         assert args == ["T", 0, 0]
         left.append(settings["timeout_ms"])
-        now[0] += 20
+        held.sleep(20)
     assert left == [60_000, 40_000]
 
 

@@ -25,7 +25,7 @@ from rmqcore.remoting.codec import encode_command
 from rmqcore.store.sharing.calls import CANCEL, GOODBYE, HELLO, LEASES, VERSION, result_of
 from rmqcore.store.sharing.pieces import MORE, body_size, joined
 from rmqcore.store.sharing.place import MeetingPlace, peer_of, readable, writable
-from rmqcore.world import monotonic_s
+from rmqcore.world import REAL, World
 
 if TYPE_CHECKING:
     from rmqcore.remoting.command import Buffer
@@ -94,13 +94,21 @@ class OwnerChannel:
         place: for what errors say of the owner.
         timeout_s: after this without an answer the owner is asked whether it is there; when it does
             not answer that either, it hangs.
+        world: its clock.
     """
 
-    def __init__(self, connected: socket.socket, place: MeetingPlace, timeout_s: float) -> None:
+    def __init__(
+        self,
+        connected: socket.socket,
+        place: MeetingPlace,
+        timeout_s: float,
+        world: World = REAL,
+    ) -> None:
         self.owner = peer_of(connected)
         self._socket = connected
         self._place = place
         self._timeout_s = timeout_s
+        self._monotonic_s = world.monotonic_s
         self._decoder = FrameDecoder(LIMITS)
         self._opaques = itertools.count(1)
         #: wherever an interrupt comes, neither of them stays locked
@@ -359,22 +367,19 @@ class OwnerChannel:
         Meanwhile this thread reads for those who wait, as an owner whose answers nobody takes does
         not read on.
         """
-        signs_of_life, deadline = self._signs_of_life, monotonic_s() + self._timeout_s
+        signs_of_life, deadline = self._signs_of_life, self._monotonic_s() + self._timeout_s
         try:
-            while monotonic_s() < deadline:
+            while (left_s := deadline - self._monotonic_s()) > 0:
                 with self._reading.within(0.0) as mine:
                     reads = mine and self._reading.depth == 1
-                    pause_s = self._timeout_s if reads else _ANOTHER_READS_S
-                    until = min(deadline, monotonic_s() + pause_s)
-                    if writable(self._socket, until, or_readable=reads):
+                    pause_s = left_s if reads else min(left_s, _ANOTHER_READS_S)
+                    if writable(self._socket, pause_s, or_readable=reads):
                         return True
                     if reads:
                         self._read_while(lambda: True, 0.0)
                 if self._signs_of_life != signs_of_life:
-                    signs_of_life, deadline = (
-                        self._signs_of_life,
-                        monotonic_s() + self._timeout_s,
-                    )
+                    signs_of_life = self._signs_of_life
+                    deadline = self._monotonic_s() + self._timeout_s
             return False
         finally:
             self._let_another_read()
@@ -385,7 +390,7 @@ class OwnerChannel:
         self, waiter: Waiter, look: threading.Lock, timeout_s: float
     ) -> RemotingCommand | None:
         """The answer; None when it takes too long."""
-        deadline = monotonic_s() + timeout_s
+        deadline = self._monotonic_s() + timeout_s
         while True:
             mine = False
             try:
@@ -395,14 +400,14 @@ class OwnerChannel:
             finally:
                 if mine:
                     self._let_another_read()
-            if not mine and not look.acquire(timeout=max(0.0, deadline - monotonic_s())):
+            if not mine and not look.acquire(timeout=max(0.0, deadline - self._monotonic_s())):
                 # this waiter may just have been woken to read for all
                 self._let_another_read()
             if waiter.answer is not None:
                 return waiter.answer
             if self.lost:
                 raise ChannelLostError(sent=True)
-            if monotonic_s() >= deadline:
+            if self._monotonic_s() >= deadline:
                 return None
 
     def _all_waiting(self) -> list[Waiter]:
@@ -417,7 +422,7 @@ class OwnerChannel:
     def _read_while(self, wanted: Callable[[], bool], deadline: float = _NEVER) -> None:
         """Hand out answers while more are wanted, it is not too late, and the owner is there."""
         while not self.lost and wanted():
-            if not readable(self._socket, deadline):
+            if not readable(self._socket, deadline - self._monotonic_s()):
                 return
             try:
                 data = self._socket.recv(_RECEIVE_SIZE)

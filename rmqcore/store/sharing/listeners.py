@@ -14,7 +14,7 @@ from rmqcore.services.arrival import ArrivalListener
 from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.store.sharing.calls import ARRIVALS, request_of, result_of
 from rmqcore.store.sharing.channel import ChannelLostError, OwnerChannel
-from rmqcore.world import sleep
+from rmqcore.world import World
 
 _log = logging.getLogger("rmqcore")
 
@@ -26,6 +26,7 @@ class SharedHandle(Protocol):
     """What is asked of a handle on a shared store."""
 
     path: Path
+    world: World
 
     def reach_owner(self) -> DefaultMessageStore | OwnerChannel:
         """The store, when this process owns it; else a channel to the owner."""
@@ -46,6 +47,7 @@ class Listeners:
 
     def __init__(self, handle: SharedHandle) -> None:
         self._handle = weakref.ref(handle)
+        self._world = handle.world
         self._lock = threading.Lock()
         self._listeners: tuple[ArrivalListener, ...] = ()
         self._running = False
@@ -101,7 +103,7 @@ class Listeners:
                 if told != str(error):
                     told = str(error)
                     _log.warning("no arrivals, which is tried again: %s", told)
-                sleep(LOOK_AGAIN_S)
+                self._world.sleep(LOOK_AGAIN_S)
 
     def _notify_all(self) -> None:
         handle = self._handle()

@@ -13,6 +13,7 @@ from rmqcore.errors import ConfigError, StoreError
 from rmqcore.files.store_dir import StoreDir, make_directory
 from rmqcore.store.sharing.shared_handle import Progress
 from rmqcore.store.sharing.shared_store import SharedMessageStore, SharedStore
+from rmqcore.world import REAL, World
 
 if TYPE_CHECKING:
     from rmqcore.store.opening import ConfigSource
@@ -30,8 +31,20 @@ def open_handle(
     progress: Progress | None,
     owner_timeout_ms: float,
     settings: Mapping[str, Any],
+    world: World = REAL,
 ) -> SharedStore:
-    """Open a handle of a shared store; see `rmqcore.open_shared`, whose arguments these are."""
+    """Open a handle of a shared store: what `rmqcore.open_shared` does, which says what it raises.
+
+    Args:
+        path: see `rmqcore.open_shared`.
+        config: see `rmqcore.open_shared`.
+        profile: see `rmqcore.open_shared`.
+        create: see `rmqcore.open_shared`.
+        progress: see `rmqcore.open_shared`.
+        owner_timeout_ms: see `rmqcore.open_shared`.
+        settings: see `rmqcore.open_shared`.
+        world: its clocks, and those of the store where this process owns it.
+    """
     _refuse_greenlets(path)
     _check_timeout(owner_timeout_ms)
     loaded = load_config(config, profile=profile, **settings)
@@ -41,7 +54,8 @@ def open_handle(
         make_directory(whole)
     else:
         StoreDir(whole, loaded.store_path_commit_log).require()
-    return cast("SharedStore", SharedMessageStore(whole, loaded, progress, owner_timeout_ms))
+    opened = SharedMessageStore(whole, loaded, progress, owner_timeout_ms, world)
+    return cast("SharedStore", opened)
 
 
 def _check_timeout(owner_timeout_ms: object) -> None:

@@ -8,7 +8,6 @@ import weakref
 from rmqcore.errors import RmqCoreError, StoreClosedError, StoreNotFoundError
 from rmqcore.store.sharing.channel import OwnerChannel
 from rmqcore.store.sharing.listeners import LOOK_AGAIN_S, SharedHandle
-from rmqcore.world import sleep
 
 _log = logging.getLogger("rmqcore")
 
@@ -34,6 +33,7 @@ def watch_owner(handle: weakref.ref[SharedHandle], channel: OwnerChannel) -> Non
                 _log.warning("%s: not to be owned, and tried again: %s", store.path, told)
         else:
             return
+        sleep = store.world.sleep
         # this thread keeps neither the handle's other threads waiting nor a dropped handle alive
         del store
         sleep(LOOK_AGAIN_S)

@@ -23,7 +23,7 @@ from rmqcore.store.sharing.calls import (
 from rmqcore.store.sharing.channel import ChannelLostError
 from rmqcore.store.sharing.put_again import find_put
 from rmqcore.store.sharing.unique_keys import UniqueKeys
-from rmqcore.world import monotonic_s, wall_clock_ms
+from rmqcore.world import World
 
 #: How a question that is not in `CALLS` is asked: a property, or what has arrived.
 _QUESTION: Final = CallKind()
@@ -39,17 +39,24 @@ class PendingCall:
         method: its name.
         args: its arguments.
         settings: its arguments by name.
+        world: its clocks.
     """
 
     def __init__(
-        self, path: Path, method: str, args: tuple[Any, ...], settings: dict[str, Any]
+        self,
+        path: Path,
+        method: str,
+        args: tuple[Any, ...],
+        settings: dict[str, Any],
+        world: World,
     ) -> None:
         self._path = path
         self.method = method
         self._row = CALLS.get(method, _QUESTION)
         self._args = args
         self._settings = settings
-        self._began = 0.0
+        self._world = world
+        self._began: float | None = None
         self._began_ms = 0
         self._again_ms: int | None = None
         self._name = ""
@@ -61,8 +68,8 @@ class PendingCall:
             keys: what a put needs to be found again.
             waits_for_disk: whether this process's puts wait for the disk, if they do not say.
         """
-        if not self._began:
-            self._began, self._began_ms = monotonic_s(), wall_clock_ms()
+        if self._began is None:
+            self._began, self._began_ms = self._world.monotonic_s(), self._world.clock_ms()
             if self._row.runs is Runs.PUT:
                 give_key = getattr(keys, self.method)
                 self._args, self._settings = give_key(self._args, self._settings)
@@ -121,7 +128,7 @@ class PendingCall:
     def _left(self) -> dict[str, Any]:
         """The arguments by name, with what is left of the time-out."""
         timeout_ms = self._settings.get("timeout_ms")
-        if not self._began or not isinstance(timeout_ms, int | float):
+        if self._began is None or not isinstance(timeout_ms, int | float):
             return self._settings
-        gone_ms = (monotonic_s() - self._began) * 1000
+        gone_ms = (self._world.monotonic_s() - self._began) * 1000
         return {**self._settings, "timeout_ms": max(0, timeout_ms - gone_ms)}

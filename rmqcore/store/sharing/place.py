@@ -25,7 +25,6 @@ from rmqcore.errors import OwnerTimeoutError
 from rmqcore.files.lock_owner import command_of, lock_owner
 from rmqcore.files.store_dir import StoreDir, make_directory
 from rmqcore.native.base._descriptor import Descriptor
-from rmqcore.world import monotonic_s
 
 SOCKET_NAME: Final = "rmqcore.sock"
 #: A longer path, in bytes without its closing zero, cannot be a socket's.
@@ -247,31 +246,31 @@ def _credentials_of(connected: socket.socket) -> tuple[int, int]:
     return int(pid), int(uid)
 
 
-def readable(connected: socket.socket, deadline: float) -> bool:
+def readable(connected: socket.socket, timeout_s: float) -> bool:
     """Wait until a socket can be read; False when it is too late.
 
     Args:
         connected: a socket.
-        deadline: seconds of the monotonic clock; infinity waits without end.
+        timeout_s: for how long; infinity waits without end.
     """
-    return bool(_ready(connected, select.POLLIN, deadline))
+    return bool(_ready(connected, select.POLLIN, timeout_s))
 
 
-def writable(connected: socket.socket, deadline: float, *, or_readable: bool = False) -> bool:
+def writable(connected: socket.socket, timeout_s: float, *, or_readable: bool = False) -> bool:
     """Wait until a socket can be written; False when it is too late, or it can be read only.
 
     Args:
         connected: a socket.
-        deadline: seconds of the monotonic clock; infinity waits without end.
+        timeout_s: for how long; infinity waits without end.
         or_readable: also return when there is something to read.
     """
     events = select.POLLOUT | (select.POLLIN if or_readable else 0)
-    return bool(_ready(connected, events, deadline) & ~select.POLLIN)
+    return bool(_ready(connected, events, timeout_s) & ~select.POLLIN)
 
 
-def _ready(connected: socket.socket, events: int, deadline: float) -> int:
+def _ready(connected: socket.socket, events: int, timeout_s: float) -> int:
     """What a socket is ready for; 0 when it is too late."""
     poll = select.poll()
     poll.register(connected, events)
-    left_ms = None if deadline == math.inf else max(0.0, deadline - monotonic_s()) * 1000
-    return next((ready for _, ready in poll.poll(left_ms)), 0)
+    timeout_ms = None if timeout_s == math.inf else max(0.0, timeout_s) * 1000
+    return next((ready for _, ready in poll.poll(timeout_ms)), 0)

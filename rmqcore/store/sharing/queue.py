@@ -20,7 +20,6 @@ from rmqcore.errors import ArgumentError, StoreClosedError, StoreError
 from rmqcore.store.consume.arrivals import Deadline
 from rmqcore.store.consumer import Consumer
 from rmqcore.store.sharing import open_shared
-from rmqcore.world import monotonic_s
 
 if TYPE_CHECKING:
     from rmqcore.message import ReceivedMessage
@@ -167,7 +166,7 @@ class Queue:
         self._pid = os.getpid()
         self._stopped = False
         self._file_size = self.store.config.mapped_file_size_commit_log
-        self._deletes_at = monotonic_s() + _DELETES_EVERY_S
+        self._deletes_at = self.store.world.monotonic_s() + _DELETES_EVERY_S
         self._handed_out_size = 0
 
     def __enter__(self) -> Self:
@@ -298,7 +297,7 @@ class Queue:
 
     def _receive(self, getting: _Getting, wait_ms: float | None) -> ReceivedMessage | None:
         """The next message; now and then who waits goes on as the consumer of now."""
-        deadline = Deadline(wait_ms, monotonic_s)
+        deadline = Deadline(wait_ms, self.store.world.monotonic_s)
         while True:
             left_ms = deadline.left_s * 1000
             for message in getting.consumer.receive(timeout_ms=min(left_ms, _WAIT_MS)):
@@ -451,7 +450,7 @@ class Queue:
 
     def _give_files_back(self) -> None:
         """Delete log files in which everything is done, if it is time to."""
-        now = monotonic_s()
+        now = self.store.world.monotonic_s()
         with self._own_lock():
             if now < self._deletes_at and self._handed_out_size < self._file_size:
                 return

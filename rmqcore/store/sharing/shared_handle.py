@@ -34,7 +34,7 @@ from rmqcore.store.sharing.pending_call import PendingCall
 from rmqcore.store.sharing.place import MeetingPlace
 from rmqcore.store.sharing.shared_tables import SharedConsumerOffsets, SharedTopics
 from rmqcore.store.sharing.unique_keys import UniqueKeys
-from rmqcore.world import monotonic_s, sleep
+from rmqcore.world import World
 
 if TYPE_CHECKING:
     from rmqcore.store.sharing.listeners import SharedHandle
@@ -73,9 +73,15 @@ class SharedStoreHandle(ClosedByWith):
     _closed = True
 
     def __init__(
-        self, path: Path, config: StoreConfig, progress: Progress | None, owner_timeout_ms: float
+        self,
+        path: Path,
+        config: StoreConfig,
+        progress: Progress | None,
+        owner_timeout_ms: float,
+        world: World,
     ) -> None:
         self.path = path
+        self.world = world
         self._asked = config
         self._progress = progress
         self._asks_for_disk = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
@@ -119,7 +125,7 @@ class SharedStoreHandle(ClosedByWith):
 
     def _connect_or_own(self) -> DefaultMessageStore | OwnerChannel:
         with self._owner_lock:
-            deadline, pause = monotonic_s() + self._timeout_s, _FIRST_PAUSE_S
+            deadline, pause = self.world.monotonic_s() + self._timeout_s, _FIRST_PAUSE_S
             while True:
                 if self._closed:
                     raise StoreClosedError(f"{self.path}: the store has been closed")
@@ -128,9 +134,9 @@ class SharedStoreHandle(ClosedByWith):
                 found = self._found()
                 if found is not None:
                     return found
-                if monotonic_s() > deadline:
+                if self.world.monotonic_s() > deadline:
                     raise self._place.hangs(self._timeout_s)
-                sleep(pause)
+                self.world.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     def _connect(self) -> bool:
@@ -157,7 +163,7 @@ class SharedStoreHandle(ClosedByWith):
         connected = self._place.connect(self._timeout_s)
         if connected is None:
             return None
-        channel = OwnerChannel(connected, self._place, self._timeout_s)
+        channel = OwnerChannel(connected, self._place, self._timeout_s, self.world)
         try:
             channel.say_hello(self._client)
         except ChannelLostError:
@@ -181,7 +187,9 @@ class SharedStoreHandle(ClosedByWith):
                 listening = self._place.listen()
                 server = StoreServer(listening, self.path)
                 server.start()
-                store = DefaultMessageStore(self.path, self._asked, progress=self._progress)
+                store = DefaultMessageStore(
+                    self.path, self._asked, progress=self._progress, world=self.world
+                )
                 store.warn_without_slaves()
                 server.serve(store)
                 self._store, self._server, self._channel = store, server, None
@@ -212,9 +220,9 @@ class SharedStoreHandle(ClosedByWith):
     def _await_the_dead(self) -> None:
         """Give a former owner, who has been killed, the time to lose its lock on the files."""
         directory = StoreDir(self.path, self._asked.store_path_commit_log)
-        deadline = monotonic_s() + min(_DYING_S, self._timeout_s)
-        while directory.is_locked() and monotonic_s() < deadline:
-            sleep(_FIRST_PAUSE_S)
+        deadline = self.world.monotonic_s() + min(_DYING_S, self._timeout_s)
+        while directory.is_locked() and self.world.monotonic_s() < deadline:
+            self.world.sleep(_FIRST_PAUSE_S)
 
     def _bind(self, store: DefaultMessageStore) -> None:
         """Let an owner's native calls be this handle's own, so that they cost it nothing more."""
@@ -239,7 +247,7 @@ class SharedStoreHandle(ClosedByWith):
 
     def _call(self, method: str, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
         """Make a call, of whoever owns the store, until it is answered."""
-        call = PendingCall(self.path, method, args, settings)
+        call = PendingCall(self.path, method, args, settings, self.world)
         while True:
             found = self.reach_owner()
             if not isinstance(found, OwnerChannel):
@@ -285,7 +293,7 @@ class SharedStoreHandle(ClosedByWith):
         self, method: str, args: tuple[Any, ...], settings: dict[str, Any]
     ) -> Any:
         """As `_call`, without blocking the event loop."""
-        call = PendingCall(self.path, method, args, settings)
+        call = PendingCall(self.path, method, args, settings, self.world)
         while True:
             found = self._found()
             if found is None:
