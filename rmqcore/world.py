@@ -1,9 +1,10 @@
 """The outside world as one value: clocks, sleep, syncs and failpoints; and what it allows.
 
 Nothing else in this package reads a clock, sleeps or makes bytes durable by itself. What owns a
-loop or a service takes a `World`; a store, and all that serves a network, has its clocks from one
-that it was given; small functions elsewhere import what they need from here. Both ask the same
-native cells (`native/base/_world`), so whoever holds time there holds it for the process.
+loop or a service takes a `World`; a store with what works on it, servers and clients have their
+clocks from one that they were given; small functions elsewhere import what they need from here.
+Both ask the same native cells (`native/base/_world`), so whoever holds time there holds it for the
+process.
 Helper threads are no part of it: what would block an event loop goes to that loop's executor.
 """
 

@@ -9,6 +9,7 @@ from typing import Final
 
 from rmqcore.client.assigned import AssignedQueue
 from rmqcore.client.assignment import Assignment
+from rmqcore.client.instance import ClientInstance
 from rmqcore.client.received import decode_messages
 from rmqcore.client.results import MessageQueue
 from rmqcore.errors import CorruptRecordError
@@ -23,7 +24,6 @@ from rmqcore.remoting import (
     failure,
     success,
 )
-from rmqcore.world import monotonic_s, wall_clock_ms
 
 #: A message that is not acknowledged within this is answered as failed: brokers wait 10 s for the
 #: answer.
@@ -40,8 +40,8 @@ class SingleMessage(AssignedQueue):
         result: what became of it, in RocketMQ's word; set once.
     """
 
-    def __init__(self, queue: MessageQueue, offset: int) -> None:
-        super().__init__(queue, offset)
+    def __init__(self, queue: MessageQueue, offset: int, clock_ms: Callable[[], int]) -> None:
+        super().__init__(queue, offset, clock_ms)
         self.result: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def settle(self, message: ReceivedMessage, generation: int) -> bool:
@@ -79,8 +79,8 @@ class AdminQuestions:
 
     def __init__(
         self,
+        instance: ClientInstance,
         assignment: Assignment,
-        name_servers: list[str],
         *,
         orderly: bool,
         offer: Callable[[AssignedQueue], None],
@@ -88,8 +88,8 @@ class AdminQuestions:
         """Prepare to answer.
 
         Args:
-            assignment: the consumer's queues.
-            name_servers: their addresses.
+            instance: the consumer's.
+            assignment: its queues.
             orderly: whether queues are consumed in order.
             offer: lets a queue's messages be handed out.
         """
@@ -98,10 +98,11 @@ class AdminQuestions:
             RequestCode.CONSUME_MESSAGE_DIRECTLY: self._consume_directly,
         }
         self._assignment = assignment
-        self._name_servers = name_servers
+        self._name_servers = instance.name_servers
+        self._clock_ms = instance.world.clock_ms
         self._orderly = orderly
         self._offer = offer
-        self._started_ms = wall_clock_ms()
+        self._started_ms = self._clock_ms()
 
     def _running_info(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """307: queues, subscriptions and settings; the tasks' stacks when asked for."""
@@ -140,7 +141,7 @@ class AdminQuestions:
             "droped": assigned.dropped,
             "lastConsumeTimestamp": assigned.settled_ms,
             # a share of queues in order is what this consumer has locked
-            "lastLockTimestamp": wall_clock_ms() if self._orderly else 0,
+            "lastLockTimestamp": self._clock_ms() if self._orderly else 0,
             "lastPullTimestamp": assigned.pulled_ms,
             "locked": self._orderly,
             "transactionMsgCount": 0,
@@ -159,10 +160,11 @@ class AdminQuestions:
             return failure(ResponseCode.SYSTEM_ERROR, "the body is not one message")
         (message,) = messages
         queue = MessageQueue(message.topic, request.text("brokerName", ""), message.queue_id)
-        single = SingleMessage(queue, message.queue_offset)
+        single = SingleMessage(queue, message.queue_offset, self._clock_ms)
         single.add(messages, message.queue_offset + 1)
         self._offer(single)
-        began = monotonic_s()
+        time = asyncio.get_running_loop().time
+        began_s = time()
         try:
             async with asyncio.timeout(_SETTLED_WITHIN_S):
                 result = await single.result
@@ -175,7 +177,7 @@ class AdminQuestions:
             "autoCommit": True,
             "consumeResult": result,
             "order": self._orderly,
-            "spentTimeMills": int((monotonic_s() - began) * 1000),
+            "spentTimeMills": int((time() - began_s) * 1000),
         }
         return success(body=format_compact_java_json(told).encode())
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 from rmqcore.client.results import MessageQueue
 from rmqcore.message import MessageExt, ReceivedMessage
 from rmqcore.remoting.codes import MASTER_ID
-from rmqcore.world import wall_clock_ms
 
 _T = TypeVar("_T")
 
@@ -40,7 +39,13 @@ class AssignedQueue:
     """
 
     def __init__(
-        self, queue: MessageQueue, offset: int, *, prefetch: int = 256, unacked_max: int = 2000
+        self,
+        queue: MessageQueue,
+        offset: int,
+        clock_ms: Callable[[], int],
+        *,
+        prefetch: int = 256,
+        unacked_max: int = 2000,
     ) -> None:
         self.queue = queue
         self.next_offset = offset
@@ -49,6 +54,7 @@ class AssignedQueue:
         self.in_hand: ReceivedMessage | None = None
         self.paused = False
         self.pulled_ms = self.settled_ms = 0
+        self._clock_ms = clock_ms
         self.task: asyncio.Task[None] | None = None
         self._prefetch = prefetch
         self._unacked_max = unacked_max
@@ -96,7 +102,7 @@ class AssignedQueue:
             self._buffered.append(ReceivedMessage(stored, self.queue.broker_name, place))
             self._buffered_bytes += stored.store_size
         self.next_offset = next_offset
-        self.pulled_ms = wall_clock_ms()
+        self.pulled_ms = self._clock_ms()
         self._measure()
 
     def hand_out(self) -> ReceivedMessage:
@@ -138,7 +144,7 @@ class AssignedQueue:
         if generation != self._generation or self.dropped:
             return False
         self._unacked.pop(message.queue_offset, None)
-        self.settled_ms = wall_clock_ms()
+        self.settled_ms = self._clock_ms()
         if self.in_hand is message:
             self.in_hand = None
         self._measure()

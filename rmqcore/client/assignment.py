@@ -245,7 +245,11 @@ class Assignment:
             return False
         self._troubles.end(what)
         assigned = AssignedQueue(
-            queue, offset, prefetch=self._prefetch, unacked_max=self._unacked_max
+            queue,
+            offset,
+            self._instance.world.clock_ms,
+            prefetch=self._prefetch,
+            unacked_max=self._unacked_max,
         )
         # RocketMQ hands requests to many threads: one that is not waited for may come after the
         # last commit of a consumer that ends soon, and the group would begin anew

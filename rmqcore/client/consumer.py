@@ -24,7 +24,7 @@ from rmqcore.client.tracing import process_spans
 from rmqcore.errors import ArgumentError
 from rmqcore.message import RETRY_PREFIX, ReceivedMessage
 from rmqcore.remoting import AclSigner
-from rmqcore.world import wall_clock_ms
+from rmqcore.world import REAL, World
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -70,6 +70,7 @@ class Consumer:
         acl: AclSigner | None = None,
         tls: ssl.SSLContext | None = None,
         tracer_provider: TracerProvider | None = None,
+        world: World = REAL,
     ) -> None:
         """Prepare a consumer; ``async with`` opens it.
 
@@ -90,6 +91,7 @@ class Consumer:
             tls: trust for TLS; None connects without.
             tracer_provider: OpenTelemetry's, for a span a message from being handed out to being
                 settled; None for what `tracing.instrument` says, without which there are none.
+            world: the clock of what it says of itself; time-outs are the event loop's.
 
         Raises:
             ArgumentError: an address is not host:port, or another argument not what it should be.
@@ -101,21 +103,19 @@ class Consumer:
         self._spans = process_spans(tracer_provider, group, mode)
         self._reconsume_max = whole_number("reconsume_max", reconsume_max, 0)
         self._instance = ClientInstance(
-            "consumer", namesrv_addr, acl=acl, tls=tls, timeout_ms=timeout_ms, beat=self._beat
+            "consumer",
+            namesrv_addr,
+            acl=acl,
+            tls=tls,
+            timeout_ms=timeout_ms,
+            beat=self._beat,
+            world=world,
         )
         self._requests = GroupRequests(self._instance, group)
-        version = wall_clock_ms()
-        wanted = {
-            topic: Subscription.of(topic, expression, version)
-            for topic, expression in subscriptions.items()
-        }
-        if not self._broadcasting:
-            retry_topic = RETRY_PREFIX + group
-            wanted[retry_topic] = Subscription.of(retry_topic, "*", version)
         self._assignment = Assignment(
             self._instance,
             self._requests,
-            wanted,
+            self._wanted(subscriptions, world.clock_ms()),
             group=group,
             start=start,
             broadcasting=self._broadcasting,
@@ -125,13 +125,20 @@ class Consumer:
             on_messages=self._offer,
         )
         self._asked = AdminQuestions(
-            self._assignment, self._instance.name_servers, orderly=orderly, offer=self._offer
+            self._instance, self._assignment, orderly=orderly, offer=self._offer
         )
         self._instance.troubles.on_refusal = self._wake
         self._ready: deque[AssignedQueue] = deque()
         self._arrived = asyncio.Event()
         self._open = False
         self._later: set[asyncio.TimerHandle] = set()
+
+    def _wanted(self, subscriptions: Mapping[str, str], version: int) -> dict[str, Subscription]:
+        """What is pulled, by topic; the group's retry topic, too, but where no progress is kept."""
+        wanted = dict(subscriptions)
+        if not self._broadcasting:
+            wanted[RETRY_PREFIX + self.group] = "*"
+        return {topic: Subscription.of(topic, each, version) for topic, each in wanted.items()}
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -38,6 +38,7 @@ from rmqcore.remoting import (
 )
 from rmqcore.remoting.codes import MASTER_ID
 from rmqcore.remoting.sockets import local_address
+from rmqcore.world import REAL, World
 
 AUTO_CREATE_TOPIC = "TBW102"
 #: A topic that a client's first message creates gets at most this many queues.
@@ -57,6 +58,7 @@ class ClientInstance:
     Source: MQClientInstance, MQClientAPIImpl.
 
     Attributes:
+        world: its clock; time-outs and pauses are the event loop's.
         client_id: the name under which brokers know this client.
         timeout_ms: of each request, unless the caller says otherwise.
         remoting: the connections; None before `start`.
@@ -75,6 +77,7 @@ class ClientInstance:
         tls: ssl.SSLContext | None = None,
         timeout_ms: float = DEFAULT_TIMEOUT_MS,
         beat: Callable[[], Mapping[str, object]] | None = None,
+        world: World = REAL,
     ) -> None:
         """Prepare an instance; `start` uses the event loop.
 
@@ -85,6 +88,7 @@ class ClientInstance:
             tls: trust for TLS; None connects without.
             timeout_ms: of each request.
             beat: what the heart-beats say of this client; None sends none.
+            world: its clock.
 
         Raises:
             ArgumentError: an address is not host:port, or the time no number.
@@ -101,6 +105,7 @@ class ClientInstance:
                 namesrv_addr,
                 "host:port, with ; between several, and ports up to 65535",
             )
+        self.world = world
         self._host = local_address(*split_address(self.name_servers[0]))
         self._choose_name()
         self.timeout_ms = check_time("timeout_ms", timeout_ms)
@@ -121,7 +126,7 @@ class ClientInstance:
         """Be another than all clients of all processes; a fork would copy the name."""
         self._pid = os.getpid()
         self.client_id = f"{self._host}@{self._pid}#{int.from_bytes(token_bytes(8))}"
-        self.ids = UniqueIds(self._host)
+        self.ids = UniqueIds(self._host, self.world.clock_ms)
 
     async def start(self, processors: Mapping[int, Processor] | None = None) -> None:
         """Begin to look after routes and heart-beats.

@@ -26,7 +26,6 @@ from rmqcore.message import Message, ReceivedMessage
 from rmqcore.native.format._numbers import PROPERTIES_SIZE_MAX, SysFlag
 from rmqcore.remoting import RequestCode
 from rmqcore.remoting.send_header import under_letters
-from rmqcore.world import wall_clock_ms
 
 BODY_SIZE_MAX = 4 * 1024 * 1024
 _ZLIB_LEVEL = 5
@@ -62,12 +61,13 @@ class Outgoing:
     code: int = RequestCode.SEND_MESSAGE_V2
     sys_flag: int = 0
 
-    def fields(self, group: str, queue_id: int) -> dict[str, str]:
+    def fields(self, group: str, queue_id: int, born_ms: int) -> dict[str, str]:
         """The header under its letters. Source: SendMessageRequestHeaderV2.
 
         Args:
             group: the producer's.
             queue_id: queue of the topic at the broker that is asked.
+            born_ms: Unix time in milliseconds at which it is sent.
         """
         fields = {
             "producerGroup": group,
@@ -76,7 +76,7 @@ class Outgoing:
             "defaultTopicQueueNums": _NEW_TOPIC_QUEUES,
             "queueId": str(queue_id),
             "sysFlag": str(self.sys_flag),
-            "bornTimestamp": str(wall_clock_ms()),
+            "bornTimestamp": str(born_ms),
             "flag": "0",
             "properties": encode_properties(self.properties).decode(),
             "reconsumeTimes": "0",

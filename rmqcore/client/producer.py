@@ -33,6 +33,7 @@ from rmqcore.remoting import (
     RequestRefusedError,
     ResponseCode,
 )
+from rmqcore.world import REAL, World
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -85,6 +86,7 @@ class Producer:
         acl: AclSigner | None = None,
         tls: ssl.SSLContext | None = None,
         tracer_provider: TracerProvider | None = None,
+        world: World = REAL,
     ) -> None:
         """Prepare a producer; ``async with`` opens it.
 
@@ -99,6 +101,7 @@ class Producer:
             tls: trust for TLS; None connects without.
             tracer_provider: OpenTelemetry's, for a span a send; None for what
                 `tracing.instrument` says, without which there are none.
+            world: the clock by which messages are born; time-outs are the event loop's.
 
         Raises:
             ArgumentError: an address is not host:port, the group no name that brokers accept, or
@@ -115,7 +118,13 @@ class Producer:
         self._check_transaction = check_transaction
         self._spans = send_spans(tracer_provider)
         self._instance = ClientInstance(
-            "producer", namesrv_addr, acl=acl, tls=tls, timeout_ms=timeout_ms, beat=self._beat
+            "producer",
+            namesrv_addr,
+            acl=acl,
+            tls=tls,
+            timeout_ms=timeout_ms,
+            beat=self._beat,
+            world=world,
         )
         self._replies = Replies()
         self._turn = itertools.count()
@@ -219,7 +228,7 @@ class Producer:
     async def _send_oneway(self, message: Outgoing, queue_id: int | None) -> None:
         topic = message.topic
         queue = self._choose(topic, await self._queues(topic), queue_id, frozenset())
-        fields = message.fields(self.group, queue.queue_id)
+        fields = message.fields(self.group, queue.queue_id, self._instance.world.clock_ms())
         address = self._instance.address_of(queue.broker_name)
         await self._instance.invoke_oneway(address, message.code, fields, message.body)
         self._instance.meet(address)
@@ -493,7 +502,7 @@ class Producer:
         answer = await self._instance.invoke(
             address,
             message.code,
-            message.fields(self.group, queue.queue_id),
+            message.fields(self.group, queue.queue_id, self._instance.world.clock_ms()),
             message.body,
             deadline.rest_ms,
         )

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ipaddress
 import itertools
 import os
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 from rmqcore.chance import token_bytes
-from rmqcore.world import wall_clock_ms
 
 _COUNTER_MASK = 0xFFFF
 _TIME_MASK = 0xFFFFFFFF
@@ -22,12 +22,14 @@ class UniqueIds:
     Source: MessageClientIDSetter, createUniqID.
     """
 
-    def __init__(self, host: str) -> None:
+    def __init__(self, host: str, clock_ms: Callable[[], int]) -> None:
         """Prepare ids of one client.
 
         Args:
             host: the client's own address.
+            clock_ms: Unix time in milliseconds.
         """
+        self._clock_ms = clock_ms
         try:
             packed = ipaddress.ip_address(host).packed[-4:]
         except ValueError:
@@ -39,7 +41,7 @@ class UniqueIds:
 
     def make(self) -> str:
         """Make the next id."""
-        now_ms = wall_clock_ms()
+        now_ms = self._clock_ms()
         if not self._month_ms <= now_ms < self._next_month_ms:
             self._enter_month(now_ms)
         passed_ms = (now_ms - self._month_ms) & _TIME_MASK

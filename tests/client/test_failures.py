@@ -472,18 +472,18 @@ def test_each_queue_has_one_consumer_and_shares_differ_by_one(members):
     assert allocate(queues, names, "stranger") == []
 
 
-def test_ids_are_unique_and_tell_their_time():
-    ids = UniqueIds("10.1.2.3")
+def test_ids_are_unique_and_tell_their_time_since_the_month_began():
+    july_ms, august_ms = (
+        int(time.mktime((2024, month, 1, 0, 0, 0, 0, 0, -1))) * 1000 for month in (7, 8)
+    )
+    now_ms = [july_ms + 12_345]
+    ids = UniqueIds("10.1.2.3", lambda: now_ms[0])
     made = {ids.make() for _ in range(1000)}
     assert len(made) == 1000
     assert all(len(each) == 32 and each.startswith("0A010203") for each in made)
-    now = told_s = None
-    while now is None or now.tm_mon != time.localtime().tm_mon:
-        # again where the month ends in between
-        now = time.localtime()
-        told_s = int(ids.make()[20:28], 16) / 1000
-    since_month_s = (now.tm_mday - 1) * 86_400 + now.tm_hour * 3600 + now.tm_min * 60 + now.tm_sec
-    assert abs(told_s - since_month_s) < 3700  # a clock change in the month
+    for began_ms, passed_ms in ((july_ms, 12_345), (august_ms, 0), (july_ms, 7)):
+        now_ms[0] = began_ms + passed_ms
+        assert int(ids.make()[20:28], 16) == passed_ms
 
 
 def test_a_broker_resets_the_offsets_and_asks_for_them(rocketmq_broker, rocketmq_topic, run):

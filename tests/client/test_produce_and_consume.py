@@ -12,6 +12,7 @@ from rmqcore.client.group_requests import GroupRequests
 from rmqcore.errors import ArgumentError, MessageIllegalError
 from rmqcore.message import Message, decode_message_id
 from rmqcore.remoting import RemotingConnectError
+from rmqcore.world import World
 
 pytestmark = pytest.mark.engine
 
@@ -40,7 +41,9 @@ async def get_nothing_more(producer, consumer, topic, queue_ids=range(4), **more
 
 def test_a_message_arrives_with_all_that_was_sent(rocketmq_broker, rocketmq_topic, run):
     async def scenario():
-        async with Producer(rocketmq_broker.namesrv_addr, group="PG") as producer:
+        async with Producer(
+            rocketmq_broker.namesrv_addr, group="PG", world=World(lambda: 1_234_567_890_123)
+        ) as producer:
             result = await producer.send(
                 rocketmq_topic, b"one", tags="TagA", keys=("k1", "k2"), properties={"colour": "red"}
             )
@@ -55,6 +58,7 @@ def test_a_message_arrives_with_all_that_was_sent(rocketmq_broker, rocketmq_topi
     assert (result.queue_id, result.queue_offset) == (message.queue_id, message.queue_offset)
     assert result.message_id == message.message_id == message.unique_key
     assert len(result.message_id) == 32
+    assert message.born_timestamp_ms == 1_234_567_890_123
     assert result.offset_message_id == message.offset_message_id
     assert decode_message_id(result.offset_message_id) == (
         rocketmq_broker.broker_addr,

@@ -15,6 +15,7 @@ from rmqcore.client import Consumer, Producer, TransactionState, blocking, traci
 from rmqcore.client.outgoing import Outgoing, batch_of, outgoing
 from rmqcore.client.unique_id import UniqueIds
 from rmqcore.errors import ArgumentError, MessageIllegalError, RmqCoreError
+from rmqcore.world import wall_clock_ms
 
 OTHER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 CONTEXT = {"traceparent": "00-" + "1" * 32 + "-" + "2" * 16 + "-01", "tracestate": "a=1"}
@@ -260,7 +261,7 @@ def test_a_context_is_added_where_there_is_room_and_none(given, added):
     before = dict(alone.properties)
     alone.carry(CONTEXT)
     assert alone.properties == before | added
-    ids = UniqueIds("127.0.0.1")
+    ids = UniqueIds("127.0.0.1", wall_clock_ms)
     batch = batch_of("T", [Message("T", b"one", properties=given), b"two"], ids)
     names = batch.unique_id.split(",")
     batch.carry(CONTEXT)
@@ -290,7 +291,7 @@ def items(batch):
 
 @pytest.mark.logic
 def test_a_batch_that_would_be_too_large_and_a_context_that_no_property_can_be_stay_out():
-    batch = batch_of("T", [b"x" * (4 * 1024 * 1024 - 300)], UniqueIds("127.0.0.1"))
+    batch = batch_of("T", [b"x" * (4 * 1024 * 1024 - 300)], UniqueIds("127.0.0.1", wall_clock_ms))
     before = batch.body
     batch.carry(CONTEXT)
     assert batch.body == before
