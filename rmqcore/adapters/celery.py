@@ -17,7 +17,6 @@ from rmqcore.adapters.opened import DELETE_CONSUMED_EVERY_S, OpenedStore
 from rmqcore.errors import StoreError
 from rmqcore.store.parts.key_values import TOPIC_PREFIX
 from rmqcore.store.protocol import MessageStore
-from rmqcore.world import monotonic_s
 
 #: The table that has all results, groups and counters of chords.
 TABLE: Final = "celery-results"
@@ -154,6 +153,7 @@ class RmqBackend(KeyValueStoreBackend):  # type: ignore[misc]
             celery.exceptions.TimeoutError: it has not come in time.
         """
         self._ensure_not_eager()
+        monotonic_s = self.store.world.monotonic_s
         deadline = None if timeout is None else monotonic_s() + timeout
         while True:
             # asked before the look, so that what comes in between is not slept over

@@ -25,7 +25,6 @@ from rmqcore.adapters.opened import DELETE_CONSUMED_EVERY_S, OpenedStore, lease_
 from rmqcore.errors import ConfigError, StoreError
 from rmqcore.message import EXPIRES_MS
 from rmqcore.version import __version__
-from rmqcore.world import monotonic_s, wall_clock_ms
 
 if TYPE_CHECKING:
     from rmqcore.message import Lease, ReceivedMessage
@@ -83,7 +82,7 @@ class Channel(SharedQueues):
         properties = {}
         lives_ms = self._lives_ms(queue, message)
         if lives_ms is not None:
-            properties[EXPIRES_MS] = str(wall_clock_ms() + lives_ms)
+            properties[EXPIRES_MS] = str(self.store.world.clock_ms() + lives_ms)
         body = dumps(message).encode()
         self.store.put(queue_topic(queue), body, queue_id=priority, properties=properties)
 
@@ -382,6 +381,7 @@ class Transport(virtual.Transport):  # type: ignore[misc]
         Raises:
             TimeoutError: nothing came within ``timeout`` seconds.
         """
+        monotonic_s = self.opened.store.world.monotonic_s
         deadline = None if timeout is None else monotonic_s() + timeout
         options = self.client.transport_options
         every_s = options.get("delete_consumed_every", DELETE_CONSUMED_EVERY_S)

@@ -9,7 +9,6 @@ from kombu.utils.json import dumps, loads
 
 from rmqcore.errors import StoreError
 from rmqcore.store.consume.holders import Holder, is_elsewhere, is_gone
-from rmqcore.world import wall_clock_ms
 
 if TYPE_CHECKING:
     from rmqcore.store.protocol import MessageStore
@@ -29,6 +28,7 @@ class QueueConsumers:
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
+        self._clock_ms = store.world.clock_ms
         self._channel = Holder()
         self._entered: set[str] = set()
 
@@ -40,7 +40,7 @@ class QueueConsumers:
             arguments: that it was declared with.
         """
         self._store.kv_put(
-            _CONSUMERS, self._key(queue), dumps([arguments, wall_clock_ms()]).encode()
+            _CONSUMERS, self._key(queue), dumps([arguments, self._clock_ms()]).encode()
         )
         self._entered.add(queue)
 
@@ -64,7 +64,7 @@ class QueueConsumers:
             arguments, heard_ms = loads(value)
             if is_gone(channel):
                 self._store.kv_put(_CONSUMERS, key, None)
-            elif not is_elsewhere(channel) or wall_clock_ms() - heard_ms < _ELSEWHERE_MS:
+            elif not is_elsewhere(channel) or self._clock_ms() - heard_ms < _ELSEWHERE_MS:
                 found[queue] = arguments
         return found
 

@@ -15,7 +15,6 @@ from rmqcore.adapters.kombu_qos import GROUP
 from rmqcore.adapters.names import topic_of
 from rmqcore.errors import StoreError
 from rmqcore.store.consume.holders import Holder, is_gone
-from rmqcore.world import monotonic_s, sleep
 
 #: the tables: arguments by queue, queues that may expire
 QUEUES: Final = "kombu-queues"
@@ -115,7 +114,7 @@ class SharedQueues(SharedExchanges):
         Returns:
             the seconds after which that has to be said again, or ``longest_s``.
         """
-        now = monotonic_s()
+        now = self.store.world.monotonic_s()
         for queue in queues:
             expires_ms = self.expires_after_ms(queue)
             if not expires_ms:
@@ -169,7 +168,7 @@ class SharedQueues(SharedExchanges):
         """Wait a moment for a deletion to end, or end it for one who was killed meanwhile."""
         gone = is_gone(mark.removeprefix(_DELETING).decode("ascii", "replace"))
         if not (gone and self._mark_and_delete(name, mark)):
-            sleep(_DELETING_PAUSE_S)
+            self.store.world.sleep(_DELETING_PAUSE_S)
 
     def _delete_messages(self, name: bytes, mark: bytes) -> None:
         """Delete a queue that is marked, so that nobody declares it meanwhile, and what it has."""

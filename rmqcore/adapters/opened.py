@@ -16,7 +16,6 @@ from rmqcore.arguments import directory_path
 from rmqcore.errors import ConfigError, StoreError, StoreNotFoundError
 from rmqcore.store.consume.holders import Holder
 from rmqcore.store.sharing import open_shared
-from rmqcore.world import monotonic_s
 
 if TYPE_CHECKING:
     from rmqcore.message import Lease, ReceivedMessage
@@ -135,7 +134,7 @@ class OpenedStore:
             every_s: the seconds; None for never.
             expire: called before, drops what is of no use any more.
         """
-        now = monotonic_s()
+        now = self.store.world.monotonic_s()
         due = now >= self._deletes_at or self._handed_out_size >= self._file_size
         if every_s is None or not due:
             return

@@ -19,7 +19,6 @@ from rmqcore.store.sharing import open_shared
 from rmqcore.transfer.import_files import ImportReport
 from rmqcore.transfer.import_progress import ImportProgress
 from rmqcore.transfer.import_record import ImportRecord
-from rmqcore.world import wall_clock_ms
 
 if TYPE_CHECKING:
     from rmqcore.adapters.huey import RmqStorage
@@ -63,7 +62,7 @@ def import_kombu(
             if done.passes():
                 report.already += 1
                 continue
-            properties = {EXPIRES_MS: str(wall_clock_ms() + lives_ms)} if lives_ms else {}
+            properties = {EXPIRES_MS: str(opened.world.clock_ms() + lives_ms)} if lives_ms else {}
             properties |= done.mark
             opened.put(topic, payload, queue_id=priority, properties=properties)
             done.advance()

@@ -24,7 +24,7 @@ collect_ignore_glob = (
 def clock(monkeypatch):
     """The time of shared stores that this process opens from now on, as the test sets it."""
     clock = Clock()
-    monkeypatch.setitem(open_handle.__kwdefaults__, "world", World(clock))
+    monkeypatch.setitem(open_handle.__kwdefaults__, "world", World(clock, clock.monotonic_s))
     return clock
 
 

@@ -17,6 +17,7 @@ from rmqcore import ConfigError, DiskFullError, StoreError, open_store
 from rmqcore.adapters.addresses import path_of
 from rmqcore.adapters.names import topic_of
 from rmqcore.files.config_tables import check_topic_name
+from rmqcore.world import World
 
 pytestmark = pytest.mark.engine
 
@@ -243,8 +244,7 @@ def test_a_wait_ends_when_a_message_comes(connect, when_asleep):
     assert [m.payload for m in got] == ["x"]
 
 
-def test_a_queue_and_a_message_have_their_time_to_live(connect, clock, monkeypatch):
-    monkeypatch.setattr(transport, "wall_clock_ms", clock)
+def test_a_queue_and_a_message_have_their_time_to_live(connect, clock):
     connection = connect()
     short = kombu.Queue("short", message_ttl=0.1)
     plain = kombu.Queue("plain")
@@ -319,10 +319,10 @@ def test_a_queue_that_is_declared_anew_while_it_expires_keeps_what_is_published(
         delete_topic(topic)
 
     with monkeypatch.context() as patch:
-        patch.setattr(
-            kombu_queues, "sleep", lambda seconds: pauses.release() or pause.wait(seconds)
-        )
-        patch.setattr(here.default_channel.store, "delete_topic", slow, raising=False)
+        store = here.default_channel.store
+        world = World(clock, sleep=lambda seconds: pauses.release() or pause.wait(seconds))
+        patch.setattr(store, "world", world)
+        patch.setattr(store, "delete_topic", slow, raising=False)
         kombu.Queue("r", exchange, expires=60)(here.default_channel).declare()
     other.join()
     assert [m.payload for m in drained(there, again)] == ["x"]
@@ -585,5 +585,5 @@ def test_a_queue_that_could_not_be_deleted_is_there_and_can_be_declared(connect,
     def wait(_):
         raise AssertionError("a declaration waits")
 
-    monkeypatch.setattr(kombu_queues, "sleep", wait)
+    monkeypatch.setattr(channel.store, "world", World(sleep=wait))
     assert [each.payload for each in drained(connection, queue)] == [0]

@@ -17,7 +17,6 @@ pytestmark = pytest.mark.engine
 kombu = pytest.importorskip("kombu", reason="needs kombu: pip install rmqcore[kombu]")
 pytest.importorskip("rmqcore.adapters.kombu")
 common = pytest.importorskip("kombu.common")
-kombu_consumers = pytest.importorskip("rmqcore.adapters.kombu_consumers")
 
 
 @pytest.fixture
@@ -59,7 +58,6 @@ def test_a_consumer_that_was_busy_for_longer_than_its_queue_lives_deletes_it_not
 
     def work(message):
         clock.pass_ms(5000)
-        connection.transport.channels[0]._kept_until.clear()
         message.ack()
         got.append(message.payload)
 
@@ -71,7 +69,7 @@ def test_a_consumer_that_was_busy_for_longer_than_its_queue_lives_deletes_it_not
 
 
 def test_a_full_disk_that_refuses_to_keep_a_queue_is_not_kept_full(
-    connection, tmp_path, monkeypatch
+    connection, clock, tmp_path, monkeypatch
 ):
     queue = kombu.Queue("q", expires=60)
     publish(connection, 1, queue)
@@ -92,8 +90,7 @@ def test_a_full_disk_that_refuses_to_keep_a_queue_is_not_kept_full(
     with kombu.Consumer(connection, [queue], on_message=got.append, no_ack=True):
         monkeypatch.setattr(store, "kv_put", put_where_there_is_room)
         monkeypatch.setattr(store, "delete_consumed_files", delete_files)
-        for channel in connection.transport.channels:
-            channel._kept_until.clear()
+        clock.pass_ms(30_000)
         connection.drain_events(timeout=TIMEOUT_S)
     assert [message.payload for message in got] == [1]
 
@@ -203,8 +200,7 @@ def test_a_consumer_of_whom_nobody_can_tell_counts_for_an_hour(
     channel = connection.default_channel
     assert [queue for _, _, queue in channel.get_table("events")] == ["brief"]
     clock.pass_ms(500)
-    an_hour_on = wall_clock_ms() + 3_600_000
-    monkeypatch.setattr(kombu_consumers, "wall_clock_ms", lambda: an_hour_on)
+    clock.now_ms = wall_clock_ms() + 3_600_000
     assert channel.get_table("events") == []
     channel.delete_expired()
     assert channel.store.kv_count("kombu-consumers") == 0

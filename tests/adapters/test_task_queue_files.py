@@ -20,7 +20,7 @@ from rmqcore.adapters.queuelib import FifoQueue
 from rmqcore.adapters.queuelib_files import elements, import_queues
 from rmqcore.adapters.task_queue_files import import_huey, import_kombu
 from rmqcore.cli.app import app
-from rmqcore.world import wall_clock_ms
+from rmqcore.world import World, wall_clock_ms
 
 pytestmark = pytest.mark.engine
 
@@ -227,8 +227,8 @@ def test_who_declares_a_queue_ends_its_deletion_for_one_who_was_killed(tmp_path,
 
     assert run_child(killed)[0] == -9
     slept = []
-    monkeypatch.setattr("rmqcore.adapters.kombu_queues.sleep", slept.append)
     with Connection(url) as connection:
+        monkeypatch.setattr(connection.default_channel.store, "world", World(sleep=slept.append))
         queue = connection.SimpleQueue("mail")
         assert queue.qsize() == 0
         queue.put("new")

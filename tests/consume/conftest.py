@@ -5,7 +5,7 @@ from asleep import when_asleep  # noqa: F401 - a fixture
 
 import rmqcore
 from rmqcore.store.message_store import DefaultMessageStore
-from rmqcore.world import World
+from rmqcore.world import World, monotonic_s
 
 SMALL = {
     "mapped_file_size_commit_log": 1 << 16,
@@ -23,6 +23,7 @@ class Clock:
 
     def __init__(self):
         self.now_ms = 1_700_000_000_000
+        self._passed_s = 0.0
 
     def __call__(self):
         return self.now_ms
@@ -30,6 +31,11 @@ class Clock:
     def pass_ms(self, ms):
         """Go on; a slot of due times is 16 ms."""
         self.now_ms += ms + 16
+        self._passed_s += ms / 1000
+
+    def monotonic_s(self):
+        """Seconds that pass by themselves, and those that the test lets pass."""
+        return monotonic_s() + self._passed_s
 
 
 @pytest.fixture
