@@ -28,9 +28,10 @@ def test_delete_topic_beside_puts(store_path, how):
     for thread in threads:
         thread.start()
     for deleted in range(6):
+        # before they may go on: they may have ended their turn when this thread has its own
+        wanted = len(acknowledged["T"]) + 10
         for _, turns in writers:
             turns.release(2000)
-        wanted = len(acknowledged["T"]) + 10
         until(lambda wanted=wanted: len(acknowledged["T"]) >= wanted, "ten more puts")
         if deleted < 5:
             assert store.delete_topic("T")

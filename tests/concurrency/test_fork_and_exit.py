@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from children import Program, in_child
-from patience import TIMEOUT_S
+from patience import TIMEOUT_S, rounds
 
 import rmqcore
 from rmqcore import StoreForkedError, StoreLockedError
@@ -45,6 +45,9 @@ def test_a_childs_handle_refuses_everything(store_path, call):
     with rmqcore.open_store(store_path, **SMALL) as store:
         store.put("T", b"parent", keys="k")
         store.flush()
+        # what the parent still has to write by itself
+        for service in store.parts.log_services.timed:
+            rounds(service, 2)
         before = tree(store_path)
 
         def work():

@@ -390,6 +390,7 @@ async def tables_alone(synchronize, monkeypatch):
     await synchronize.synchronize()
 
 
+@pytest.mark.usefixtures("asks_when_told")
 def test_a_topic_whose_queues_a_power_cut_took_before_the_table_came_is_there(tmp_path):
     """The slave has not asked for topics yet, and no file of the queue has come to the disk."""
 

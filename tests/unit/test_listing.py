@@ -108,6 +108,8 @@ def test_a_reader_of_a_store_without_keys_asks_for_sizes_once(store_path, monkey
     with rmqcore.open_store(store_path, max_hash_slot_num=25, max_index_num=100) as store:
         for number in range(10):
             store.put("T", b"%d" % number)
+        # the writer's own read lets the queue have all
+        assert store.max_queue_offset("T", 0) == 10
         with rmqcore.open_store(store_path, mode="r") as reader:
             asked = []
             real = follower.fitted_config
