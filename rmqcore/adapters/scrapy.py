@@ -25,7 +25,13 @@ from scrapy.utils.defer import deferred_from_coro
 
 from rmqcore.adapters.named_queues import named_queues
 from rmqcore.adapters.queuelib import DiskQueue, FifoQueue, LifoQueue
-from rmqcore.errors import ConfigError, MessageIllegalError, RmqCoreError, StoreError
+from rmqcore.errors import (
+    ConfigError,
+    MessageIllegalError,
+    RmqCoreError,
+    StoreError,
+    StoreLockedError,
+)
 from rmqcore.world import sync_directory, sync_file
 
 if TYPE_CHECKING:
@@ -177,14 +183,18 @@ def _last_byte(path: str) -> bytes:
 class Job:
     """The crawl of a JOBDIR: keeps its store open, and Scrapy's list of its queues up to date.
 
-    Scrapy writes the list when a crawl ends in order, and resumes with the queues that are in it.
+    Scrapy writes the list when a crawl ends in order, and resumes with the queues that are in it;
+    what it has to write is written here, so that a full disk or a kill leaves the one before.
     """
 
     _running: Final[dict[Path, Job]] = {}
 
-    def __init__(self, crawler: Crawler, requests: Path) -> None:
+    def __init__(self, crawler: Crawler, below: Path) -> None:
         self._crawler = crawler
-        self._requests = requests
+        self._below = below
+        self._requests = requests = below.resolve()
+        if requests in self._running:
+            raise StoreLockedError(requests, os.getpid())
         self._home = named_queues(requests / STORE)
         self._list: Any = None
         #: requests that were popped and are not known to be done, with what releases each
@@ -192,7 +202,9 @@ class Job:
         self._refused = False
         with suppress(FileNotFoundError):
             self._list = json.loads((requests / ACTIVE).read_text("utf-8"))
+        crawler.engine._slot.scheduler._write_dqs_state = self._end_list
         crawler.signals.connect(self._finish, signals.spider_closed)
+        self._running[requests] = self
 
     @classmethod
     def of(cls, crawler: Crawler, queue: Path) -> Job | None:
@@ -201,13 +213,22 @@ class Job:
         Args:
             crawler: that runs the spider.
             queue: path of one of its queues.
+
+        Raises:
+            StoreLockedError: another crawl has it; its files stay as they are.
         """
-        requests = requests_directory(queue)
-        if requests is None or crawler.engine is None:
+        below = requests_directory(queue)
+        if below is None or crawler.engine is None:
             return None
-        job = cls._running.get(requests)
-        if job is None:
-            job = cls._running[requests] = Job(crawler, requests)
+        job = cls._running.get(below.resolve())
+        if job is None or job._crawler is not crawler:
+            try:
+                job = Job(crawler, below)
+            except BaseException:
+                scheduler = crawler.engine._slot.scheduler
+                scheduler._write_dqs_state = lambda *_: None
+                _forget_last(scheduler)
+                raise
         return job
 
     @classmethod
@@ -229,31 +250,40 @@ class Job:
             queue: its path, below that of the crawl's requests.
             request: the one that is about to be put.
         """
-        *slots, last = queue.relative_to(self._requests).parts
+        *slots, last = queue.relative_to(self._below).parts
         priority = last.removesuffix("s")
         if len(slots) > 1 or not priority.removeprefix("-").isdigit():
             return
         if slots:
             slot = self._crawler.engine.downloader.get_slot_key(request)
-            if not isinstance(self._list, dict):
-                self._list = {}
-            priorities = self._list.setdefault(slot, [])
+            slots_before = self._list if isinstance(self._list, dict) else {}
+            before = slots_before.get(slot, [])
+            now: Any = {**slots_before, slot: [*before, int(priority)]}
         else:
-            if not isinstance(self._list, list):
-                self._list = []
-            priorities = self._list
-        if int(priority) not in priorities:
-            priorities.append(int(priority))
-            self._write_list()
+            before = self._list if isinstance(self._list, list) else []
+            now = [*before, int(priority)]
+        if int(priority) not in before:
+            self._write_list(now)
 
-    def _write_list(self) -> None:
+    def _write_list(self, queues: Any) -> None:
         written = self._requests / f"{ACTIVE}.new"
-        written.write_text(json.dumps(self._list), "utf-8")
+        written.write_text(json.dumps(queues), "utf-8")
         # a power cut else leaves the name with nothing in it, with which no crawl begins, or the
         # list without a queue whose requests are on the disk
         sync_file(written)
         written.replace(self._requests / ACTIVE)
         sync_directory(self._requests)
+        self._list = queues
+
+    def _end_list(self, _: str, queues: Any) -> None:
+        """Write what Scrapy has to write at the end of a crawl; of one that was refused nothing."""
+        if self._refused:
+            return
+        try:
+            self._write_list(queues)
+        except OSError as error:
+            # the one before has all of these
+            _log.warning("%s: the list of queues stays as it is: %s", self._requests, error)
 
     def hold(self, request: Request, release: Callable[[], None]) -> None:
         """Note a request that the engine is about to take.
@@ -284,25 +314,25 @@ class Job:
             of_request: it is the last request that the filter was asked for that is not queued.
         """
         engine = self._crawler.engine
-        dupe_filter = engine._slot.scheduler.df
-        if of_request and isinstance(dupe_filter, DupeFilter):
-            dupe_filter.forget_last()
+        if of_request:
+            _forget_last(engine._slot.scheduler)
         if not self._refused:
             self._refused = True
-            # the list is in place, and Scrapy's way to write it leaves nothing on a full disk
-            engine._slot.scheduler._write_dqs_state = lambda *_: None
             _log.error("%s: the crawl ends, run it again: %s", self._home.path, error)
             deferred_from_coro(engine.close_spider_async(reason="queue_refused"))
 
     def _finish(self) -> None:
         """The crawl has ended in order: every request was done with, or a queue has refused."""
         del self._running[self._requests]
-        if self._refused:
-            with suppress(OSError):
-                self._write_list()
-        else:
+        if not self._refused:
             self._home.release_all()
         self._home.leave()
+
+
+def _forget_last(scheduler: Any) -> None:
+    """The last request that a scheduler's filter was asked for is not queued."""
+    if isinstance(scheduler.df, DupeFilter):
+        scheduler.df.forget_last()
 
 
 @contextmanager

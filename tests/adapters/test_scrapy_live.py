@@ -218,10 +218,10 @@ def refuse(self, *given):
         raise OSError(28, "no room")
     return call(self, *given)
 
-def keep_list(self, write=adapter.Job._write_list):
+def keep_list(self, queues, write=adapter.Job._write_list):
     if self._refused:
         raise OSError(28, "no room")
-    write(self)
+    write(self, queues)
 
 def truncate(self, directory, state):
     open(directory + "/active.json", "w").close()
@@ -291,3 +291,82 @@ def test_a_store_that_cannot_be_opened_is_no_reason_to_crawl_in_memory(tmp_path,
     assert "the directory of such a queue, or none yet" in (tmp_path / "log").read_text("utf-8")
     assert not Site.asked
     assert foreign.exists()
+
+
+#: two crawls of one process with one JOBDIR, each of which has its own host
+TWICE = """
+from scrapy.crawler import CrawlerProcess
+
+class Others(Pages):
+    name = "others"
+    start_urls = [Pages.start_urls[0].replace("127.0.0.1", "localhost")]
+    custom_settings = {**Pages.custom_settings, "JOBDIR": "../" + Path.cwd().name + "/job"}
+
+process = CrawlerProcess()
+process.crawl(Pages)
+process.crawl(Others)
+process.start()
+"""
+
+
+def test_a_second_crawl_of_a_process_with_the_same_jobdir_is_refused_and_the_first_one_goes_on(
+    tmp_path, site, monkeypatch
+):
+    monkeypatch.setitem(globals(), "COUNT", 60)
+    program = f"from pathlib import Path\n{printed_spider(site)}{TWICE}"
+    (tmp_path / "twice.py").write_text(program, "utf-8")
+    with (tmp_path / "log").open("ab") as log:
+        subprocess.run(
+            [sys.executable, "twice.py"], cwd=tmp_path, stdout=log, stderr=log, check=True
+        )
+    log = (tmp_path / "log").read_text("utf-8")
+    assert "StoreLockedError" in log
+    assert "(queue_refused)" not in log
+    # a start page is asked for once more where it is linked to
+    assert sorted(Site.asked) == [0, *range(60)]
+
+
+def test_a_crawl_that_is_refused_leaves_what_the_first_one_has_to_resume_with(tmp_path, site):
+    """Started in the same moment: the list of queues, and what was seen, are the first one's."""
+    spider = printed_spider(site)
+    (tmp_path / "spider.py").write_text(spider, "utf-8")
+    Site.most = 30
+    first = crawl(tmp_path)
+    until(lambda: len(Site.asked) >= 30, "thirty requests")
+    listed = tmp_path / "job/requests.queue/active.json"
+    # as it was when the other began
+    listed.unlink()
+    asks = "    async def start(self):\n        yield scrapy.Request(self.start_urls[0] + '999')\n"
+    (tmp_path / "spider.py").write_text(f"{spider}\n{asks}", "utf-8")
+    crawl(tmp_path).wait(10 * TIMEOUT_S)
+    first.kill()
+    first.wait()
+    assert "StoreLockedError" in (tmp_path / "log").read_text("utf-8")
+    assert not listed.exists()
+    seen = DupeFilter(str(tmp_path / "job"))
+    assert not seen.request_seen(Request(f"http://127.0.0.1:{site}/999"))
+    seen.close("")
+
+
+def test_a_list_of_queues_that_cannot_be_written_leaves_the_one_before(tmp_path, site, monkeypatch):
+    """A crawl that is stopped while the disk is full is resumed with all that it has queued."""
+    monkeypatch.setitem(globals(), "COUNT", 60)
+    spider = printed_spider(site)
+    full = """
+from rmqcore.adapters import scrapy as adapter
+
+def write_list(self, queues, write=adapter.Job._write_list):
+    if self._list:
+        raise OSError(28, "no room")
+    write(self, queues)
+
+adapter.Job._write_list = write_list
+"""
+    (tmp_path / "spider.py").write_text(spider + full, "utf-8")
+    assert crawl(tmp_path, "-s", "CLOSESPIDER_PAGECOUNT=20").wait(10 * TIMEOUT_S) == 0
+    log = (tmp_path / "log").read_text("utf-8")
+    assert "the list of queues stays as it is" in log
+    assert len(set(Site.asked)) < 60
+    (tmp_path / "spider.py").write_text(spider, "utf-8")
+    assert crawl(tmp_path).wait(10 * TIMEOUT_S) == 0
+    assert set(Site.asked) == set(range(60))
