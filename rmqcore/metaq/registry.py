@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import threading
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from rmqcore.errors import ConfigError, StoreError
 from rmqcore.metaq.manager import MessageStoreManager
@@ -18,6 +19,8 @@ from rmqcore.metaq.settings import ZkConfig
 
 _LOG = logging.getLogger(__name__)
 _RETRY_S = 5.0
+#: ZooKeeper takes no node with one of these in its name. Source: ZooKeeper PathUtils.java.
+_NO_NODE: Final = re.compile("[\x01-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
 
 
 class RegistryError(StoreError):
@@ -40,7 +43,7 @@ def _broker_nodes(config: MetaConfig, host: str, port: int) -> dict[str, str]:
 
 
 def topic_nodes(config: MetaConfig, taken: Iterable[str], kept: Iterable[str]) -> dict[str, str]:
-    """The nodes of a broker's topics: path -> text.
+    """The nodes of a broker's topics: path -> text; none of a topic whose name no node can have.
 
     Args:
         config: partitions of each topic, and whether it takes puts and gets.
@@ -53,6 +56,8 @@ def topic_nodes(config: MetaConfig, taken: Iterable[str], kept: Iterable[str]) -
     taken = {topic for topic in taken if "*" not in topic}
     nodes = {}
     for topic in sorted({*taken, *kept}):
+        if _NO_NODE.search(topic):
+            continue
         own = config.topic_config(topic)
         text = json.dumps({"broker": name, "numParts": own.num_partitions}, separators=(",", ":"))
         begin = f"{_root(config)}/brokers"

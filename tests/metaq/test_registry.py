@@ -48,6 +48,7 @@ class Tree:
     def create(self, path, text, *, ephemeral, makepath):
         assert ephemeral
         assert makepath
+        assert path.isprintable()
         assert path not in self.nodes
         self.nodes[path] = text, self.client_id[0]
         parent = path.rpartition("/")[0]
@@ -128,6 +129,17 @@ def test_a_broker_and_its_topics_are_found_and_gone_when_it_stops(tree, config):
         registry.close()
         assert tree.own() == {}
         assert manager.topic_listeners == []
+
+
+def test_a_topic_that_no_node_can_be_named_after_keeps_no_other_out(tree, config):
+    with MessageStoreManager(config) as manager:
+        manager.get_or_create("any\x01", 1)
+        manager.get_or_create("anything", 1)
+        registry = Registry(manager, "h", 1)
+        assert tree.own().keys() == EXPECTED.keys() | {
+            f"/meta/brokers/{kind}/anything/0-m" for kind in ("topics", "topics-pub", "topics-sub")
+        }
+        registry.close()
 
 
 def test_a_lost_session_registers_everything_again(tree, config):
