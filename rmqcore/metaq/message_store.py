@@ -104,6 +104,7 @@ class MessageStore(PartitionReader):
         self._group_commit = own.unflush_threshold <= 0
         self.durability = Durability.DISK if self._group_commit else Durability.PAGE_CACHE
         self._lock = threading.Lock()
+        self._retiring = threading.Lock()
         self._reason: StoreError | None = None
         self._roll_failed = False  # said once
         self._commit: CommitThread | None = None
@@ -277,19 +278,36 @@ class MessageStore(PartitionReader):
         Differs: the original goes on behind one that stays, and may leave a hole which stops its
         next start.
 
+        Args:
+            now_ms: Unix time, milliseconds; None: the clock's.
+
         Returns:
-            The files that were taken out of the log.
+            The files that were taken out of the log; none while another thread takes some out.
         """
+        if not self._retiring.acquire(blocking=False):
+            return []
+        try:
+            return self._retire(self._world.clock_ms() if now_ms is None else now_ms)
+        finally:
+            self._retiring.release()
+
+    def _retire(self, now_ms: int) -> list[Path]:
         own = self._config.topic_config(self.topic).delete_policy
         policy = self._own_policy or parse_delete_policy(own)
-        now_ms = self._world.clock_ms() if now_ms is None else now_ms
         gone = []
         for segment in self._segments[:-1]:
             path = segment.messages.path
-            if self._reason is not None or not policy.can_delete(path, now_ms):
+            if self._reason is not None:
                 break
-            self._world.failpoint("before_delete")
-            policy.process(path)
+            try:
+                if not policy.can_delete(path, now_ms):
+                    break
+                self._world.failpoint("before_delete")
+                policy.process(path)
+            except FileNotFoundError:
+                if path.exists():
+                    raise
+                # an operator has removed it
             with self._lock:
                 self._segments = tuple(s for s in self._segments if s is not segment)
             gone.append(path)
@@ -314,9 +332,11 @@ class MessageStore(PartitionReader):
                     self._sync()
         finally:
             self._reason = StoreClosedError(f"{self.path} is closed")
-            for segment in self._segments[-1:]:
-                segment.messages.abandon()
-            self._release()
+            # the next owner is to find no segment that somebody here still takes out
+            with self._retiring:
+                for segment in self._segments[-1:]:
+                    segment.messages.abandon()
+                self._release()
 
     def __enter__(self) -> MessageStore:
         return self

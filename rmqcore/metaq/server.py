@@ -187,7 +187,13 @@ class MetaServer:
     ) -> None:
         try:
             line = (await reader.readline()).decode("utf-8", "replace")
-            writer.write(admin_command(self._manager, line.split()).encode() + b"\n")
+            words = line.split()
+            if words[:1] in (["delete"], ["flush"]):
+                # to pack old segments takes minutes, in which clients are served
+                answer = await asyncio.to_thread(admin_command, self._manager, words)
+            else:
+                answer = admin_command(self._manager, words)
+            writer.write(answer.encode() + b"\n")
             await writer.drain()
         except (ValueError, ConnectionError):
             _LOG.warning("an operator's connection broke")

@@ -1,8 +1,19 @@
-"""Partitions in a fresh directory."""
+"""Partitions in a fresh directory, and a server of them."""
+
+import asyncio
 
 import pytest
+from patience import TIMEOUT_S
 
-from rmqcore.metaq import MessageStore, MetaConfig, SystemConfig, TopicConfig
+from rmqcore.metaq import (
+    MessageStore,
+    MessageStoreManager,
+    MetaConfig,
+    MetaServer,
+    SystemConfig,
+    TopicConfig,
+    World,
+)
 
 
 @pytest.fixture
@@ -36,3 +47,24 @@ def open_store(config):
             store.close()
         except OSError:
             continue
+
+
+@pytest.fixture
+def serve(config):
+    """`serve(test, **settings)`: run `test(server, host, port)` against a server."""
+
+    def run(test, *, settings=None, world=None, **options):
+        chosen = config(**{"unflush_threshold": 0, "num_partitions": 2, **(settings or {})})
+
+        async def main():
+            with MessageStoreManager(chosen, world=world or World()) as manager:
+                server = MetaServer(manager, port=0, **options)
+                host, port = await server.start()
+                try:
+                    return await asyncio.wait_for(test(server, host, port), 2 * TIMEOUT_S)
+                finally:
+                    await server.stop()
+
+        return asyncio.run(main(), debug=False)
+
+    return run

@@ -17,6 +17,7 @@ from rmqcore.errors import (
     StoreNotWritableError,
 )
 from rmqcore.metaq import (
+    ArchiveDeletePolicy,
     DiscardDeletePolicy,
     Hole,
     IllegalTopicError,
@@ -417,6 +418,33 @@ def test_old_segments_go_oldest_first_and_leave_no_hole(open_store):
     assert len(view.read()) == 100
     store.close()
     assert open_store(max_segment_size=100).holes == ()
+
+
+def test_a_segment_that_an_operator_has_removed_keeps_none_behind_it(open_store):
+    store = open_store(max_segment_size=100, delete_policy=DiscardDeletePolicy(3_600_000))
+    fill(store, 5)
+    aged(store, [3, 2, 0, 2])
+    store.segments[0].messages.path.unlink()
+    assert [p.name for p in store.run_delete_policy()] == [segment_name(0), segment_name(120)]
+    assert store.min_offset == 240
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_an_old_segment_is_archived_by_one_thread(open_store, compress):
+    """An operator asks for it while the schedule packs the same one."""
+
+    class Twice(ArchiveDeletePolicy):
+        def process(self, path):
+            assert store.run_delete_policy() == []
+            super().process(path)
+
+    store = open_store(max_segment_size=100, delete_policy=Twice(3_600_000, compress))
+    fill(store, 3)
+    aged(store, [3, 0])
+    assert [p.name for p in store.run_delete_policy()] == [segment_name(0)]
+    suffix = ".zip" if compress else ".arc"
+    kept = [path.name for path in store.path.glob(f"*{suffix}*")]
+    assert kept == [segment_name(0) + suffix]
 
 
 def test_the_newest_segment_stays_however_old(open_store):

@@ -17,7 +17,6 @@ from rmqcore.metaq import (
     MessageStore,
     MessageStoreManager,
     MetaClient,
-    MetaServer,
     ResultError,
     World,
     encode_data,
@@ -26,27 +25,6 @@ from rmqcore.metaq.broker import BrokerProcessor
 from rmqcore.metaq.protocol import RANDOM_PARTITION
 
 pytestmark = pytest.mark.engine
-
-
-@pytest.fixture
-def serve(config, tmp_path):
-    """`serve(test, **settings)`: run `test(server, host, port)` against a server."""
-
-    def run(test, *, settings=None, world=None, **options):
-        chosen = config(**{"unflush_threshold": 0, "num_partitions": 2, **(settings or {})})
-
-        async def main():
-            with MessageStoreManager(chosen, world=world or World()) as manager:
-                server = MetaServer(manager, port=0, **options)
-                host, port = await server.start()
-                try:
-                    return await asyncio.wait_for(test(server, host, port), 2 * TIMEOUT_S)
-                finally:
-                    await server.stop()
-
-        return asyncio.run(main(), debug=False)
-
-    return run
 
 
 async def talk(host, port, *parts):
@@ -474,48 +452,6 @@ def test_topics_that_take_no_puts_or_gets(serve):
                 assert caught.value.code == 403
 
     serve(test, settings={"accept_publish": False, "accept_subscribe": False})
-
-
-def test_operators_close_open_and_reload(serve, tmp_path):
-    path = tmp_path / "admin"
-    for name in ("gone-3", "t-7"):
-        (tmp_path / "meta" / name).mkdir(parents=True)
-
-    async def admin(words):
-        reader, writer = await asyncio.open_unix_connection(path)
-        writer.write(words.encode() + b"\n")
-        answer = (await reader.read(-1)).decode().strip()
-        writer.close()
-        await writer.wait_closed()
-        return answer
-
-    async def test(server, host, port):
-        assert path.stat().st_mode & 0o777 == 0o600
-        async with MetaClient(host, port) as client:
-            await client.put("t", b"x", partition=1)
-            assert await admin("close t 1 1") == "closed"
-            for request in (client.put("t", b"x", partition=1), client.get("t", 1, 0)):
-                with pytest.raises(ResultError) as caught:
-                    await request
-                assert caught.value.code == 403
-            assert await admin("open t") == "opened 1"
-            await client.get("t", 1, 0)
-        assert await admin("close x 0 1") == "error: no such topic or range"
-        for topic, partition in (("gone", 3), ("t", 7)):  # open, whatever the configuration says
-            assert await admin(f"close {topic} 2 {2**31 - 1}") == "closed"
-            async with MetaClient(host, port) as client:
-                with pytest.raises(ResultError) as caught:
-                    await client.get(topic, partition, 0)
-                assert caught.value.code == 403
-            assert await admin(f"open {topic}") == f"opened {partition}"
-        assert (await admin("reload")).startswith("error: path=None")
-        assert await admin("flush") == "flushed"
-        assert await admin("delete") == "deleted 0 segments"
-        assert (await admin("what")).startswith("error: reload")
-        assert server.processor.stats.connections == 0
-
-    serve(test, admin_socket=path)
-    assert not path.exists()
 
 
 def test_statistics(serve):
