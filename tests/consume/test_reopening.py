@@ -12,7 +12,8 @@ import rmqcore
 from rmqcore import CorruptConfigFileError, DiskFullError
 from rmqcore.doctor import Severity, verify
 from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
-from rmqcore.store.consume.holders import is_gone, is_mine, new_holder
+from rmqcore.store.consume import holders
+from rmqcore.store.consume.holders import is_elsewhere, is_gone, is_mine, new_holder
 
 pytestmark = pytest.mark.process
 
@@ -151,6 +152,20 @@ def test_holders_are_known_to_be_gone_or_not():
     elsewhere = f"{pid}.{tick}.{int(namespace) + 1}-x"
     assert not is_gone(elsewhere)
     assert not is_mine(elsewhere)
+
+
+def test_a_process_that_proc_hides_is_not_gone(tmp_path, monkeypatch):
+    """As ``hidepid`` hides those of other users."""
+    holder = new_holder()
+    _, _, namespace = holder.partition("-")[0].split(".")
+    (tmp_path / "self").symlink_to("/proc/self")
+    monkeypatch.setattr(holders, "_PROC", tmp_path)
+    assert not is_gone(holder)
+    assert is_elsewhere(holder)
+    # more than Linux counts to
+    for pid in (2**22 + 1, 10**19):
+        assert is_gone(f"{pid}.5.{namespace}-x")
+        assert not is_elsewhere(f"{pid}.5.{namespace}-x")
 
 
 def test_who_holds_in_another_pid_namespace_holds_on_after_a_kill(filled):

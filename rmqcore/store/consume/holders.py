@@ -52,8 +52,8 @@ def is_gone(holder: str) -> bool:
     """Tell whether a name is of a process of this machine that has ended, or is about to.
 
     A process that is killed gives up its files and its locks before it is gone, and stays until its
-    parent has asked for it. Names that `new_holder` has not made, and those of another PID
-    namespace (`is_elsewhere`), are of nobody who could be asked, and never gone.
+    parent has asked for it. Names that `new_holder` has not made, and those of a process of which
+    the system tells nothing (`is_elsewhere`), are of nobody who could be asked, and never gone.
     """
     if not has_process(holder) or is_elsewhere(holder) or not _PROC.is_dir():
         return False
@@ -79,11 +79,15 @@ def process_of(holder: str) -> str:
 
 
 def is_elsewhere(holder: str) -> bool:
-    """Tell whether a name is of another PID namespace, such as another container's.
+    """Tell whether a name is of a process of which the system tells this one nothing.
 
-    The same number there is another process here.
+    It is of another PID namespace, such as another container's, where the same number is another
+    process; or ``/proc`` hides it (``hidepid``), as it may the processes of other users.
     """
-    return has_process(holder) and process_of(holder).rpartition(".")[2] != _namespace()
+    if not has_process(holder):
+        return False
+    pid, _, namespace = process_of(holder).split(".")
+    return namespace != _namespace() or (_stat(int(pid)) is None and _is_there(int(pid)))
 
 
 def is_mine(holder: str) -> bool:
@@ -103,6 +107,17 @@ def _namespace() -> str:
         return str((_PROC / "self" / "ns" / "pid").stat().st_ino)
     except OSError:
         return "0"
+
+
+def _is_there(pid: int) -> bool:
+    """Tell whether there is a process of this number, also where nobody tells more of it."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def _stat(pid: int) -> list[str] | None:

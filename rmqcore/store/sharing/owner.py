@@ -89,7 +89,7 @@ class StoreServer:
         self._holders: dict[str, set[str]] = {}
         #: clients that have closed their handles, as long as one of their connections is open
         self._leaving: set[str] = set()
-        #: by process of another PID namespace: since when it has had no connection
+        #: by process of which the system tells nothing: since when it has had no connection
         self._missed: dict[str, float] = {}
         self._server: RemotingServer | None = None
         self._looking: asyncio.Task[None] | None = None
@@ -176,8 +176,8 @@ class StoreServer:
     def _has_ended(self, holder: str) -> bool:
         """Tell whether the process of a holder, or of a client, has ended.
 
-        One of another PID namespace cannot be asked for: it has when it is without a connection for
-        long, as a process that lives makes a new one at once.
+        One of which the system tells nothing has when it is without a connection for long, as a
+        process that lives makes a new one at once.
         """
         if not is_elsewhere(holder):
             return is_gone(holder)
