@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import struct
+from typing import TYPE_CHECKING
 
 from rmqcore._codec import LAYOUT
 from rmqcore.files.consume_queue import ConsumeQueue
 from rmqcore.files.unit_file import UNIT_HEAD, UnitFile
 from rmqcore.native.format._numbers import BATCH_UNIT_SIZE, UNIT_SIZE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _BASE_AND_COUNT = struct.Struct(">qh")
 _BASE_AT = LAYOUT["batch_consume_queue_unit"]["base_offset"][0]
@@ -117,7 +121,7 @@ class BatchConsumeQueue(UnitFile):
         number = self._unit_of(offset) + units
         return self._base(number)[0] if number < self.unit_end else self.max_offset
 
-    def with_tags_codes(self, units: bytes) -> bytes:
+    def with_tags_codes(self, units: bytes, _: Callable[[int], int]) -> bytes:
         """The units as they are: batches have no extension file."""
         return units
 

@@ -31,6 +31,8 @@ LIGHT_QUEUE_PREFIX = "%LMQ%"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 _TAGS_CODE_AT = LAYOUT["consume_queue_unit"]["tags_code"][0]
 _TAGS_CODE = struct.Struct(">q")
+#: with these a tags code begins that is a hash, or a time of delivery
+_NO_ADDRESS = b"\0\xff"
 
 
 class ConsumeQueue(UnitFile):
@@ -184,10 +186,10 @@ class ConsumeQueue(UnitFile):
     ) -> int:
         """Compare units that are there with what the log says, and write those anew that differ.
 
-        A tags code that is the address of an extension unit is left as it is, and so is one that
-        is a time of delivery: it follows the delays that were configured when it was written. A
-        filler stays where the record is damaged. Where two records name one place, the one that the
-        unit leads to keeps it.
+        A tags code that is the address of an extension unit with this tags code is left as it is,
+        and so is one that is a time of delivery: it follows the delays that were configured when it
+        was written. A filler stays where the record is damaged. Where two records name one place,
+        the one that the unit leads to keeps it.
 
         Args:
             first_offset: queue offset of the first one.
@@ -240,9 +242,11 @@ class ConsumeQueue(UnitFile):
         if there[:_TAGS_CODE_AT] != wanted[:_TAGS_CODE_AT]:
             return True
         tags_code = int.from_bytes(there[_TAGS_CODE_AT:UNIT_SIZE], "big", signed=True)
-        if self.topic == SCHEDULE_TOPIC or (self.ext is not None and tags_code < EXT_ADDRESS_BELOW):
+        if self.topic == SCHEDULE_TOPIC:
             return False
-        return there != wanted
+        if self.ext is not None and tags_code < EXT_ADDRESS_BELOW:
+            tags_code = self.ext.tags_code_at(tags_code) or 0
+        return _TAGS_CODE.pack(tags_code) != wanted[_TAGS_CODE_AT:UNIT_SIZE]
 
     # ---- reading
 
@@ -267,17 +271,24 @@ class ConsumeQueue(UnitFile):
         """
         return offset + units
 
-    def with_tags_codes(self, units: bytes) -> bytes:
-        """The same units, addresses of the extension file replaced by the tags codes there."""
-        if self.ext is None:
+    def with_tags_codes(self, units: bytes, tags_code_of: Callable[[int], int]) -> bytes:
+        """The same units, addresses of the extension file replaced by the tags codes there.
+
+        Args:
+            units: 20 bytes each.
+            tags_code_of: tells the tags code of the message at a physical offset, where the
+                extension file has no unit.
+        """
+        if not units[_TAGS_CODE_AT::UNIT_SIZE].translate(None, _NO_ADDRESS):
             return units
         changed = bytearray(units)
-        for at in range(_TAGS_CODE_AT, len(units), UNIT_SIZE):
-            (address,) = _TAGS_CODE.unpack_from(units, at)
+        for at in range(0, len(units), UNIT_SIZE):
+            phy_offset, _, address = UNIT.unpack_from(units, at)
             if address < EXT_ADDRESS_BELOW:
-                tags_code = self.ext.tags_code_at(address)
-                if tags_code is not None:
-                    _TAGS_CODE.pack_into(changed, at, tags_code)
+                tags_code = None if self.ext is None else self.ext.tags_code_at(address)
+                if tags_code is None:
+                    tags_code = tags_code_of(phy_offset)
+                _TAGS_CODE.pack_into(changed, at + _TAGS_CODE_AT, tags_code)
         return bytes(changed)
 
     def unit_at(self, offset: int) -> tuple[int, int] | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
+from rmqcore.errors import CorruptStoreError
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.files.mapped_file_queue import file_size_of, numbered_files
 
@@ -33,11 +34,18 @@ class ConsumeQueueExt:
         }
 
     def tags_code_at(self, address: int) -> int | None:
-        """The tags code of the unit at an address, None when it is not there."""
+        """The tags code of the unit at an address, None when it is not there, or is none."""
         offset = address - _ADDRESS_BASE
         start = offset - offset % self._file_size
         file = self._files.get(start)
         if file is None or offset - start > file.size - _UNIT.size:
             return None
-        size, tags_code, _, bit_map_size = _UNIT.unpack(file.read_bytes(offset - start, _UNIT.size))
-        return tags_code if size == _UNIT.size + bit_map_size and bit_map_size >= 0 else None
+        try:
+            unit = file.read_bytes(offset - start, _UNIT.size)
+        except (OSError, CorruptStoreError):
+            # a broker has removed it meanwhile
+            return None
+        size, tags_code, stored_ms, bit_map_size = _UNIT.unpack(unit)
+        # of a page that a power cut has taken zeros are left
+        is_whole = size == _UNIT.size + bit_map_size and bit_map_size >= 0 and stored_ms != 0
+        return tags_code if is_whole else None

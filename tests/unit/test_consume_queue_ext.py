@@ -40,8 +40,9 @@ def test_what_is_no_unit_is_none(directory, offset):
     assert ConsumeQueueExt(directory, OpenFiles()).tags_code_at(ADDRESS + offset) is None
 
 
-@pytest.mark.engine
-def test_a_filter_reads_through_the_extension(tmp_path):
+@pytest.fixture
+def extended(tmp_path):
+    """A store with an extension file: its path, the queue's file and the extension's."""
     path = tmp_path / "store"
     with open_store(path, mapped_file_size_commit_log=65536) as store:
         for number in range(6):
@@ -57,11 +58,63 @@ def test_a_filter_reads_through_the_extension(tmp_path):
         units += unit(tags_code("ab"[number % 2]))
     queue.write_bytes(data)
     (ext / f"{0:020d}").write_bytes(units.ljust(1000, b"\0"))
+    return path, queue, ext / f"{0:020d}"
+
+
+def filtered(path, mode):
+    with open_store(path, mode=mode) as store:
+        return [bytes(message.body) for message in store.get_message("T", 0, 0, tags="b").messages]
+
+
+@pytest.mark.engine
+def test_a_filter_reads_through_the_extension(extended):
+    path, queue, _ = extended
+    before = queue.read_bytes()
     for mode in ("r", "a"):
-        with open_store(path, mode=mode) as store:
-            found = store.get_message("T", 0, 0, tags="b").messages
-            assert [message.body for message in found] == [b"1", b"3", b"5"]
-    assert queue.read_bytes()[:120] == data[:120]
+        assert filtered(path, mode) == [b"1", b"3", b"5"]
+    assert queue.read_bytes() == before
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("left", ["nothing", "zeros", "half", "less than it was"])
+def test_a_message_without_its_extension_unit_is_found_by_its_tags(extended, monkeypatch, left):
+    """As RocketMQ hands it out, whose client looks at the tags itself."""
+    path, _, ext = extended
+    if left == "nothing":
+        ext.unlink()
+        ext.parent.rmdir()
+        ext.parent.parent.rmdir()
+    elif left == "zeros":
+        ext.write_bytes(bytes(1000))
+    elif left == "half":
+        ext.write_bytes(ext.read_bytes()[:63].ljust(1000, b"\0"))
+    else:
+        load = ConsumeQueueExt.__init__
+
+        def cut(self, *given):
+            load(self, *given)
+            ext.write_bytes(b"")
+
+        monkeypatch.setattr(ConsumeQueueExt, "__init__", cut)
+    assert filtered(path, "r") == [b"1", b"3", b"5"]
+
+
+@pytest.mark.engine
+def test_an_opening_writes_units_anew_whose_extension_says_something_else(extended):
+    path, queue, ext = extended
+    ext.write_bytes((unit(tags_code("a")) * 3).ljust(1000, b"\0"))
+    before = queue.read_bytes()
+    assert filtered(path, "a") == [b"1", b"3", b"5"]
+    after = queue.read_bytes()
+    # those that it has, and that are right, stay
+    assert [after[at : at + 20] == before[at : at + 20] for at in range(0, 120, 20)] == [
+        True,
+        False,
+        True,
+        False,
+        False,
+        False,
+    ]
 
 
 @pytest.mark.engine

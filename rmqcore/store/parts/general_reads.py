@@ -228,7 +228,7 @@ class GeneralReads:
         units = queue.read_units(max(queue_offset, queue.min_offset), min(count, _ALL))
         begin = end = -1
         left, records = _FETCHED_MOST, 0
-        for at, size, code in UNIT.iter_unpack(queue.with_tags_codes(units)):
+        for at, size, code in UNIT.iter_unpack(queue.with_tags_codes(units, self._tags_code_of)):
             if size > _FETCHED_MOST or (wanted is not None and code not in wanted):
                 continue
             records += size
@@ -272,7 +272,7 @@ class GeneralReads:
                 result.status = GetMessageStatus.OFFSET_FOUND_NULL
                 return
             if codes is not None:
-                units = queue.with_tags_codes(units)
+                units = queue.with_tags_codes(units, self._tags_code_of)
             taken, gone, enough = self._collect_units(
                 queue, result, units, max_messages, max_bytes, codes
             )
@@ -324,6 +324,14 @@ class GeneralReads:
                 gone = gone or units[number * UNIT_SIZE : (number + 1) * UNIT_SIZE] != FILLER
                 number += 1
         return number, gone, False
+
+    def _tags_code_of(self, phy_offset: int) -> int:
+        """The tags code of the message at a physical offset; 0, as of one without tags, of none."""
+        try:
+            message = self.message_at(phy_offset)
+        except CorruptRecordError:
+            return 0
+        return 0 if message is None else tags_code(message.tags)
 
     @staticmethod
     def _span(units: bytes, number: int) -> int:
