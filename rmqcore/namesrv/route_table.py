@@ -256,6 +256,8 @@ class RouteTable:
     def unregister(self, cluster: str, broker_addr: str, broker_name: str) -> None:
         """Forget one address; with its last, the broker and all its queues.
 
+        Another broker that has the address lives on: without that it would never expire.
+
         Source: RouteInfoManager, unRegisterBroker.
 
         Args:
@@ -263,8 +265,10 @@ class RouteTable:
             broker_addr: ``host:port``; one that is not there is nothing to do.
             broker_name: of the broker.
         """
-        self._live.pop((cluster, broker_addr), None)
-        self._filters.pop((cluster, broker_addr), None)
+        live = self._live.get((cluster, broker_addr))
+        if live is not None and live.broker_name == broker_name:
+            del self._live[cluster, broker_addr]
+            self._filters.pop((cluster, broker_addr), None)
         broker = self._brokers.get(broker_name)
         if broker is None:
             return

@@ -159,6 +159,17 @@ def test_unregistering_the_last_address_takes_broker_topics_and_cluster_away(tab
     table.unregister(CLUSTER, "127.0.0.1:10912", "b")
 
 
+def test_a_broker_whose_address_another_one_gives_up_still_expires(table, clock):
+    """As the broker that had the address before, under another name, stops."""
+    table.register(registration("old"), None)
+    table.register(registration("b"), None)
+    table.unregister(CLUSTER, "127.0.0.1:10911", "old")
+    assert addrs(table) == {"b": {0: "127.0.0.1:10911"}}
+    clock.now_s += EXPIRED_TIME_MS / 1000 + 1
+    assert [live.broker_name for live in table.expire()] == ["b"]
+    assert table.route("T") is None
+
+
 def test_without_its_master_nobody_may_send_to_a_broker_whose_slaves_stand_in(table):
     table.register(registration(enable_acting_master=True), None)
     table.register(slave(enable_acting_master=True), None)
