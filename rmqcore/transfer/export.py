@@ -22,7 +22,7 @@ from rmqcore._codec import check_record, decode_record
 from rmqcore.config import StoreConfig
 from rmqcore.errors import ConfigError, CorruptStoreError, RmqCoreError
 from rmqcore.files.objects import is_url
-from rmqcore.files.store_dir import make_directory
+from rmqcore.files.store_dir import make_directory, room_at
 from rmqcore.message import MessageExt
 from rmqcore.native.columns._columns import ColumnDecoder
 from rmqcore.native.derive._dispatch import DispatchBatch
@@ -180,6 +180,7 @@ def export(
     Raises:
         ConfigError: an unknown format.
         CorruptStoreError: a damaged record; the file holds the messages before it.
+        DiskFullError: no room; there is no file, or the one of an earlier export.
     """
     if file_format not in FORMATS:
         raise ConfigError("format", file_format, f"one of {', '.join(FORMATS)}")
@@ -190,27 +191,30 @@ def export(
     failure: CorruptStoreError | None = None
     rows = 0
     try:
-        try:
-            if file_format == "jsonl":
-                found = messages(split, topics=topics, uncommitted=uncommitted, on_damage=on_damage)
-                with fresh.open("wb") as stream:
-                    rows = write_jsonl(stream, found)
-            else:
-                batches = read(
-                    split,
-                    columns,
-                    topics=topics,
-                    uncommitted=uncommitted,
-                    verify_crc=True,
-                    batch_rows=ROW_GROUP_ROWS,
-                    on_damage=on_damage,
-                )
-                rows = write_parquet(fresh, batches, columns_schema(batches.names), compression)
-        except CorruptStoreError as error:
-            failure = error
-        with fresh.open("rb") as stream:
-            sync_fd(stream.fileno())
-        path = put_in_place(fresh, path, keeps=keeps)
+        with room_at(path):
+            try:
+                if file_format == "jsonl":
+                    found = messages(
+                        split, topics=topics, uncommitted=uncommitted, on_damage=on_damage
+                    )
+                    with fresh.open("wb") as stream:
+                        rows = write_jsonl(stream, found)
+                else:
+                    batches = read(
+                        split,
+                        columns,
+                        topics=topics,
+                        uncommitted=uncommitted,
+                        verify_crc=True,
+                        batch_rows=ROW_GROUP_ROWS,
+                        on_damage=on_damage,
+                    )
+                    rows = write_parquet(fresh, batches, columns_schema(batches.names), compression)
+            except CorruptStoreError as error:
+                failure = error
+            with fresh.open("rb") as stream:
+                sync_fd(stream.fileno())
+            path = put_in_place(fresh, path, keeps=keeps)
     except BaseException:
         fresh.unlink(missing_ok=True)
         raise
@@ -316,6 +320,7 @@ def export_store(
         ConfigError: an unknown format, a URL for a directory, or a path that no table can have.
         CorruptStoreError: a damaged record; the messages before it are written, and the manifest
             says that the export is unfinished, as after a kill: nothing imports it.
+        DiskFullError: no room; the manifest says that the export is unfinished.
         RmqCoreError: the package that the format needs is not installed; nothing was written.
     """
     if file_format not in EXPORT_FORMATS:
@@ -368,7 +373,8 @@ def write_manifest(directory: Path, manifest: dict[str, Any]) -> None:
         manifest: what JSON can hold.
     """
     fresh = directory / f".{MANIFEST}.tmp"
-    fresh.write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
-    sync_file(fresh)
-    fresh.rename(directory / MANIFEST)
-    sync_directory(directory)
+    with room_at(directory / MANIFEST):
+        fresh.write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
+        sync_file(fresh)
+        fresh.rename(directory / MANIFEST)
+        sync_directory(directory)

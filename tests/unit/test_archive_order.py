@@ -1,11 +1,13 @@
 """In which order an archive is written and restored, so that no power cut takes what counts."""
 
+import importlib
 from pathlib import Path
 
 import pytest
 from syncs import watched
 
 from rmqcore import open_store
+from rmqcore.errors import DiskFullError
 from rmqcore.files.archive_note import archived_end
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.transfer.archive import Archiver, archiver, restore
@@ -63,3 +65,20 @@ def test_a_restored_file_is_on_the_disk_before_it_has_its_name(store, tmp_path):
     with watched(note):
         restore(str(tmp_path / "archive"), tmp_path / "restored")
     assert synced == [(f".{name}.tmp", at) for at, name in enumerate(names)]
+
+
+@pytest.mark.parametrize("what", ["sync_fd", "write_tables", "rebuild_consume_queues"])
+def test_a_restoration_to_a_full_disk_goes_on_when_there_is_room(
+    store, tmp_path, monkeypatch, what
+):
+    archive, restored = str(tmp_path / "archive"), tmp_path / "restored"
+    report = Archiver(store, archive).run_once()
+
+    def refuse(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(importlib.import_module("rmqcore.transfer.archive.restore"), what, refuse)
+        with pytest.raises(DiskFullError, match="restored"):
+            restore(archive, restored)
+    assert restore(archive, restored).end == report.end

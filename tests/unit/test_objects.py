@@ -1,5 +1,6 @@
 """What every object store must do alike, and how its errors are told."""
 
+import errno
 import fcntl
 import sys
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 from syncs import watched
 
-from rmqcore.errors import RmqCoreError
+from rmqcore.errors import DiskFullError, RmqCoreError
 from rmqcore.files.objects import directory, open_objects, tries
 from rmqcore.files.objects.errors import (
     ObjectAccessError,
@@ -55,6 +56,24 @@ def test_an_object_is_on_the_disk_before_it_has_its_name_and_then_its_name_is(tm
     with watched(note):
         objects.create("a/second", b"2", "")
     assert synced == [(".second.tmp", False), ("a", True)]
+
+
+def test_half_an_object_gives_a_full_disk_its_room_back(tmp_path, monkeypatch):
+    objects, content = open_objects(str(tmp_path / "archive")), tmp_path / "content"
+    content.write_bytes(b"x" * 100)
+
+    def half(source, stream, _):
+        stream.write(source.read(50))
+        stream.flush()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.copyfileobj", half)
+        with pytest.raises(DiskFullError):
+            objects.create("a/b", content, "")
+    assert list((tmp_path / "archive" / "a").iterdir()) == []
+    objects.create("a/b", content, "")
+    assert (tmp_path / "archive" / "a" / "b").read_bytes() == b"x" * 100
 
 
 def test_somebody_elses_error_is_told_without_credentials(monkeypatch):

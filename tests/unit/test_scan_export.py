@@ -1,5 +1,6 @@
 """What is exported comes back the same: topics, queues, order, properties, bodies."""
 
+import importlib
 import json
 
 import pytest
@@ -7,7 +8,13 @@ import pytest
 import rmqcore
 from golden.stores import packed_stores
 from rmqcore import scan, transfer
-from rmqcore.errors import ConfigError, CorruptRecordError, MessageIllegalError, RmqCoreError
+from rmqcore.errors import (
+    ConfigError,
+    CorruptRecordError,
+    DiskFullError,
+    MessageIllegalError,
+    RmqCoreError,
+)
 from rmqcore.transfer import export_store
 
 pytestmark = pytest.mark.engine
@@ -174,6 +181,27 @@ def test_a_damaged_record_leaves_no_half_file(golden_store, tmp_path, file_forma
         export_store(golden.path, tmp_path / "e", file_format=file_format)
     assert caught.value.phy_offset == int(path.name)
     assert not [p.name for p in (tmp_path / "e").iterdir() if "131072" in p.name or "tmp" in p.name]
+
+
+@pytest.mark.parametrize(
+    ("file_format", "what"),
+    [("jsonl", "write_jsonl"), ("parquet", "write_parquet"), ("jsonl", "sync_file")],
+)
+def test_a_full_disk_is_told_with_the_file_and_leaves_no_half_one(
+    golden_store, tmp_path, monkeypatch, file_format, what
+):
+    if file_format == "parquet":
+        pytest.importorskip("pyarrow")
+    golden = golden_store(*STORES[0])
+
+    def refuse(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(importlib.import_module("rmqcore.transfer.export"), what, refuse)
+    with pytest.raises(DiskFullError) as caught:
+        export_store(golden.path, tmp_path, file_format=file_format, config=golden.conf)
+    assert caught.value.path.parent == tmp_path
+    assert not list(tmp_path.glob("*part-*"))
 
 
 def test_a_parked_message_is_parked_again(golden_store, tmp_path):

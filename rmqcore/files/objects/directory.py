@@ -59,16 +59,17 @@ class DirectoryObjects:
         fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         with os.fdopen(fd, "r+b") as stream:
             self._own(stream.fileno(), fresh, path)
-            with room_at(fresh):
-                stream.truncate(0)
-                if isinstance(content, bytes):
-                    stream.write(content)
-                else:
-                    with content.open("rb") as source:
-                        shutil.copyfileobj(source, stream, 1 << 20)
-                stream.flush()
-                sync_fd(stream.fileno())
+            # it goes in any case: a full disk gets its room back
             try:
+                with room_at(fresh):
+                    stream.truncate(0)
+                    if isinstance(content, bytes):
+                        stream.write(content)
+                    else:
+                        with content.open("rb") as source:
+                            shutil.copyfileobj(source, stream, 1 << 20)
+                    stream.flush()
+                    sync_fd(stream.fileno())
                 os.link(fresh, path)
             except FileExistsError:
                 # who has made it may have been killed just then

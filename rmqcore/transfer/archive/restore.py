@@ -76,7 +76,7 @@ def restore(
         raise ArchiveError(log.url, "the archive has no file")
     loaded = load_config(config).with_settings({"mapped_file_size_commit_log": log.file_size})
     directory = StoreDir(store_path, loaded.store_path_commit_log)
-    with _begun(directory, log.url):
+    with room_at(directory.path), _begun(directory, log.url):
         _fetch_all(log, directory, storage_options, progress)
         write_tables(log.tables(), directory.path)
         for path in directory.config.iterdir():
