@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import sqlite3
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Final
 
 from rmqcore.adapters.named_queue import NamedFifo, NamedLifo, NamedQueue
 from rmqcore.adapters.named_queues import named_queues
+from rmqcore.adapters.sqlite_files import is_beside_sqlite, is_sqlite, open_database, take_back_half
 from rmqcore.errors import RmqCoreError
 from rmqcore.transfer.import_files import ImportReport
 from rmqcore.transfer.import_progress import ImportProgress
@@ -20,7 +19,6 @@ from rmqcore.transfer.import_record import ImportRecord
 
 _SIZE: Final = struct.Struct(">L")
 _INFO: Final = "info.json"
-_SQLITE: Final = b"SQLite format 3\0"
 #: Files that Scrapy has beside the queues in a JOBDIR, and that are no queues.
 _NO_QUEUES: Final = ("active.json",)
 
@@ -59,6 +57,8 @@ def import_queues(
     try:
         with ImportRecord(home.path) as record:
             files = [file for path in paths for file in _files(path)]
+            for file in files:
+                take_back_half(file)
             done = ImportProgress(home.store, record, files, again=again)
             for number, path in enumerate(paths):
                 if progress is not None:
@@ -100,6 +100,8 @@ def old_queues(source: Path, store: Path) -> list[Path]:
     for path in source.rglob("*"):
         if path.is_relative_to(store) or not path.is_file() or path.name in _NO_QUEUES:
             continue
+        if is_beside_sqlite(path):
+            continue
         is_chunk = path.name == _INFO or path in _chunks(path.parent)
         found.add(path.parent if is_chunk else path)
     if not found:
@@ -111,20 +113,15 @@ def elements(path: Path) -> Iterator[bytes]:
     """What waits in one old queue, the first push first."""
     if path.is_dir():
         return _of_fifo(path)
-    return _of_sqlite(path) if _is_sqlite(path) else _of_lifo(path)
+    return _of_sqlite(path) if is_sqlite(path) else _of_lifo(path)
 
 
 def _kind(path: Path, *, sqlite_lifo: bool) -> type[NamedQueue]:
     if path.is_dir():
         return NamedFifo
-    if _is_sqlite(path) and (path.name.endswith("s") or not sqlite_lifo):
+    if is_sqlite(path) and (path.name.endswith("s") or not sqlite_lifo):
         return NamedFifo
     return NamedLifo
-
-
-def _is_sqlite(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(len(_SQLITE)) == _SQLITE
 
 
 def _chunks(path: Path) -> list[Path]:
@@ -176,10 +173,6 @@ def _of_lifo(path: Path) -> Iterator[bytes]:
 
 
 def _of_sqlite(path: Path) -> Iterator[bytes]:
-    uri = f"{path.absolute().as_uri()}?mode=ro"
-    with closing(sqlite3.connect(uri, uri=True)) as connection:
-        try:
-            for (item,) in connection.execute("SELECT item FROM queue ORDER BY id"):
-                yield bytes(item)
-        except sqlite3.DatabaseError as error:
-            raise RmqCoreError(f"{path}: no queue of queuelib: {error}") from error
+    with open_database(path) as connection:
+        for (item,) in connection.execute("SELECT item FROM queue ORDER BY id"):
+            yield bytes(item)

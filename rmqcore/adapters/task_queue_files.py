@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rmqcore.adapters.names import table_of, topic_of
+from rmqcore.adapters.sqlite_files import open_database, take_back_half
 from rmqcore.errors import RmqCoreError
 from rmqcore.message import EXPIRES_MS, MessageExt
 from rmqcore.store.parts.key_values import TOPIC_PREFIX
@@ -52,6 +51,7 @@ def import_kombu(
     files = sorted(source.glob("*.msg"), key=_sent) if source.is_dir() else [source]
     if not files:
         raise RmqCoreError(f"{source}: no message of kombu's file-system transport is here")
+    take_back_half(source)
     waiting = _of_folder(files) if source.is_dir() else _of_kombu_tables(source)
     report = ImportReport(files=len(files))
     with open_shared(store) as opened, ImportRecord(store) as record:
@@ -107,6 +107,7 @@ def import_huey(
         files = [path for path in files if path.is_file()]
     if not files:
         raise RmqCoreError(f"{source}: nothing of huey's FileStorage is here")
+    take_back_half(source)
     entries = _of_directory(source, files, name) if source.is_dir() else _of_huey_tables(source)
     report = ImportReport(files=len(files))
     storages: dict[str, RmqStorage] = {}
@@ -153,7 +154,7 @@ def _of_folder(files: list[Path]) -> Iterator[tuple[str, bytes]]:
 
 def _of_kombu_tables(database: Path) -> Iterator[tuple[str, bytes]]:
     """What no consumer was given: kombu keeps the others, acknowledged or not, as not visible."""
-    with _opened(database) as connection:
+    with open_database(database) as connection:
         for queue, payload in connection.execute(
             "SELECT q.name, m.payload FROM kombu_message m JOIN kombu_queue q ON m.queue_id = q.id "
             "WHERE m.visible ORDER BY m.timestamp, m.id"
@@ -192,7 +193,7 @@ class _Entry(NamedTuple):
 
 
 def _of_huey_tables(database: Path) -> Iterator[_Entry]:
-    with _opened(database) as connection:
+    with open_database(database) as connection:
         rows = connection.execute
         for queue, data, priority in rows("SELECT queue, data, priority FROM task ORDER BY id"):
             yield _task(queue, bytes(data), priority)
@@ -251,14 +252,3 @@ def _counter(queue: str, key: bytes | str, count: int) -> _Entry:
 
 def _bytes_of(key: bytes | str) -> bytes:
     return key.encode("utf-8", "surrogateescape") if isinstance(key, str) else key
-
-
-@contextmanager
-def _opened(database: Path) -> Iterator[sqlite3.Connection]:
-    """A database that is only read."""
-    uri = f"{database.absolute().as_uri()}?mode=ro"
-    with closing(sqlite3.connect(uri, uri=True)) as connection:
-        try:
-            yield connection
-        except sqlite3.Error as error:
-            raise RmqCoreError(f"{database}: no database of that kind: {error}") from error

@@ -109,6 +109,48 @@ def test_huey(tmp_path, old):
     new.close()
 
 
+def half_written(database):
+    """Leave a database as a program does that is killed in the middle of a transaction."""
+    paths = database, database.with_name(f"{database.name}-journal")
+    with closing(sqlite3.connect(database, isolation_level=None)) as connection:
+        connection.execute("PRAGMA cache_size=5")
+        connection.execute("BEGIN")
+        connection.execute("CREATE TABLE half (written)")
+        for _ in range(100):
+            connection.execute("INSERT INTO half VALUES (?)", (bytes(2000),))
+        left = [path.read_bytes() for path in paths]
+        connection.execute("ROLLBACK")
+    for path, content in zip(paths, left, strict=True):
+        path.write_bytes(content)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_database_of_a_program_that_was_killed_in_a_transaction_is_imported(tmp_path):
+    connection, source = sqlite(tmp_path)
+    with connection:
+        queue = connection.SimpleQueue("mail")
+        for number in range(3):
+            queue.put(number)
+    half_written(source)
+    assert "3 messages" in imported("--from", "kombu", tmp_path / "store", source)
+    assert "twice" in imported("--from", "kombu", tmp_path / "store", source, fails=True)
+
+
+def test_a_queue_of_a_crawl_that_was_killed_in_a_transaction_is_imported(tmp_path):
+    source = tmp_path / "requests.queue"
+    source.mkdir()
+    for name in ("0", "-1s"):
+        with closing(sqlite3.connect(source / name)) as connection, connection:
+            connection.execute("CREATE TABLE queue (id INTEGER PRIMARY KEY, item BLOB)")
+            connection.executemany("INSERT INTO queue (item) VALUES (?)", [(b"1",), (b"2",)])
+        half_written(source / name)
+    report = import_queues(source / "rmqcore", source)
+    assert (report.files, report.messages) == (2, 4)
+    queue = FifoQueue(source / "-1s", store=source / "rmqcore")
+    assert [queue.pop() for _ in range(3)] == [b"1", b"2", None]
+    queue.close()
+
+
 @pytest.mark.parametrize("program", ["kombu", "huey"])
 def test_what_is_nothing_of_the_kind_is_refused(tmp_path, program):
     store, empty, file = tmp_path / "store", tmp_path / "empty", tmp_path / "file"
