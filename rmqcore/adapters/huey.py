@@ -10,7 +10,7 @@ import logging
 import os
 import struct
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -259,28 +259,35 @@ class RmqStorage(BaseStorage):  # type: ignore[misc]
         """Bytes of the log files that the store has."""
         return self._open.held_size()
 
-    def claim_schedule(self, ts: datetime) -> list[tuple[bytes, bytes]]:
+    def claim_schedule(self, ts: datetime) -> Iterator[tuple[bytes, bytes]]:
         """(key, data) of the tasks that are due at a time, and that no other scheduler has.
 
-        They stay in the schedule until `unschedule`; after a minute another may have them.
+        Each is claimed when it is asked for, as all together may take longer than a claim lasts. It
+        stays in the schedule until `unschedule`; after a minute another may have it.
         """
         store, holder = self.store, self._open.holder.encode()
-        claimed: list[tuple[bytes, bytes]] = []
-        try:
-            for key, data in store.kv_list(self._schedule, last=_behind(ts)):
-                if store.kv_swap(self._claims, key, None, holder, ttl_ms=_CLAIMED_FOR_MS):
-                    claimed.append((key, data))
-        except _REFUSALS:
-            # what is claimed goes on, or is unclaimed; the others are claimed later
-            if not claimed:
-                raise
-        return claimed
+        claimed = False
+        for key, data in store.kv_list(self._schedule, last=_behind(ts)):
+            try:
+                mine = store.kv_swap(self._claims, key, None, holder, ttl_ms=_CLAIMED_FOR_MS)
+            except _REFUSALS:
+                # the others are claimed later
+                if not claimed:
+                    raise
+                return
+            if not mine:
+                continue
+            claimed = True
+            # since it was listed another may have enqueued it, and its claim be over
+            if store.kv_get(self._schedule, [key]) == [None]:
+                self.unclaim(key)
+            else:
+                yield key, data
 
-    def unclaim(self, keys: Sequence[bytes]) -> None:
-        """Let whoever wants have tasks that were claimed, as far as the store writes that down."""
+    def unclaim(self, key: bytes) -> None:
+        """Let whoever wants have a task that was claimed, if the store writes that down."""
         with suppress(*_REFUSALS):
-            for key in keys:
-                self.store.kv_put(self._claims, key, None)
+            self.store.kv_put(self._claims, key, None)
 
     def unschedule(self, key: bytes) -> None:
         """Take a task that was claimed out of the schedule."""
@@ -439,17 +446,15 @@ class RmqHuey(Huey):  # type: ignore[misc]
             due = [*refused, *(task for task in read if task is not None)]
             self._due = {id(task): task for task in due}
             return due
-        claimed = storage.claim_schedule(at)
-        try:
-            while claimed:
-                key, data = claimed[0]
+        for key, data in storage.claim_schedule(at):
+            try:
                 task = self._readable(data)
                 if task is not None:
                     self.enqueue(task)
                 storage.unschedule(key)
-                del claimed[0]
-        finally:
-            storage.unclaim([key for key, _ in claimed])
+            except BaseException:
+                storage.unclaim(key)
+                raise
         return []
 
     def enqueue(self, task: Any) -> Any:

@@ -258,12 +258,36 @@ def test_what_was_claimed_before_the_disk_was_full_is_enqueued(make, monkeypatch
     assert (huey.scheduled_count(), huey.pending_count()) == (0, 2)
 
 
+@pytest.mark.parametrize("later_ms", [0, 61_000])
+def test_a_scheduler_that_takes_long_enqueues_no_task_that_another_has(make, clock, later_ms):
+    """Many are due at once, and each waits for the disk: claims of all together would be over."""
+    one, other = make(lease_ms=60_000), make(lease_ms=60_000)
+    task = one.task()(lambda: None)
+    other._registry = one._registry
+    for _ in range(3):
+        task.schedule(delay=3600)
+        one.execute(one.dequeue())
+    at = datetime.now(UTC).replace(tzinfo=None) + timedelta(hours=2)
+    unschedule = one.storage.unschedule
+
+    def first_of_many(key):
+        unschedule(key)
+        one.storage.unschedule = unschedule
+        clock.pass_ms(61_000)
+        other.read_schedule(at)
+        clock.pass_ms(later_ms)
+
+    one.storage.unschedule = first_of_many
+    one.read_schedule(at)
+    assert (one.scheduled_count(), one.pending_count()) == (0, 3)
+
+
 def test_a_task_that_a_killed_scheduler_had_claimed_is_claimed_again(make, clock):
     storage = make(lease_ms=60_000).storage
     storage.add_to_schedule(b"x", datetime(2000, 1, 1))  # noqa: DTZ001
     now = datetime(2001, 1, 1)  # noqa: DTZ001
     assert [data for _, data in storage.claim_schedule(now)] == [b"x"]
-    assert storage.claim_schedule(now) == []
+    assert list(storage.claim_schedule(now)) == []
     clock.pass_ms(60_000)
     assert [data for _, data in storage.claim_schedule(now)] == [b"x"]
 
