@@ -162,7 +162,8 @@ def to_rocketmq(message: metaq.Message) -> Message:
     """Turn a MetaQ message into one that RocketMQ stores; nothing of it is lost."""
     name = target_topic(message.topic)
     properties = {ID: str(message.message_id), OFFSET: str(message.offset)}
-    if name != message.topic:
+    # without the property the name can be read from the new one
+    if name != message.topic and _fits_property(message.topic):
         properties[TOPIC] = message.topic
     body = message.data
     if message.malformed:

@@ -72,6 +72,17 @@ def test_every_message_arrives_in_order_with_id_and_attribute(tmp_path):
             assert [m.properties["METAQ_ID"] for m in found] == ["150000"]
 
 
+def test_a_topic_whose_name_no_property_can_hold_keeps_no_other_from_being_moved(tmp_path):
+    """As any client's put makes it where the settings name topics by a pattern."""
+    fill(tmp_path / "metaq", topics=("a\1b", "t"), count=3)
+    reports = migrate(tmp_path / "metaq", tmp_path / "rocketmq")
+    moved = [(report.topic, report.target_topic, report.messages) for report in reports]
+    assert moved == 2 * [("a\1b", "a%01b", 3)] + 2 * [("t", "t", 3)]
+    with open_store(tmp_path / "rocketmq") as store:
+        (first, *_) = queue(store, "a%01b", 0)
+    assert "METAQ_TOPIC" not in first.properties
+
+
 def test_a_broker_knows_each_partition_as_a_queue_to_read(tmp_path):
     """Without an entry in its table it answers no pull, and makes new topics with few queues."""
     system = SystemConfig(data_path=str(tmp_path / "metaq"), num_partitions=12)
