@@ -23,14 +23,16 @@ class MessageArrival:
     """
 
     def __init__(self) -> None:
-        self._listeners: tuple[ArrivalListener, ...] = ()
+        #: each under a key of its own: one comes, or goes, in one step, whatever others do
+        self._listeners: dict[object, ArrivalListener] = {}
 
     def listen(self, listener: ArrivalListener) -> Callable[[], None]:
-        """Add a listener; returns what takes it away again."""
-        self._listeners = (*self._listeners, listener)
+        """Add a listener; returns what takes it away again. Threads: any."""
+        key = object()
+        self._listeners[key] = listener
 
         def forget() -> None:
-            self._listeners = tuple(each for each in self._listeners if each is not listener)
+            self._listeners.pop(key, None)
 
         return forget
 
@@ -39,7 +41,7 @@ class MessageArrival:
         if not self._listeners:
             return
         queues = [(stretch.topic, stretch.queue_id) for stretch in batch.stretches()]
-        for listener in self._listeners:
+        for listener in list(self._listeners.values()):
             try:
                 listener(queues)
             except Exception:  # noqa: BLE001 - logged; the listeners are not ours

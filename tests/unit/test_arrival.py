@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+from interrupts import Interrupt
 from patience import TIMEOUT_S
 
 import rmqcore
@@ -51,3 +52,19 @@ def test_a_listener_that_fails_does_not_stop_dispatch(store_path):
         store.put("T", b"a")
         assert len(store.get_message("T", 0, 0).messages) == 1
         assert store.why_not_writable() is None
+
+
+def test_a_listener_that_comes_while_another_one_goes_is_told(store_path):
+    """A thread may go on with its own at each place of the other's call."""
+    number = 0
+    with rmqcore.open_store(store_path) as store:
+        while True:
+            number += 1
+            heard, others = [], [store.on_arrival(lambda _: None) for _ in range(2)]
+            interrupt = Interrupt(number, lambda: store.on_arrival(heard.append))  # noqa: B023
+            interrupt.during(others[0])
+            if not interrupt.at:
+                break
+            store.put("T", b"a")
+            store.get_message("T", 0, number - 1)
+            assert heard == [[("T", 0)]], interrupt.at
