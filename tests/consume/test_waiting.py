@@ -2,11 +2,13 @@
 
 import asyncio
 import math
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from consume.conftest import TOPIC, bodies, places, put
-from patience import until_async
+from patience import TIMEOUT_S, until_async
 
 import rmqcore
 from rmqcore import Consumer, StoreClosedError
@@ -60,6 +62,28 @@ def test_a_wait_asks_nothing_while_nothing_comes(store, monkeypatch, when_asleep
     assert store.wait("T", 0, 0)
     assert len(asked) <= 3
     assert set(slept) == {math.inf}
+
+
+def test_two_threads_that_are_the_first_to_wait_are_both_woken(store, monkeypatch, when_asleep):
+    arrivals, told, others = store.parts.consuming._arrivals, threading.Event(), []
+    listen = arrivals._listen
+
+    def slowly_at_first(listener):
+        monkeypatch.setattr(arrivals, "_listen", listen)
+        others.append(threads.submit(store.wait, "T", 0, 0))
+        assert told.wait(TIMEOUT_S)
+        return listen(listener)
+
+    def tell():
+        put(store, 1)
+        assert store.max_queue_offset("T", 0) == 1
+        told.set()
+
+    monkeypatch.setattr(arrivals, "_listen", slowly_at_first)
+    when_asleep(tell)
+    with ThreadPoolExecutor(1) as threads:
+        assert store.wait("T", 0, 0)
+        assert others[0].result(TIMEOUT_S)
 
 
 def test_closing_ends_waits(store, when_asleep):

@@ -88,8 +88,9 @@ class Arrivals:
 
     def _begin(self) -> None:
         if not self._listening:
-            self._listening = True
+            # in this order: who finds it begun is heard for; of two threads both may begin it
             self._listen(self._heard)
+            self._listening = True
 
     @contextmanager
     def waking(self, sleeper: Sleeper | AsyncSleeper, topics: Iterable[str]) -> Iterator[None]:
