@@ -148,6 +148,27 @@ class ConsumerOffsetTable(ConfigTable):
             self._offsets.setdefault(_offset_key(topic, group), {})[queue_id] = queue_offset
             self._changed = True
 
+    def move(
+        self, topic: str, group: str, queue_id: int, former: int | None, queue_offset: int
+    ) -> bool:
+        """As `advance`, of an offset that nobody has set since it was read.
+
+        Args:
+            topic: as `commit` takes it.
+            group: as `commit` takes it.
+            queue_id: as `commit` takes it.
+            former: what `get` has said.
+            queue_offset: as `commit` takes it.
+
+        Returns:
+            False when it is another one by now; nothing has changed.
+        """
+        with self._lock.within():
+            if self.get(topic, group, queue_id) != former:
+                return False
+            self.advance(topic, group, queue_id, queue_offset)
+            return True
+
     def queues(self, topic: str, group: str) -> dict[int, int]:
         """A copy of the offsets of one group in one topic, by queue id.
 

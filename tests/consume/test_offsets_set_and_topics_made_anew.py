@@ -1,9 +1,12 @@
 """Leases, where a topic is deleted and made anew, and where a group's offset is set by others."""
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from consume.conftest import SMALL, TOPIC, bodies, places, put
+from interrupts import Interrupt
+from patience import TIMEOUT_S, until
 
 import rmqcore
 
@@ -112,3 +115,25 @@ def test_an_offset_that_is_set_is_in_the_journal_at_once(done, tmp_path):
     with as_after_a_kill(done, tmp_path / "killed") as store:
         assert len(store.lease("g", TOPIC)) == 4
     assert len(done.lease("g", TOPIC)) == 4
+
+
+def test_one_that_another_thread_sets_while_messages_are_acknowledged_counts(store):
+    """At each place of the acknowledgement the other thread may have its turn."""
+    offsets, sent, number, at = store.consumer_offsets, put(store, 3), 0, "first"
+    with ThreadPoolExecutor(1) as threads:
+        while at:
+            number += 1
+            group, setting = f"g{number}", []
+            first, *others = places(store.lease(group, TOPIC))
+            store.acknowledge(group, [first])
+
+            def set_back(group=group, setting=setting):
+                setting.append(threads.submit(offsets.commit, "T", group, 0, 0))
+                until(lambda: offsets.get("T", group, 0) == 0, "the offset is set")
+
+            interrupt = Interrupt(number, set_back, files=["lease_table.py"])
+            interrupt.during(lambda: store.acknowledge(group, others))  # noqa: B023
+            at = interrupt.at
+            if at:
+                setting[0].result(TIMEOUT_S)
+                assert bodies(store.lease(group, TOPIC)) == sent, at

@@ -28,6 +28,7 @@ class LeaseQueue:
         queue_id: its number in the topic.
         position: number of the first message that was never handed out.
         committed: what `ConsumerOffsetTable` was told last; None before that.
+        committing: what it was about to be told last: an interrupt leaves open whether it was.
         free: messages that were handed out before and may be handed out again now.
     """
 
@@ -36,6 +37,7 @@ class LeaseQueue:
         "_order",
         "_returned",
         "committed",
+        "committing",
         "group",
         "number",
         "position",
@@ -49,6 +51,7 @@ class LeaseQueue:
         self.topic = topic
         self.queue_id = queue_id
         self.committed: int | None = None
+        self.committing: int | None = None
         self.begin(0)
 
     def begin(self, position: int) -> None:

@@ -200,6 +200,7 @@ class LeaseTable:
                 queue.done_before(stored)
         least, most = self.bounds(queue)
         queue.fit(least, most)
+        queue.committed = stored
         self.commit_oldest(queue)
 
     def close(self) -> None:
@@ -327,13 +328,18 @@ class LeaseTable:
         )
 
     def commit_oldest(self, queue: LeaseQueue) -> None:
-        """Say in the consumer offsets up to where a queue is done with."""
+        """Say in the consumer offsets up to where a queue is done with, unless somebody sets it."""
         oldest = queue.oldest
         if oldest == queue.committed:
             return
-        table = self._store.consumer_offsets
-        before = table.get(queue.topic, queue.group, queue.queue_id)
-        table.advance(queue.topic, queue.group, queue.queue_id, oldest)
+        table, place = self._store.consumer_offsets, (queue.topic, queue.group, queue.queue_id)
+        before = table.get(*place)
+        if before not in (queue.committed, queue.committing):
+            # set by another thread, whose call of `follow_set` is about to come
+            return
+        queue.committing = oldest
+        if not table.move(*place, before, oldest):
+            return
         queue.committed = oldest
         if before is not None and oldest < before:
             # a power cut has cut the queue's end off: messages that get these offsets again are
@@ -351,6 +357,7 @@ class LeaseTable:
             stored = self._store.consumer_offsets.get(topic, group, queue_id)
             least, most = self.bounds(queue)
             queue.begin(least if stored is None else max(least, min(stored, most)))
+            queue.committed = stored
             self.commit_oldest(queue)
             self.write((QueueNamed(queue.number, *key), Begun(queue.number, queue.position)))
             self.queues[key] = self._numbered[queue.number] = queue
@@ -366,7 +373,7 @@ class LeaseTable:
         stored = self._store.consumer_offsets.get(queue.topic, queue.group, queue.queue_id)
         if stored == queue.committed:
             return
-        if stored == queue.oldest and queue.committed != _SET:
+        if stored in (queue.oldest, queue.committing) and queue.committed != _SET:
             # nobody has set it: an interrupt came between the two steps of `commit_oldest`
             queue.committed = stored
             return
@@ -377,7 +384,7 @@ class LeaseTable:
         # would take for the group's progress, see `_fit`
         self._store.consumer_offsets.persist()
         queue.begin(position)
-        queue.committed = stored
+        queue.committed = queue.committing = stored
         self.commit_oldest(queue)
 
     def follow_set(self, topic: str | None, group: str | None, queue_id: int | None) -> None:
