@@ -131,7 +131,14 @@ class SharedQueues(SharedExchanges):
         declared = self._declared(queue)
         if _AUTO_DELETE in declared and queue not in self._active_queues:
             return
-        self.store.kv_put(QUEUES, queue.encode(), dumps(declared).encode(), ttl_ms=expires_ms)
+        key, value = queue.encode(), dumps(declared).encode()
+        while True:
+            (old,) = self.store.kv_get(QUEUES, [key])
+            if _is_deleting(old):
+                # who declares it waits until its messages are gone
+                return
+            if self.store.kv_swap(QUEUES, key, old, value, ttl_ms=expires_ms):
+                break
         if queue in self._active_queues:
             self._consuming.enter(queue, declared)
 
