@@ -6,7 +6,6 @@ import logging
 import os
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -69,7 +68,7 @@ class OpenedStore:
         self._pid = os.getpid()
         self._deletes_at = 0.0
         #: what the store has refused for want of room, and is to have when there is some
-        self._owed: deque[Callable[[], object]] = deque()
+        self._owed: list[Callable[[], object]] = []
         #: bytes that were handed out since log files were last deleted, and the size of such a
         #: file
         self._handed_out_size = 0
@@ -113,14 +112,15 @@ class OpenedStore:
             raise
 
     def _pay_what_is_owed(self) -> None:
-        for _ in range(len(self._owed)):
-            settling = self._owed.popleft()
+        for settling in list(self._owed):
             try:
                 settling()
             except (StoreError, OSError) as error:
-                self._owed.appendleft(settling)
                 _log.warning("%s: leases are not settled yet: %s", self._key, error)
                 return
+            # another thread may have made it meanwhile: twice is as once
+            with suppress(ValueError):
+                self._owed.remove(settling)
 
     def delete_consumed(
         self, every_s: float | None, expire: Callable[[], object] = lambda: None

@@ -7,11 +7,12 @@ import logging
 import sys
 import threading
 import types
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
 from killed_copy import copy_as_killed
-from patience import until
+from patience import TIMEOUT_S, until
 
 import rmqcore
 from rmqcore import DiskFullError, StoreNotWritableError
@@ -64,6 +65,29 @@ def test_a_store_that_refuses_to_free_files_keeps_nobody_from_his_work(opened, m
     monkeypatch.setattr(opened.store, "delete_consumed_files", refuse)
     consume(opened, 15)
     assert "no log files are given back now" in caplog.text
+
+
+def test_what_was_refused_is_settled_by_several_threads_at_once(opened):
+    done, meanwhile, is_full = [], [], True
+
+    def settle(number):
+        if is_full:
+            raise DiskFullError("consumerLeases.log")
+        if not meanwhile:
+            meanwhile.append(number)
+            threads.submit(opened.lease, "g", {"T": "*"}).result(TIMEOUT_S)
+        done.append(number)
+
+    with ThreadPoolExecutor(1) as threads:
+        for number in range(2):
+            with pytest.raises(DiskFullError):
+                opened.settle(lambda number=number: settle(number))
+        is_full = False
+        assert opened.lease("g", {"T": "*"}) == []
+    assert set(done) == {0, 1}
+    done.clear()
+    opened.lease("g", {"T": "*"})
+    assert done == []
 
 
 def test_a_use_that_is_dropped_gives_back_what_it_holds_and_the_last_one_the_store(tmp_path):
