@@ -109,7 +109,8 @@ class RmqStorage(BaseStorage):  # type: ignore[misc]
         self._schedule = table_of("huey-schedule", name)
         self._claims = table_of("huey-claims", name)
         self._opened: OpenedStore | None = None
-        self._opening = threading.Lock()
+        #: by process id: a thread may have it when another one forks
+        self._opening: dict[int, threading.RLock] = {}
 
     @property
     def store(self) -> MessageStore:
@@ -120,7 +121,7 @@ class RmqStorage(BaseStorage):  # type: ignore[misc]
     def _open(self) -> OpenedStore:
         opened = self._opened
         if opened is None:
-            with self._opening:
+            with self._opening.setdefault(os.getpid(), threading.RLock()):
                 opened = self._opened = self._opened or OpenedStore(self._path, self._settings)
         return opened
 

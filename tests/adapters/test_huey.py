@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -347,6 +348,33 @@ def test_a_forked_child_uses_the_store_too(make):
     assert in_child(use) == 1
     assert [storage.dequeue(), storage.dequeue()] == [b"a", b"b"]
     assert storage.incr("c") == 2
+
+
+@pytest.mark.process
+def test_a_child_that_is_forked_while_a_thread_opens_the_storage_opens_it(make, monkeypatch):
+    storage, begun, goes_on = make().storage, threading.Event(), threading.Event()
+    opened = adapter.OpenedStore
+
+    def slowly(*arguments):
+        begun.set()
+        assert goes_on.wait(TIMEOUT_S)
+        return opened(*arguments)
+
+    def enqueue():
+        monkeypatch.undo()
+        storage.enqueue(b"child")
+        storage.close()
+
+    monkeypatch.setattr(adapter, "OpenedStore", slowly)
+    with ThreadPoolExecutor(1) as threads:
+        parents = threads.submit(storage.enqueue, b"parent")
+        assert begun.wait(TIMEOUT_S)
+        try:
+            in_child(enqueue)
+        finally:
+            goes_on.set()
+        parents.result(TIMEOUT_S)
+    assert [storage.dequeue(), storage.dequeue()] == [b"child", b"parent"]
 
 
 def test_a_worker_that_waits_while_the_storage_is_closed_has_no_task(make, when_asleep):
