@@ -5,14 +5,16 @@ import fcntl
 import os
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from children import in_child
-from patience import until
+from children import Forked, in_child
+from patience import TIMEOUT_S, until
 from sharing.processes import owner_of, program
 
 import rmqcore
 from rmqcore.store.sharing.place import MeetingPlace
+from rmqcore.store.sharing.shared_handle import SharedStoreHandle
 
 pytestmark = pytest.mark.process
 
@@ -65,6 +67,26 @@ def test_a_forked_child_keeps_nobody_from_taking_over(tmp_path):
                 assert bodies(client) == [b"one", b"two"]
         finally:
             os.kill(forked, signal.SIGKILL)
+
+
+def test_a_child_forked_while_a_thread_becomes_the_owner_keeps_nobody_out(store_path, monkeypatch):
+    own, owns, goes_on = SharedStoreHandle._own, threading.Event(), threading.Event()
+
+    def slowly(handle):
+        own(handle)
+        owns.set()
+        assert goes_on.wait(TIMEOUT_S)
+
+    monkeypatch.setattr(SharedStoreHandle, "_own", slowly)
+    with ThreadPoolExecutor(1) as threads:
+        opening = threads.submit(rmqcore.open_shared, store_path)
+        assert owns.wait(TIMEOUT_S)
+        with Forked(lambda until_told: until_told()):
+            goes_on.set()
+            opening.result(TIMEOUT_S).close()
+            place = MeetingPlace(store_path)
+            assert place.try_lock()
+            place.unlock()
 
 
 def is_given(number):

@@ -97,8 +97,9 @@ class SharedStoreHandle(ClosedByWith):
         self._listeners = Listeners(cast("SharedHandle", self))
         self._topics = SharedTopics(self._call)
         self._consumer_offsets = SharedConsumerOffsets(self._call)
-        self.reach_owner()
+        # before it has anything that a child forked by another thread would keep
         _HANDLES.add(self)
+        self.reach_owner()
 
     # ---- who owns the store
 
