@@ -333,6 +333,38 @@ def test_arrivals_are_told_to_clients_and_by_the_next_owner(owner, client):
     forget()
 
 
+def test_what_arrives_while_a_listener_is_about_to_be_known_is_told(store, monkeypatch):
+    arrived, goes_on, request_of = queue.Queue(), threading.Event(), listeners.request_of
+
+    def slowly(*arguments):
+        assert goes_on.wait(TIMEOUT_S)
+        return request_of(*arguments)
+
+    monkeypatch.setattr(listeners, "request_of", slowly)
+    store.on_arrival(arrived.put)
+    store.put("T", b"x")
+    # dispatched before anybody listens
+    assert store.max_queue_offset("T", 0) == 1
+    goes_on.set()
+    assert arrived.get(timeout=TIMEOUT_S) == [("T", 0)]
+
+
+def test_what_arrives_with_an_answer_that_is_given_up_is_told(store, monkeypatch):
+    arrived, given_up, result_of = queue.Queue(), [], listeners.result_of
+
+    def give_up_first(answer):
+        if not given_up:
+            given_up.append(answer)
+            raise OwnerTimeoutError("store", 1, None, None)
+        return result_of(answer)
+
+    monkeypatch.setattr(listeners, "LOOK_AGAIN_S", 0.001)
+    monkeypatch.setattr(listeners, "result_of", give_up_first)
+    store.on_arrival(arrived.put)
+    store.put("T", b"x")
+    assert arrived.get(timeout=TIMEOUT_S) == [("T", 0)]
+
+
 def test_arrivals_are_told_again_when_the_store_can_be_opened(tmp_path, monkeypatch):
     arrived, refused, store_class = queue.Queue(), [], shared_handle.DefaultMessageStore
 

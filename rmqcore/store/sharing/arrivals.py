@@ -14,6 +14,9 @@ Queue = tuple[str, int]
 class PendingArrivals:
     """Queues that have new messages, collected until a client takes them.
 
+    The first that are taken are all there are: what came while the client was about to ask, or
+    asked the owner before, is not known.
+
     Threads: an event loop's; the store may tell from any.
     """
 
@@ -22,6 +25,7 @@ class PendingArrivals:
         self._queues: set[Queue] = set()
         self._some = asyncio.Event()
         self.forget = store.on_arrival(self._heard)
+        self._add(store.queues())
 
     async def collect(self) -> list[Queue]:
         """Wait until there are some, and take them."""
@@ -35,6 +39,7 @@ class PendingArrivals:
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._add, tuple(queues))
 
-    def _add(self, queues: tuple[Queue, ...]) -> None:
-        self._queues.update(queues)
-        self._some.set()
+    def _add(self, queues: Sequence[Queue]) -> None:
+        if queues:
+            self._queues.update(queues)
+            self._some.set()

@@ -81,8 +81,7 @@ class Listeners:
         return handle.reach_owner()
 
     def _run(self) -> None:
-        asked: OwnerChannel | None = None
-        told = ""
+        told, missed = "", False
         while True:
             try:
                 found = self._reach_owner()
@@ -90,10 +89,10 @@ class Listeners:
                     found.on_arrival(self._notify)
                     self._notify_all()
                     return
-                if asked is not None and found is not asked:
-                    # a new owner: arrivals between the two owners are announced now
+                if missed:
                     self._notify_all()
-                asked = found
+                    missed = False
+                # over a new connection, as with a new owner, the first ones are all there are
                 self._notify(result_of(found.call(request_of(ARRIVALS, (), {}))))
             except ChannelLostError:
                 continue
@@ -103,6 +102,8 @@ class Listeners:
                 if told != str(error):
                     told = str(error)
                     _log.warning("no arrivals, which is tried again: %s", told)
+                # nobody has been told of an answer that was given up
+                missed = True
                 self._world.sleep(LOOK_AGAIN_S)
 
     def _notify_all(self) -> None:

@@ -204,7 +204,10 @@ class SharedMessageStore(SharedStoreHandle):
             offset = result.next_queue_offset
 
     def on_arrival(self, listener: ArrivalListener) -> Callable[[], None]:
-        """See `MessageStore.on_arrival`; after a take-over every queue is told once."""
+        """See `MessageStore.on_arrival`.
+
+        A client is told of every queue once at first, and again after a take-over.
+        """
         return self._listeners.add(listener)
 
     def messages(
