@@ -92,6 +92,8 @@ class Assignment:
         #: queues that there were when the consumer started
         self._at_start: frozenset[MessageQueue] = frozenset()
         self._tasks: list[asyncio.Task[None]] = []
+        #: what is done with queues that are left: to its end, whoever has begun it
+        self._leaving: set[asyncio.Task[None]] = set()
 
     def to_java(self) -> dict[str, object]:
         """What heart-beats say of the consumer. Source: ConsumerData."""
@@ -149,6 +151,9 @@ class Assignment:
             await asyncio.wait(self._tasks)
         self._tasks = []
         await self._leave(list(self.queues))
+        if self._leaving:
+            # those that `_balance` was about to leave
+            await asyncio.wait(self._leaving)
 
     # ---- rebalance --------------------------------------------------------------------------
 
@@ -277,6 +282,15 @@ class Assignment:
         for assigned in left:
             assigned.drop()
             self._troubles.end(self._pull_of(assigned))
+        if not left:
+            return
+        leaving = asyncio.get_running_loop().create_task(self._give_up(left))
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._leaving.discard)
+        await asyncio.shield(leaving)
+
+    async def _give_up(self, left: list[AssignedQueue]) -> None:
+        """Commit how far queues were consumed that are left, and let others have them."""
         tasks = [assigned.task for assigned in left if assigned.task is not None]
         if tasks:
             await asyncio.wait(tasks)

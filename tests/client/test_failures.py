@@ -15,7 +15,7 @@ from interop.cluster import broker_ports
 from rmqcore.broker import Broker
 from rmqcore.client import Admin, ClientClosedError, Consumer, MessageQueue, NoRouteError, Producer
 from rmqcore.client.assigned import allocate
-from rmqcore.client.assignment import offset_table
+from rmqcore.client.assignment import Assignment, offset_table
 from rmqcore.client.group_requests import GroupRequests
 from rmqcore.client.instance import AUTO_CREATE_TOPIC, ClientInstance
 from rmqcore.client.route import QueueData, TopicRoute
@@ -240,6 +240,43 @@ def test_an_offset_of_the_start_does_not_overtake_the_last_one(tmp_path, run, mo
                 await receive(consumer, 1)
             closed.set()
             await asyncio.gather(*late)
+            stored = broker.store.consumer_offsets.get("T", "G", 0)
+            await broker.stop()
+        return stored
+
+    assert run(scenario()) == 1
+
+
+def test_what_was_settled_is_committed_by_a_consumer_that_closes_as_it_leaves_its_queues(
+    tmp_path, run, monkeypatch
+):
+    monkeypatch.setattr("rmqcore.client.assignment._COMMIT_INTERVAL_S", 10 * TIMEOUT_S)
+    commit, leaves, goes_on = GroupRequests.commit, asyncio.Event(), asyncio.Event()
+
+    async def slowly(requests, queue, offset, *, wait):
+        leaves.set()
+        await goes_on.wait()
+        await commit(requests, queue, offset, wait=wait)
+
+    async def nothing(assignment, topic):
+        return []
+
+    async def scenario():
+        async with name_server() as namesrv, Producer(namesrv) as producer:
+            broker = await started(tmp_path / "s", namesrv)
+            await producer.send("T", b"x", queue_id=0)
+            consumer = Consumer(namesrv, "G", {"T": "*"}, start="first")
+            await consumer.start()
+            await receive(consumer, 1)
+            # others have come, for whom it leaves its queues
+            monkeypatch.setattr(GroupRequests, "commit", slowly)
+            monkeypatch.setattr(Assignment, "_share_of", nothing)
+            consumer._assignment._wanted.set()
+            await leaves.wait()
+            closing = asyncio.ensure_future(consumer.close())
+            await until_async(lambda: not consumer._assignment._tasks, "nothing else goes on")
+            goes_on.set()
+            await closing
             stored = broker.store.consumer_offsets.get("T", "G", 0)
             await broker.stop()
         return stored
