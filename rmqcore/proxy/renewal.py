@@ -207,7 +207,7 @@ class Renewals:
     async def _renew(self, client: ClientKey, key: tuple[str, str], kept: _Kept) -> None:
         async with kept.changing:
             if self._kept.get(client, {}).get(key) is not kept:
-                # settled while others were renewed
+                # settled, or given back, while others were renewed
                 return
             try:
                 kept.handle = await self.change(
@@ -231,6 +231,8 @@ class Renewals:
         self._count -= len(left)
         for kept in left.values():
             try:
-                await self.change(kept.caller, kept.group, kept.topic, kept.handle, _GIVEN_BACK_MS)
+                async with kept.changing:
+                    caller, handle = kept.caller, kept.handle
+                    await self.change(caller, kept.group, kept.topic, handle, _GIVEN_BACK_MS)
             except RefusedError as error:
                 logger.info("group %s: a message comes again later: %s", kept.group, error)

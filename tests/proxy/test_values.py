@@ -1,7 +1,9 @@
 """Handles, ids, signatures, queues and how long is waited, as values."""
 
+import asyncio
 import hmac
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,7 +18,7 @@ from rmqcore.proxy.settling import SettlingCalls
 from rmqcore.proxy.transaction_id import TransactionId
 from rmqcore.remoting import RemotingCommand, RequestCode, ResponseCode
 from rmqcore.simulation.loop import SimulatedLoop
-from rmqcore.world import REAL
+from rmqcore.world import REAL, World
 
 pytestmark = pytest.mark.logic
 
@@ -154,3 +156,60 @@ def test_a_dead_letter_is_waited_for_until_its_broker_has_waited():
     SimulatedLoop(0).run_until_complete(settling.bury_one(None, "G", "T", handle, None, 1))
     waits_ms = HAConfig().slave_timeout, StoreConfig().sync_flush_timeout_ms
     assert asked[RequestCode.CONSUMER_SEND_MSG_BACK] > max(waits_ms)
+
+
+class LateBrokers:
+    """Brokers elsewhere, in which each pop is at the time of its number.
+
+    Attributes:
+        asked: the receipts of requests, in their order.
+        meanwhile: awaited before the first answer.
+    """
+
+    def __init__(self):
+        self.asked = []
+
+    async def ask(self, _, request, caller):
+        number = len(self.asked)
+        self.asked.append(request.ext_fields["extraInfo"])
+        if not number:
+            await self.meanwhile()
+        fields = {"popTime": str(number), "invisibleTime": "1", "reviveQid": "1"}
+        return RemotingCommand(ResponseCode.SUCCESS, fields)
+
+
+CALLER = SimpleNamespace(client=("", "client"))
+#: in which the handle ends soon
+SOON = World(lambda: 1_795_318_207_648, monotonic_s=lambda: 0.0)
+
+
+def test_what_is_settled_while_others_are_renewed_is_not_renewed():
+    """A broker of RocketMQ would hand it out once more."""
+    brokers = LateBrokers()
+    renewals = Renewals(brokers, SOON)
+    first, second = APACHES, APACHES.replace("5 19278", "6 19300")
+    for given in (first, second):
+        renewals.add(CALLER, "G", "T", given, ReceiptHandle.parse(given))
+    brokers.meanwhile = lambda: renewals.stop_renewing(CALLER, "G", second)
+    SimulatedLoop(0).run_until_complete(renewals.renew())
+    assert brokers.asked == [ReceiptHandle.parse(first).extra_info]
+
+
+def test_what_a_client_leaves_behind_is_given_back_by_the_handle_that_counts():
+    brokers = LateBrokers()
+    renewals = Renewals(brokers, SOON)
+    renewals.add(CALLER, "G", "T", APACHES, ReceiptHandle.parse(APACHES))
+
+    async def meanwhile():
+        renewals.work_on(renewals.give_back(CALLER.client))
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+    async def both():
+        await renewals.renew()
+        await renewals.finish(1)
+
+    brokers.meanwhile = meanwhile
+    SimulatedLoop(0).run_until_complete(both())
+    renewed = ReceiptHandle.parse(APACHES).changed(0, 1, 1)
+    assert brokers.asked == [ReceiptHandle.parse(APACHES).extra_info, renewed.extra_info]
