@@ -185,9 +185,8 @@ class BrokerParts(BrokerState):
         finally:
             # their clients would go on behind what comes next, and commit that
             self.offsets.resets.begin_anew(
-                reader
-                for reader in readers
-                if deleted or self.store.max_queue_offset(*reader[1:]) == 0
+                readers,
+                lambda reader: deleted or self.store.max_queue_offset(*reader[1:]) == 0,
             )
             for queue_id in {queue_id for _, _, queue_id in readers}:
                 self.waiting_pulls.arrived(topic, queue_id)

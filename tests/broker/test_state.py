@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import sys
 import threading
 
 import pytest
@@ -10,11 +11,13 @@ from broker.conftest import LONG_MS, held, records
 from broker.serving import serving
 from broker.test_pop import acknowledge, comes_again, handed_out, naming, pop, send_many
 from broker.test_transactions import COMMIT, GIVEN_UP, decision, send_half
-from patience import TIMEOUT_S, rounds, until_async
+from patience import TIMEOUT_S, rounds, until, until_async
 
 from rmqcore.broker.pop.request import INVISIBLE_MS_MAX
+from rmqcore.broker.state.resets import Resets
 from rmqcore.broker.state.table_file import TableFile
 from rmqcore.broker.state.topics import HALF_TOPIC
+from rmqcore.files.config_file import ConfigFile
 from rmqcore.files.timer_check import TIMER_TOPIC
 from rmqcore.remoting import RemotingClient, RemotingCommand, RequestCode, ResponseCode
 from rmqcore.world import wall_clock_ms
@@ -337,6 +340,69 @@ def test_who_has_read_a_deleted_topic_passes_over_nothing_of_the_new_one(lives, 
             await second(broker, peer)
 
         lives(both)
+
+
+def test_topics_that_are_deleted_at_the_same_time_begin_anew_for_who_has_read_them(
+    lives, monkeypatch
+):
+    async def first(broker, peer):
+        begun, go_on, topics = threading.Event(), threading.Event(), ("T", "U")
+        for topic in topics:
+            await peer.send(topic, b"x")
+            await peer.pull(topic, offset=1, sysFlag=COMMITS, commitOffset=1)
+        delete_topic = broker.store.delete_topic
+
+        def slowly(topic):
+            if topic == "T":
+                begun.set()
+                assert go_on.wait(TIMEOUT_S)
+            return delete_topic(topic)
+
+        monkeypatch.setattr(broker.store, "delete_topic", slowly)
+        deleting = asyncio.ensure_future(delete(peer, "T"))
+        await until_async(begun.is_set, "the deletion has begun")
+        await delete(peer, "U")
+        go_on.set()
+        await deleting
+
+    async def second(_, peer):
+        for topic in ("T", "U"):
+            for number in range(2):
+                await peer.send(topic, b"%d" % number)
+            answer = await peer.pull(topic, offset=1, sysFlag=COMMITS, commitOffset=1)
+            assert answer.code == ResponseCode.PULL_OFFSET_MOVED
+            assert answer.ext_fields["nextBeginOffset"] == "0"
+
+    lives(first, second)
+
+
+def test_what_is_written_of_lost_ends_beside_an_older_write_is_the_newest(tmp_path, monkeypatch):
+    begun, go_on, store = threading.Event(), threading.Event(), ConfigFile.store
+    resets = Resets(tmp_path)
+
+    def slowly_at_first(file, text):
+        if not begun.is_set():
+            begun.set()
+            assert go_on.wait(TIMEOUT_S)
+        store(file, text)
+
+    monkeypatch.setattr(ConfigFile, "store", slowly_at_first)
+    older, newer = (threading.Thread(target=resets.persist_ends) for _ in range(2))
+    resets.begin()
+    older.start()
+    assert begun.wait(TIMEOUT_S)
+    resets.end()
+    newer.start()
+
+    def waits_or_is_done():
+        frame = sys._current_frames().get(newer.ident)
+        return frame is None or frame.f_code is Resets.persist_ends.__code__
+
+    until(waits_or_is_done, "the newer one waits, or is done")
+    go_on.set()
+    older.join()
+    newer.join()
+    assert Resets(tmp_path).was_serving is False
 
 
 # ---- transactions

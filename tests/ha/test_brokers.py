@@ -479,7 +479,7 @@ def test_a_slave_that_is_made_master_sends_back_whom_its_master_had_to(tmp_path)
             master = pair.master.managers.offsets
             master.commit("CG", "T", 0, 2)
             master.resets.take_over({lost: 3})
-            master.resets.begin_anew([deleted])
+            master.resets[deleted] = 0
             await pair.synchronize()
         # it is started again before it is made master
         for role in ({"brokerRole": "SLAVE", "brokerId": 1}, {}):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
@@ -186,6 +187,10 @@ class Resets(dict[ReadQueue, int]):
         self.unknown_groups.update(unknown_groups)
         self._serving, self._begun = self.was_serving, False
         self._ends_changed = self._resets_changed = False
+        #: who begins anew with topics that are being deleted: written, and not among these yet
+        self._beginning: dict[ReadQueue, None] = {}
+        #: held while one of the files is written: a write may outlast the task that has begun it
+        self._writing = threading.Lock()
         self.ahead: Callable[[], object] = lambda: None
 
     def __contains__(self, key: object) -> bool:
@@ -312,7 +317,7 @@ class Resets(dict[ReadQueue, int]):
             OSError: it cannot be written.
         """
         if self._resets_changed:
-            self._store_resets([key for key, offset in self.copy().items() if offset == 0])
+            self._store_resets()
             self._resets_changed = False
         self.persist_ends()
 
@@ -322,6 +327,10 @@ class Resets(dict[ReadQueue, int]):
         Raises:
             OSError: it cannot be written.
         """
+        with self._writing:
+            self._persist_ends()
+
+    def _persist_ends(self) -> None:
         if not self._ends_changed:
             return
         self._ends_changed = False
@@ -370,24 +379,36 @@ class Resets(dict[ReadQueue, int]):
         self.update({key: 0 for key in self._kept if not has_offset(key)})
 
     def keep(self, more: Collection[ReadQueue]) -> None:
-        """Write down that groups begin anew, before a topic is deleted.
+        """Write down that groups begin anew, before a topic is deleted; see `begin_anew`.
 
         Raises:
             OSError: it cannot be written.
         """
-        if not more:
-            return
-        self._store_resets([*(key for key, offset in self.copy().items() if offset == 0), *more])
+        if more:
+            self._beginning.update(dict.fromkeys(more))
+            self._store_resets()
 
-    def _store_resets(self, keys: Iterable[ReadQueue]) -> None:
+    def _store_resets(self) -> None:
+        with self._writing:
+            begun = [key for key, offset in self.copy().items() if offset == 0]
+            self._write_readers(dict.fromkeys([*begun, *self._beginning]))
+
+    def _write_readers(self, keys: Iterable[ReadQueue]) -> None:
         table: dict[str, dict[str, list[int]]] = {}
-        for group, topic, queue_id in dict.fromkeys(keys):
+        for group, topic, queue_id in keys:
             table.setdefault(topic, {}).setdefault(group, []).append(queue_id)
         self._file.store(format_compact_java_json({"readers": table}))
 
-    def begin_anew(self, readers: Iterable[ReadQueue]) -> None:
-        """Send groups to the beginning of their queues."""
-        self.update(dict.fromkeys(readers, 0))
+    def begin_anew(self, readers: Iterable[ReadQueue], begins: Callable[[ReadQueue], bool]) -> None:
+        """Send groups to the beginning of their queues, once a topic was deleted or was not.
+
+        Args:
+            readers: as `keep` was told before.
+            begins: tells of which the queue begins anew.
+        """
+        self.update({key: 0 for key in readers if begins(key)})
+        for key in readers:
+            self._beginning.pop(key, None)
         for key in list(self)[:-OFFSETS_MAX]:
             del self[key]
 
