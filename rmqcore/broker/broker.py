@@ -474,11 +474,12 @@ class Broker:
                 await asyncio.to_thread(parts.persist_progress)
                 offsets_s = loop.time() + interval_s
             self._saving.clear()
+            # what changes while these are written is told behind the next time
+            changed, self._unregistered = self._unregistered, False
             await self._persist(parts.topics.file.save)
             await self._persist(parts.groups.file.save)
             await self._persist(parts.modes.file.save)
-            if self._unregistered and self._registration is not None:
-                self._unregistered = False
+            if changed and self._registration is not None:
                 self._registration.topics_changed()
 
     @staticmethod

@@ -88,6 +88,40 @@ def test_name_servers_hear_of_the_last_of_several_changes_when_the_disk_is_slow(
     asyncio.run(main())
 
 
+def test_name_servers_know_all_topics_that_are_changed_at_the_same_time(tmp_path, monkeypatch):
+    # as long as the test does, the broker waits for them
+    monkeypatch.setattr(
+        "rmqcore.broker.replication.registration._START_TIMEOUT_MS", TIMEOUT_S * 1000
+    )
+
+    async def main():
+        names = NameServer(port=0)
+        await names.start()
+        served_by = f"127.0.0.1:{names.port}"
+        broker = Broker(tmp_path, {"listenPort": 0, "namesrvAddr": served_by})
+        await broker.start()
+        client, told = RemotingClient(), []
+
+        async def change(number, perm):
+            topic = {**TOPIC, "topic": f"T{number}", "perm": perm}
+            await ask(client, broker.address, RequestCode.UPDATE_AND_CREATE_TOPIC, topic)
+
+        try:
+            for perm in ("6", "4"):
+                await asyncio.gather(*(change(number, perm) for number in range(10)))
+            for number in range(10):
+                fields = {"topic": f"T{number}", "acceptStandardJsonOnly": "true"}
+                route = await ask(client, served_by, RequestCode.GET_ROUTEINFO_BY_TOPIC, fields)
+                told += [each["perm"] for each in json.loads(bytes(route.body))["queueDatas"]]
+        finally:
+            await client.close()
+            await broker.stop()
+            await names.stop()
+        assert told == [4] * 10
+
+    asyncio.run(main())
+
+
 def test_offsets_are_written_while_topics_change_all_the_time(with_broker):
     async def scenario(broker, peer):
         await peer.send("T", b"x")

@@ -6,14 +6,16 @@ Source: RocketMQ broker/out/BrokerOuterAPI.java, registerBrokerAll.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import zlib
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from rmqcore.broker.state.bodies import java_body
 from rmqcore.broker.state.settings import BrokerConfig
-from rmqcore.files.config_tables import TopicConfig, TopicConfigTable
+from rmqcore.files.config_tables import DataVersion, TopicConfig, TopicConfigTable
 from rmqcore.remoting import (
     RemotingClient,
     RemotingCommand,
@@ -66,6 +68,8 @@ class Registration:
         self._changed: dict[str, asyncio.Event] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._refused: dict[str, str] = {}
+        #: of registrations of some topics
+        self._numbers = itertools.count(1)
         self.master_address = self.master_ha_address = ""
 
     async def start(self) -> None:
@@ -97,9 +101,14 @@ class Registration:
     async def register_topics(self, topics: Sequence[TopicConfig]) -> None:
         """Tell all name servers of some topics at once; the others stay as they know them.
 
+        A name server takes nothing new of a topic that it knows from a version that it has heard,
+        and others may have changed with the table's: this has one of its own.
+
         Source: BrokerController, registerIncrementBrokerData.
         """
-        body = self._body(self._config(), topics)
+        version = self._topics.data_version
+        version = replace(version, timestamp_ms=version.timestamp_ms - next(self._numbers))
+        body = self._body(self._config(), topics, version)
         await self._send_to_all(RequestCode.REGISTER_BROKER, body, timeout_ms=_START_TIMEOUT_MS)
 
     async def _run(self, address: str, first: asyncio.Task[None]) -> None:
@@ -119,8 +128,9 @@ class Registration:
     async def _register(self, address: str) -> None:
         """Register with one name server; waits for it as long as settings say."""
         self._changed[address].clear()
-        config = self._config()
-        body = await asyncio.to_thread(self._body, config, self._topics)
+        # the version first: what changes meanwhile is told again, with a later one
+        config, version = self._config(), self._topics.data_version
+        body = await asyncio.to_thread(self._body, config, self._topics, version)
         timeout_ms = config.register_broker_timeout_mills
         answer = await self._send(address, RequestCode.REGISTER_BROKER, body, timeout_ms)
         if answer is not None:
@@ -169,7 +179,9 @@ class Registration:
             fields["bodyCrc32"] = str(zlib.crc32(body) & _CRC_MASK)
         return fields
 
-    def _body(self, config: BrokerConfig, topics: Iterable[TopicConfig]) -> bytes:
+    def _body(
+        self, config: BrokerConfig, topics: Iterable[TopicConfig], version: DataVersion
+    ) -> bytes:
         allowed = config.broker_permission
         table: dict[str, Any] = {}
         for topic in topics:
@@ -178,7 +190,7 @@ class Registration:
                 fields["perm"] = topic.perm & allowed
             table[topic.topic_name] = fields
         wrapper = {
-            "dataVersion": self._topics.data_version.to_java(),
+            "dataVersion": version.to_java(),
             "mappingDataVersion": {"counter": 0, "stateVersion": 0, "timestamp": 0},
             "topicConfigTable": table,
             "topicQueueMappingDetailMap": {},
