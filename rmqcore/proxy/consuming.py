@@ -178,11 +178,13 @@ class ConsumerCalls:
         popped: list[Popped],
     ) -> None:
         """Hand out those of what was popped that the group wants, while the client is there."""
+        if not call.closed:
+            popped = await self._deliverable(caller, wanted, group, popped)
+        # also when it has gone meanwhile
         if call.closed:
             await self._return(caller, wanted, popped)
-            return
-        deliverable = await self._deliverable(caller, wanted, group, popped)
-        self._hand_out(call, caller, request, wanted, deliverable)
+        else:
+            self._hand_out(call, caller, request, wanted, popped)
 
     def _hand_out(
         self,

@@ -164,6 +164,53 @@ def test_what_is_handed_to_a_call_that_has_gone_is_given_to_others(with_grpc):
     with_grpc(scenario)
 
 
+def test_what_a_call_is_to_be_handed_that_goes_beside_a_dead_letter_is_given_to_others(
+    with_grpc, clock, monkeypatch
+):
+    async def scenario(served, wire):
+        served.broker.managers.groups.put("G", {"retryMaxTimes": 0})
+        await wire.send("T", b"tried")
+        await wire.receive("T", invisible_s=10)
+        clock.go_on(11_000, served.broker)
+        store = served.broker.store
+        await until_async(lambda: store.max_queue_offset("%RETRY%G_T", 0) == 1, "it comes again")
+        await wire.send("T", b"fresh")
+        consuming, calls, goes_on = served.service._consuming, [], asyncio.Event()
+        hand_out, bury = consuming._hand_out_some, consuming._settling.bury_one
+
+        async def noted(call, *more):
+            calls.append(call)
+            await hand_out(call, *more)
+
+        async def slowly(*what):
+            await goes_on.wait()
+            await bury(*what)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(consuming, "_hand_out_some", noted)
+            patch.setattr(consuming._settling, "bury_one", slowly)
+            request = v2_class("ReceiveMessageRequest")(
+                group={"name": "G"},
+                message_queue={"topic": {"name": "T"}, "id": -1},
+                batch_size=2,
+                auto_renew=True,
+            )
+            stream = (await served.connect()).begin("ReceiveMessage", request)
+            await until_async(lambda: calls, "a dead letter is put")
+            stream.cancel()
+            await until_async(lambda: calls[0].closed, "the call has gone")
+            goes_on.set()
+            await until_async(lambda: store.max_queue_offset("%DLQ%G", 0) == 1, "it was put")
+        waiting = asyncio.create_task(wire.receive("T", wait_s=20))
+        clock.go_on(2_000, served.broker)
+        _, (message,) = await waiting
+        assert message.body == b"fresh"
+        assert message.system_properties.delivery_attempt == 1
+        assert len(served.service.renewals) == 0
+
+    with_grpc(scenario)
+
+
 def test_tags_and_conditions_choose(with_grpc):
     async def scenario(_, wire):
         for tag in "abc":
