@@ -205,6 +205,35 @@ def test_nothing_is_handed_out_of_a_topic_that_is_being_deleted(with_broker, mon
     with_broker(scenario)
 
 
+@pytest.mark.parametrize("how", ["direct", "processor"])
+def test_what_is_sent_to_a_topic_that_is_being_deleted_is_not_left_without_one(
+    with_broker, monkeypatch, how
+):
+    async def scenario(broker, peer):
+        more = {} if how == "direct" else {"properties": {"DELAY": "0"}}
+        await peer.send("T", b"old", **more)
+        begun, go_on, table = threading.Event(), threading.Event(), broker.store.topics
+        remove = table.remove
+
+        def slowly(topic):
+            # the queues have gone, and begin anew
+            begun.set()
+            assert go_on.wait(TIMEOUT_S)
+            return remove(topic)
+
+        monkeypatch.setattr(table, "remove", slowly)
+        deleting = asyncio.ensure_future(delete(peer))
+        await until_async(begun.is_set, "the queues are deleted")
+        answer = await peer.send("T", b"meanwhile", **more)
+        go_on.set()
+        await deleting
+        assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert (await peer.send("T", b"new", **more)).code == ResponseCode.SUCCESS
+        assert bodies(await pop(peer, queue_id=0)) == [b"new"]
+
+    with_broker(scenario)
+
+
 def test_a_pop_that_waits_is_answered_when_its_topic_was_deleted(with_broker):
     async def scenario(broker, peer):
         await send_many(peer, 1, queues=1)

@@ -134,7 +134,8 @@ class Topics:
         """Refuse what no client may send to.
 
         Raises:
-            RequestRefusedError: with code 16 a topic of the broker's own, with 29 no topic's name.
+            RequestRefusedError: with code 16 a topic of the broker's own, with 29 no topic's name,
+                with 14 one that is being deleted: a message would be left in a queue of no topic.
 
         Source: TopicValidator, isNotAllowedSendTopic; that names six topics, and none of
         ``rmq_sys_``.
@@ -145,6 +146,12 @@ class Topics:
         wrong = _name_error(topic)
         if wrong is not None:
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, wrong)
+        self._check_stays(topic)
+
+    def _check_stays(self, topic: str) -> None:
+        if topic in self.being_deleted:
+            remark = f"topic {topic} is being deleted"
+            raise RequestRefusedError(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
 
     def for_send(self, topic: str, template: str, queue_count: int) -> TopicConfig:
         """The topic of a message, created if it may be.
@@ -274,9 +281,7 @@ class Topics:
         for topic, queue_id in queues:
             counts[topic] = max(counts.get(topic, 0), queue_id + 1)
         for topic, count in counts.items():
-            if topic in self.being_deleted:
-                remark = f"topic {topic} is being deleted"
-                raise RequestRefusedError(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
+            self._check_stays(topic)
             found = self.table.get(topic)
             if found is None:
                 made = TopicConfig(topic_name=topic, read_queue_nums=count, write_queue_nums=count)
