@@ -61,6 +61,8 @@ class MetaClient:
         self._opaques = itertools.count(1)
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._one_at_a_time = asyncio.Lock()
+        #: the last request until its answer is read, whoever has been cancelled meanwhile
+        self._exchange: asyncio.Task[tuple[list[bytes], bytes]] | None = None
 
     async def __aenter__(self) -> MetaClient:
         reader, writer = await asyncio.open_connection(self._host, self._port, limit=MAX_LINE_SIZE)
@@ -192,15 +194,28 @@ class MetaClient:
     async def _request(self, request: bytes, opaque: int) -> bytes:
         if self._streams is None:
             raise ResultError(ResultCode.SERVICE_UNAVAILABLE, "not connected")
-        reader, writer = self._streams
+        streams = self._streams
         async with self._one_at_a_time:
-            writer.write(request)
-            await writer.drain()
-            words = (await reader.readuntil(b"\r\n")).split()
-            code = ResultCode.SUCCESS if words[0] == b"value" else int(words[1])
-            content = await reader.readexactly(int(words[-2]))
+            if self._exchange is not None:
+                await asyncio.wait([self._exchange])
+            exchange = asyncio.get_running_loop().create_task(_exchanged(*streams, request))
+            # reads the exception, for which nobody may wait any more
+            exchange.add_done_callback(lambda task: task.cancelled() or task.exception())
+            self._exchange = exchange
+            words, content = await asyncio.shield(exchange)
+        code = ResultCode.SUCCESS if words[0] == b"value" else int(words[1])
         if int(words[-1]) != opaque:
             raise ResultError(ResultCode.INTERNAL_SERVER_ERROR, f"answer {words[-1]!r} to {opaque}")
         if code != ResultCode.SUCCESS:
             raise ResultError(code, content.decode())
         return content
+
+
+async def _exchanged(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes
+) -> tuple[list[bytes], bytes]:
+    """Send a request; the words of its answer's line, and what follows."""
+    writer.write(request)
+    await writer.drain()
+    words = (await reader.readuntil(b"\r\n")).split()
+    return words, await reader.readexactly(int(words[-2]))
