@@ -4,8 +4,10 @@ import errno
 import fcntl
 import os
 import signal
+import stat
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 from children import Forked, in_child
@@ -13,6 +15,7 @@ from patience import TIMEOUT_S, until
 from sharing.processes import owner_of, program
 
 import rmqcore
+from rmqcore.store.sharing.channel import OwnerChannel
 from rmqcore.store.sharing.place import MeetingPlace
 from rmqcore.store.sharing.shared_handle import SharedStoreHandle
 
@@ -87,6 +90,35 @@ def test_a_child_forked_while_a_thread_becomes_the_owner_keeps_nobody_out(store_
             place = MeetingPlace(store_path)
             assert place.try_lock()
             place.unlock()
+
+
+def test_a_child_forked_while_a_thread_connects_has_no_copy_of_the_connection(
+    store_path, monkeypatch
+):
+    """The owner would think that the parent were there for as long as the child is."""
+    say_hello, connected, goes_on = OwnerChannel.say_hello, [], threading.Event()
+
+    def slowly(channel, client):
+        connected.append(channel._socket.fileno())
+        assert goes_on.wait(TIMEOUT_S)
+        say_hello(channel, client)
+
+    def has_copy():
+        with suppress(OSError):
+            return stat.S_ISSOCK(os.fstat(connected[0]).st_mode)
+        return False
+
+    with rmqcore.open_shared(store_path), ThreadPoolExecutor(1) as threads:
+        monkeypatch.setattr(OwnerChannel, "say_hello", slowly)
+        opening = threads.submit(rmqcore.open_shared, store_path)
+        until(lambda: connected, "the connection")
+        assert has_copy()
+        try:
+            assert not in_child(has_copy)
+        finally:
+            goes_on.set()
+        with opening.result(TIMEOUT_S) as client:
+            client.put("T", b"x")
 
 
 def is_given(number):

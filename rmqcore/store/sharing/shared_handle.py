@@ -50,6 +50,8 @@ _DYING_S: Final = 1.0
 
 #: every handle of this process
 _HANDLES: Final[weakref.WeakSet[SharedStoreHandle]] = weakref.WeakSet()
+#: every connection of this process with an owner
+_CHANNELS: Final[weakref.WeakSet[OwnerChannel]] = weakref.WeakSet()
 #: held while files and locks are opened or closed, so that no fork comes in between
 _OPENING: Final = threading.RLock()
 #: Objects of the parent of a forked child, kept so that they are not finalized in the child.
@@ -165,6 +167,7 @@ class SharedStoreHandle(ClosedByWith):
         if connected is None:
             return None
         channel = OwnerChannel(connected, self._place, self._timeout_s, self.world)
+        _CHANNELS.add(channel)
         try:
             channel.say_hello(self._client)
         except ChannelLostError:
@@ -341,7 +344,7 @@ class SharedStoreHandle(ClosedByWith):
 
     def after_fork_in_child(self) -> None:
         """Make this handle, of which the parent has the other end, a client's with no owner yet."""
-        channel, server, store = self._channel, self._server, self._store
+        server, store = self._server, self._store
         self._owner_lock = threading.RLock()
         self._place.unlock()
         self._channel = self._server = self._store = None
@@ -349,8 +352,6 @@ class SharedStoreHandle(ClosedByWith):
         self._keys = UniqueKeys()
         self._client = new_holder()
         self._listeners = Listeners(cast("SharedHandle", self))
-        if channel is not None:
-            channel.forget()
         if server is not None:
             _PARENTS.append((server, store))
             server.forget()
@@ -387,6 +388,8 @@ def _forget_parents() -> None:
     try:
         for handle in list(_HANDLES):
             handle.after_fork_in_child()
+        for channel in list(_CHANNELS):
+            channel.forget()
     finally:
         _OPENING.release()
 
