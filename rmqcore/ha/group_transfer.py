@@ -58,7 +58,8 @@ class GroupTransferService:
         self._acks: dict[object, int] = {}
         #: the proven offset of each connection over which something was sent
         self._proven: dict[object, int] = {}
-        self._lock = threading.Lock()
+        # a signal handler that puts may come in a block of its own thread's
+        self._lock = threading.RLock()
         self._waiting: list[tuple[int, int, Finish]] = []
         self._numbers = count()
         self._deadlines: dict[asyncio.AbstractEventLoop, _Deadlines] = {}

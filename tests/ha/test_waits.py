@@ -8,6 +8,7 @@ import threading
 import weakref
 
 import pytest
+from interrupts import Interrupt
 from patience import TIMEOUT_S, until_async
 
 from rmqcore.ha import HAConfig
@@ -70,6 +71,26 @@ def test_each_wait_ends_in_its_own_time():
     assert [status for status, _ in found] == [LATE, PutMessageStatus.PUT_OK, LATE, LATE]
     for status, seconds in found:
         assert seconds == pytest.approx(WAIT_S if status is LATE else 0, abs=1e-4)
+
+
+def test_a_signal_handler_that_puts_while_its_thread_begins_to_wait_waits_too():
+    service, ends = waits_for_one_slave(), []
+
+    def begin_everywhere():
+        number, at = 0, "first"
+        while at:
+            number += 1
+            interrupt = Interrupt(number, lambda: ends.append(service.begin(20)))
+            ends.append(interrupt.during(lambda: service.begin(10)))
+            at = interrupt.at
+
+    # a thread of its own, as it would wait for itself for ever
+    thread = threading.Thread(target=begin_everywhere, daemon=True)
+    thread.start()
+    thread.join(TIMEOUT_S)
+    assert not thread.is_alive()
+    service.acknowledged("slave", 20)
+    assert {wait.status() for wait in ends} == {PutMessageStatus.PUT_OK}
 
 
 def test_a_put_that_needs_two_slaves_waits_for_the_slower_one():
