@@ -332,30 +332,6 @@ def test_a_queue_that_is_declared_anew_while_it_expires_keeps_what_is_published(
     assert [m.payload for m in drained(there, again)] == ["x"]
 
 
-def test_a_queue_that_is_consumed_and_declared_while_it_is_deleted_keeps_what_is_published(
-    connect, monkeypatch
-):
-    queue = kombu.Queue("q", kombu.Exchange("e"), routing_key="q", expires=60)
-    here, there, third = connect(), connect(), connect()
-    queue(there.default_channel).declare()
-    pauses, pause = [], threading.Event()
-    other = threading.Thread(target=publish, args=(third, "x", queue))
-    delete_topic = here.default_channel.store.delete_topic
-
-    def meanwhile(topic):
-        there.default_channel.keep_queues(["q"], 60)
-        other.start()
-        until(lambda: pauses or not other.is_alive(), "the other one waits, or does not")
-        delete_topic(topic)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(kombu_queues, "sleep", lambda seconds: pauses.append(pause.wait(seconds)))
-        patch.setattr(here.default_channel.store, "delete_topic", meanwhile, raising=False)
-        queue(here.default_channel).delete()
-        other.join()
-    assert [m.payload for m in drained(there, queue)] == ["x"]
-
-
 @pytest.mark.parametrize(
     "body",
     [b"", b"\xff", b"[]", b"{}", b'{"properties": {"delivery_info": {"exchange": ""}}, "body": 3}'],

@@ -2,6 +2,7 @@
 
 import gc
 import signal
+import threading
 import weakref
 
 import pytest
@@ -17,6 +18,8 @@ pytestmark = pytest.mark.engine
 kombu = pytest.importorskip("kombu", reason="needs kombu: pip install rmqcore[kombu]")
 pytest.importorskip("rmqcore.adapters.kombu")
 common = pytest.importorskip("kombu.common")
+kombu_consumers = pytest.importorskip("rmqcore.adapters.kombu_consumers")
+kombu_queues = pytest.importorskip("rmqcore.adapters.kombu_queues")
 
 
 @pytest.fixture
@@ -280,3 +283,29 @@ def test_a_consumer_that_acknowledges_keeps_to_that_after_one_that_did_not(conne
     assert [message.payload for message in got] == [0, 1]
     channel.close()
     assert queue(connection.default_channel).get().payload == 1
+
+
+def test_a_queue_that_is_consumed_and_declared_while_it_is_deleted_keeps_what_is_published(
+    connection, monkeypatch
+):
+    queue = kombu.Queue("q", kombu.Exchange("e"), routing_key="q", expires=60)
+    here, there = connection.channel(), connection.channel()
+    queue(there).declare()
+    pauses, pause = [], threading.Event()
+    third = connection.clone()
+    other = threading.Thread(target=publish, args=(third, "x", queue))
+    delete_topic = here.store.delete_topic
+
+    def meanwhile(topic):
+        there.keep_queues(["q"], 60)
+        other.start()
+        until(lambda: pauses or not other.is_alive(), "the other one waits, or does not")
+        delete_topic(topic)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kombu_queues, "sleep", lambda seconds: pauses.append(pause.wait(seconds)))
+        patch.setattr(here.store, "delete_topic", meanwhile, raising=False)
+        queue(here).delete()
+        other.join()
+    assert queue(there).get(no_ack=True).payload == "x"
+    third.close()

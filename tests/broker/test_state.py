@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-import sys
 import threading
 
 import pytest
@@ -11,13 +10,11 @@ from broker.conftest import LONG_MS, held, records
 from broker.serving import serving
 from broker.test_pop import acknowledge, comes_again, handed_out, naming, pop, send_many
 from broker.test_transactions import COMMIT, GIVEN_UP, decision, send_half
-from patience import TIMEOUT_S, rounds, until, until_async
+from patience import TIMEOUT_S, rounds, until_async
 
 from rmqcore.broker.pop.request import INVISIBLE_MS_MAX
-from rmqcore.broker.state.resets import Resets
 from rmqcore.broker.state.table_file import TableFile
 from rmqcore.broker.state.topics import HALF_TOPIC
-from rmqcore.files.config_file import ConfigFile
 from rmqcore.files.timer_check import TIMER_TOPIC
 from rmqcore.remoting import RemotingClient, RemotingCommand, RequestCode, ResponseCode
 from rmqcore.world import wall_clock_ms
@@ -205,35 +202,6 @@ def test_nothing_is_handed_out_of_a_topic_that_is_being_deleted(with_broker, mon
     with_broker(scenario)
 
 
-@pytest.mark.parametrize("how", ["direct", "processor"])
-def test_what_is_sent_to_a_topic_that_is_being_deleted_is_not_left_without_one(
-    with_broker, monkeypatch, how
-):
-    async def scenario(broker, peer):
-        more = {} if how == "direct" else {"properties": {"DELAY": "0"}}
-        await peer.send("T", b"old", **more)
-        begun, go_on, table = threading.Event(), threading.Event(), broker.store.topics
-        remove = table.remove
-
-        def slowly(topic):
-            # the queues have gone, and begin anew
-            begun.set()
-            assert go_on.wait(TIMEOUT_S)
-            return remove(topic)
-
-        monkeypatch.setattr(table, "remove", slowly)
-        deleting = asyncio.ensure_future(delete(peer))
-        await until_async(begun.is_set, "the queues are deleted")
-        answer = await peer.send("T", b"meanwhile", **more)
-        go_on.set()
-        await deleting
-        assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
-        assert (await peer.send("T", b"new", **more)).code == ResponseCode.SUCCESS
-        assert bodies(await pop(peer, queue_id=0)) == [b"new"]
-
-    with_broker(scenario)
-
-
 def test_a_pop_that_waits_is_answered_when_its_topic_was_deleted(with_broker):
     async def scenario(broker, peer):
         await send_many(peer, 1, queues=1)
@@ -369,69 +337,6 @@ def test_who_has_read_a_deleted_topic_passes_over_nothing_of_the_new_one(lives, 
             await second(broker, peer)
 
         lives(both)
-
-
-def test_topics_that_are_deleted_at_the_same_time_begin_anew_for_who_has_read_them(
-    lives, monkeypatch
-):
-    async def first(broker, peer):
-        begun, go_on, topics = threading.Event(), threading.Event(), ("T", "U")
-        for topic in topics:
-            await peer.send(topic, b"x")
-            await peer.pull(topic, offset=1, sysFlag=COMMITS, commitOffset=1)
-        delete_topic = broker.store.delete_topic
-
-        def slowly(topic):
-            if topic == "T":
-                begun.set()
-                assert go_on.wait(TIMEOUT_S)
-            return delete_topic(topic)
-
-        monkeypatch.setattr(broker.store, "delete_topic", slowly)
-        deleting = asyncio.ensure_future(delete(peer, "T"))
-        await until_async(begun.is_set, "the deletion has begun")
-        await delete(peer, "U")
-        go_on.set()
-        await deleting
-
-    async def second(_, peer):
-        for topic in ("T", "U"):
-            for number in range(2):
-                await peer.send(topic, b"%d" % number)
-            answer = await peer.pull(topic, offset=1, sysFlag=COMMITS, commitOffset=1)
-            assert answer.code == ResponseCode.PULL_OFFSET_MOVED
-            assert answer.ext_fields["nextBeginOffset"] == "0"
-
-    lives(first, second)
-
-
-def test_what_is_written_of_lost_ends_beside_an_older_write_is_the_newest(tmp_path, monkeypatch):
-    begun, go_on, store = threading.Event(), threading.Event(), ConfigFile.store
-    resets = Resets(tmp_path)
-
-    def slowly_at_first(file, text):
-        if not begun.is_set():
-            begun.set()
-            assert go_on.wait(TIMEOUT_S)
-        store(file, text)
-
-    monkeypatch.setattr(ConfigFile, "store", slowly_at_first)
-    older, newer = (threading.Thread(target=resets.persist_ends) for _ in range(2))
-    resets.begin()
-    older.start()
-    assert begun.wait(TIMEOUT_S)
-    resets.end()
-    newer.start()
-
-    def waits_or_is_done():
-        frame = sys._current_frames().get(newer.ident)
-        return frame is None or frame.f_code is Resets.persist_ends.__code__
-
-    until(waits_or_is_done, "the newer one waits, or is done")
-    go_on.set()
-    older.join()
-    newer.join()
-    assert Resets(tmp_path).was_serving is False
 
 
 # ---- transactions

@@ -140,3 +140,29 @@ def test_connections_above_the_limit_are_closed_at_once(config, caplog, monkeypa
     asyncio.run(main())
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "ulimit -n" in caplog.text
+
+
+def test_the_answer_of_a_request_that_was_cancelled_is_not_the_next_ones():
+    asked, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def answer(reader, writer):
+        for text in (b"late", b"next"):
+            _, opaque = (await reader.readuntil(b"\r\n")).split()
+            asked.set()
+            await goes_on.wait()
+            writer.write(b"result 200 4 %s\r\n%s" % (opaque, text))
+        writer.close()
+
+    async def main():
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        host, port = server.sockets[0].getsockname()
+        async with server, MetaClient(host, port) as client:
+            first = asyncio.ensure_future(client.version())
+            await asked.wait()
+            first.cancel()
+            await asyncio.wait([first])
+            second = asyncio.ensure_future(client.version())
+            goes_on.set()
+            return await asyncio.wait_for(second, TIMEOUT_S)
+
+    assert asyncio.run(main()) == "next"

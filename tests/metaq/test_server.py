@@ -520,29 +520,3 @@ def test_realtime_statistics_and_help_have_the_form_of_metaq(serve, setting):
         world=World(monotonic_s=lambda: now[0]),
         settings={"topics": topics, "own": {"stat": True}},
     )
-
-
-def test_the_answer_of_a_request_that_was_cancelled_is_not_the_next_ones():
-    asked, goes_on = asyncio.Event(), asyncio.Event()
-
-    async def answer(reader, writer):
-        for text in (b"late", b"next"):
-            _, opaque = (await reader.readuntil(b"\r\n")).split()
-            asked.set()
-            await goes_on.wait()
-            writer.write(b"result 200 4 %s\r\n%s" % (opaque, text))
-        writer.close()
-
-    async def main():
-        server = await asyncio.start_server(answer, "127.0.0.1", 0)
-        host, port = server.sockets[0].getsockname()
-        async with server, MetaClient(host, port) as client:
-            first = asyncio.ensure_future(client.version())
-            await asked.wait()
-            first.cancel()
-            await asyncio.wait([first])
-            second = asyncio.ensure_future(client.version())
-            goes_on.set()
-            return await asyncio.wait_for(second, TIMEOUT_S)
-
-    assert asyncio.run(main()) == "next"

@@ -379,7 +379,7 @@ class Resets(dict[ReadQueue, int]):
         self.update({key: 0 for key in self._kept if not has_offset(key)})
 
     def keep(self, more: Collection[ReadQueue]) -> None:
-        """Write down that groups begin anew, before a topic is deleted; see `begin_anew`.
+        """Write down that groups begin anew, before a topic is deleted.
 
         Raises:
             OSError: it cannot be written.
@@ -403,7 +403,7 @@ class Resets(dict[ReadQueue, int]):
         """Send groups to the beginning of their queues, once a topic was deleted or was not.
 
         Args:
-            readers: as `keep` was told before.
+            readers: group and queue of each; `keep` was told of them before.
             begins: tells of which the queue begins anew.
         """
         self.update({key: 0 for key in readers if begins(key)})

@@ -199,8 +199,8 @@ class LeaseTable:
                 # cut has left
                 queue.done_before(stored)
         least, most = self.bounds(queue)
-        queue.fit(least, most)
         queue.committed = stored
+        queue.fit(least, most)
         self.commit_oldest(queue)
 
     def close(self) -> None:
