@@ -175,7 +175,8 @@ class Bodies:
                     return None, f"{one.name} is missing"
                 continue
             try:
-                found[one.name] = _CONVERTERS[one.kind](given)
+                told = given if self.record else _finite(given)
+                found[one.name] = _CONVERTERS[one.kind](told)
             except (TypeError, ValueError, OverflowError, RecursionError) as error:
                 return None, f"{one.name} is no {one.kind}: {error}"
         return found, None
@@ -283,17 +284,17 @@ def _latin(value: object) -> str:
 
 
 def _parsed_json(body: bytes) -> Any:
-    return json.loads(body.decode("utf-8"), parse_constant=_no_constant, parse_float=_finite_number)
+    return json.loads(body.decode("utf-8"), parse_constant=_no_constant)
 
 
 def _no_constant(name: str) -> None:
     raise ValueError(name)
 
 
-def _finite_number(text: str) -> float:
-    value = float(text)
-    if math.isinf(value):
-        raise ValueError(text)
+def _finite(value: object) -> object:
+    """A value of JSON, but for a number such as 1e999, which Python reads as infinity."""
+    if isinstance(value, float) and math.isinf(value):
+        raise OverflowError("too large")
     return value
 
 
