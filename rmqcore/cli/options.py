@@ -133,8 +133,8 @@ def warn_of_missing(store: Path, opened: ReadOnlyMessageStore) -> None:
         opened: the same, open.
     """
     for line in opened.missing():
-        text = f"{store}: {line}; rmqcore doctor STORE says what can be had again"
-        warnings.warn(as_followed(text, store), MissingWarning, stacklevel=2)
+        advice = as_followed("rmqcore doctor STORE says what can be had again", store)
+        warnings.warn(f"{store}: {line}; {advice}", MissingWarning, stacklevel=2)
 
 
 def open_for_writing(

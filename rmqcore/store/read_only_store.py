@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from rmqcore.arguments import directory_path
-from rmqcore.errors import CorruptConsumeQueueError
+from rmqcore.errors import CorruptConfigFileError, CorruptConsumeQueueError
 from rmqcore.files.deleted_topics import DeletedTopics
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.files.store_mark import StoreMark
@@ -155,7 +155,11 @@ class ReadOnlyMessageStore(ReadableStore):
         mark.load()
         if not mark.is_known or self._directory.is_locked():
             return []
-        deleted = DeletedTopics(self._directory).load()
+        try:
+            deleted = DeletedTopics(self._directory).load()
+        except CorruptConfigFileError as error:
+            # reads need it not, and go on
+            return [str(error)]
         self.refresh()
         queues = self.consume_queues
         ends = MarkedQueueEnds(mark, deleted, self.log, queues, clean_shutdown=True)

@@ -94,12 +94,14 @@ def emptied(folder):
     [
         ("commitlog", r"the log ends at 65536, and has ended at \d+"),
         ("consumequeue/T/1", r"queue T/1 ends at 0, and has ended at 10"),
+        ("consumequeue/STORE/0", r"queue STORE/0 ends at 0, and has ended at 1"),
     ],
 )
 def test_a_command_says_that_a_log_or_a_queue_ends_sooner_than_it_has(
     rmqcore, store_path, tmp_path, folder, said
 ):
     with open_store(store_path, mapped_file_size_commit_log=1 << 16) as store:
+        store.put("STORE", b"x")
         for number in range(COUNT):
             store.put("T", b"%d" % number * 4000, queue_id=number % 2)
         with open_store(store_path, mode="r") as reader:
@@ -119,6 +121,22 @@ def test_a_command_says_that_a_log_or_a_queue_ends_sooner_than_it_has(
         store.put("T", b"new", queue_id=1)
     with open_store(store_path, mode="r") as reader:
         assert reader.missing() == []
+
+
+def test_a_store_whose_deleted_topics_cannot_be_read_is_read_and_that_is_said(
+    rmqcore, store_path, tmp_path
+):
+    with open_store(store_path) as store:
+        store.put("T", b"x")
+        store.put("Gone", b"x")
+        store.delete_topic("Gone")
+    deleted = store_path / "config" / "deletedTopics.json"
+    for file in (deleted, deleted.with_name(f"{deleted.name}.bak")):
+        file.write_bytes(b"{")
+    for words in (["cat", "T"], ["tail"], ["stat"], ["export", tmp_path / "out"]):
+        outcome = rmqcore(words[0], store_path, *words[1:])
+        assert outcome.exit_code == 0
+        assert outcome.stderr.startswith(f"rmqcore: warning: {store_path}: {deleted}: ")
 
 
 @pytest.mark.parametrize("file_format", ["jsonl", "parquet"])
