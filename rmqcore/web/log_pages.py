@@ -9,12 +9,15 @@ from typing import Final
 
 from rmqcore.errors import CorruptStoreError
 from rmqcore.message import MessageExt
+from rmqcore.native.format._numbers import FILLER_SIZE
 from rmqcore.web.source import Source, Store
 
 _UNIT: Final = struct.Struct(">qiq")
 _UNIT_SIZE: Final = 20
 #: Where a part of a queue has not enough, one that is so many times wider is looked at.
 _WIDER: Final = 8
+#: So many units are looked at together where a queue has none but fillers.
+_SPAN_MAX: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +103,7 @@ class _UnitRange:
         if end_ms is not None:
             self._high = store.queue_offset_by_time(topic, queue_id, end_ms + 1)
         #: where the first record behind it begins; None: there is none
-        self._end = next(iter(self._places(self._high, 1)), None)
+        self._end = self._place_from(self._high, store.max_queue_offset(topic, queue_id))
 
     def below(self, before: int | None, count: int) -> list[int]:
         """Places of the last so many records that begin below a physical offset."""
@@ -115,28 +118,47 @@ class _UnitRange:
 
     def above(self, after: int, count: int) -> list[int]:
         """Places of the first so many records that begin above a physical offset."""
-        low = self._first_at(after + 1)
-        found = self._places(low, min(count, self._high - low))
-        return [place for place in found if place > after and self._is_in(place, None)]
+        low, span = self._first_at(after + 1), count
+        while True:
+            high = min(self._high, low + span)
+            found = [place for place in self._places(low, high - low) if self._is_in(place, None)]
+            found = [place for place in found if place > after]
+            if len(found) >= count or high == self._high:
+                return found[:count]
+            span *= _WIDER
 
     def _is_in(self, place: int, before: int | None) -> bool:
         """Tell whether a record lies before another, and before the end of the stretch."""
         return (before is None or place < before) and (self._end is None or place < self._end)
 
     def _places(self, start: int, count: int) -> list[int]:
+        """Where the records of some units begin; a filler has none."""
         if count <= 0:
             return []
         units = self._store.read_units(self._topic, self._queue_id, start, count)
         whole = len(units) // _UNIT_SIZE * _UNIT_SIZE
-        return [place for place, _, _ in _UNIT.iter_unpack(units[:whole])]
+        return [
+            place for place, size, _ in _UNIT.iter_unpack(units[:whole]) if 0 < size < FILLER_SIZE
+        ]
+
+    def _place_from(self, start: int, stop: int) -> int | None:
+        """Where the first record of the units from a queue offset on begins; None without one."""
+        span = 1
+        while start < stop:
+            found = self._places(start, min(span, stop - start))
+            if found:
+                return found[0]
+            start += span
+            span = min(_WIDER * span, _SPAN_MAX)
+        return None
 
     def _first_at(self, phy_offset: int) -> int:
         """The first queue offset whose record begins at a physical offset or behind it."""
         low, high = self._low, self._high
         while low < high:
             middle = (low + high) // 2
-            found = self._places(middle, 1)
-            if found and found[0] >= phy_offset:
+            found = self._place_from(middle, high)
+            if found is None or found >= phy_offset:
                 high = middle
             else:
                 low = middle + 1

@@ -245,3 +245,38 @@ def test_pages_leave_out_nothing_also_where_a_unit_holds_several_messages(topic,
             page = log_page(source, topic, None, 6, after=page.newer)
             back += [message.phy_offset for message in reversed(page.messages)]
         assert back[-34:] == wanted[6:]
+
+
+def pages(source, count, **where):
+    """The places of topic T from its newest message on, page by page, and back again."""
+    page = log_page(source, "T", None, count, **where)
+    there, damaged = [message.phy_offset for message in page.messages], dict(page.damaged)
+    while page.older is not None:
+        page = log_page(source, "T", None, count, before=page.older, **where)
+        there += [message.phy_offset for message in page.messages]
+        damaged |= page.damaged
+    back = there[-len(page.messages) :][::-1]
+    while page.newer is not None:
+        page = log_page(source, "T", None, count, after=page.newer, **where)
+        back += [message.phy_offset for message in reversed(page.messages)]
+        damaged |= page.damaged
+    return there[::-1], back, damaged
+
+
+@pytest.mark.parametrize("count", [1, 6])
+def test_places_of_a_queue_that_have_no_message_are_on_no_page(tmp_path, count):
+    store_path = tmp_path / "store"
+    with open_store(store_path, mapped_file_size_commit_log=1 << 16) as store:
+        store.put("Other", b"x")
+        put = [store.put("T", b"x" * 2000).phy_offset for _ in range(100)]
+    lost = {*range(10), *range(40, 60), 99}
+    for number in lost:
+        log = store_path / "commitlog" / f"{put[number] - put[number] % (1 << 16):020d}"
+        harmed = bytearray(log.read_bytes())
+        harmed[put[number] % (1 << 16) + 4] ^= 0x55
+        log.write_bytes(harmed)
+    with open_store(store_path, on_corruption="skip"):
+        pass
+    wanted = [place for number, place in enumerate(put) if number not in lost]
+    with open_store(store_path, mode="r") as store:
+        assert pages(ColdSource(store), count) == (wanted, wanted, {})
