@@ -1,19 +1,23 @@
 """`Queue`: values in a directory, each handed out to one process, and not lost by a kill."""
 
 import json
+import os
 import pickle
 import queue
 import re
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from children import Program, in_child
 from patience import TIMEOUT_S
 
 import rmqcore
+from rmqcore.store.sharing import queue as queue_module
 
 pytestmark = pytest.mark.engine
 
@@ -258,6 +262,33 @@ def test_a_forked_child_leaves_its_parent_what_that_has_got(jobs):
     assert jobs.unfinished() == 1
     jobs.task_done()
     assert jobs.unfinished() == 0
+
+
+@pytest.mark.process
+def test_a_forked_child_knows_what_two_threads_got_that_came_first(jobs, monkeypatch):
+    jobs.put("one")
+    jobs.put("two")
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def getpid():
+        if not begun.is_set():
+            begun.set()
+            assert goes_on.wait(TIMEOUT_S)
+        return os.getpid()
+
+    def child():
+        monkeypatch.setattr(queue_module, "os", SimpleNamespace(getpid=getpid))
+        with ThreadPoolExecutor(1) as threads:
+            first = threads.submit(jobs.get, timeout=TIMEOUT_S)
+            assert begun.wait(TIMEOUT_S)
+            got = [jobs.get(timeout=TIMEOUT_S)]
+            goes_on.set()
+            got.append(first.result(TIMEOUT_S))
+        for item in got:
+            jobs.done(item)
+        return got, jobs.unfinished()
+
+    assert in_child(child) == (["one", "two"], 0)
 
 
 @pytest.mark.process
