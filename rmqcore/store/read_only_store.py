@@ -152,13 +152,13 @@ class ReadOnlyMessageStore(ReadableStore):
         them, and where nobody but RocketMQ has written: it leaves no mark of the ends.
         """
         mark = StoreMark(self._directory)
-        mark.load()
-        if not mark.is_known or self._directory.is_locked():
-            return []
         try:
+            mark.load()
+            if not mark.is_known or self._directory.is_locked():
+                return []
             deleted = DeletedTopics(self._directory).load()
-        except CorruptConfigFileError as error:
-            # reads need it not, and go on
+        except (CorruptConfigFileError, OSError) as error:
+            # reads do without these files, and so may who is not allowed to read them
             return [str(error)]
         self.refresh()
         queues = self.consume_queues

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -137,6 +140,22 @@ def test_a_store_whose_deleted_topics_cannot_be_read_is_read_and_that_is_said(
         outcome = rmqcore(words[0], store_path, *words[1:])
         assert outcome.exit_code == 0
         assert outcome.stderr.startswith(f"rmqcore: warning: {store_path}: {deleted}: ")
+
+
+def test_a_store_is_read_by_who_may_not_read_its_lock(rmqcore, store_path, monkeypatch):
+    with open_store(store_path) as store:
+        store.put("T", b"x")
+    really = os.open
+
+    def refusing(path, *more, **named):
+        if Path(os.fsdecode(path)).name == "lock":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return really(path, *more, **named)
+
+    monkeypatch.setattr(os, "open", refusing)
+    outcome = rmqcore("cat", store_path, "T")
+    assert (outcome.exit_code, outcome.stdout) == (0, "x\n")
+    assert f"rmqcore: warning: {store_path}: [Errno 13] Permission denied: " in outcome.stderr
 
 
 @pytest.mark.parametrize("file_format", ["jsonl", "parquet"])
