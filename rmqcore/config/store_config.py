@@ -334,8 +334,9 @@ class StoreConfig:
     def derives_light_queues(self) -> bool:
         """Whether a record stands in the light queues in which it has a number.
 
-        Only a store that has light queues gives a number, and later settings may not say so: the
-        record does, unless they say that there are none.
+        A store that has light queues gives a number, and later settings may not say so: the record
+        does, unless they say that there are none. RocketMQ without light queues also keeps one that
+        a producer has sent along.
         """
         off = {"enable_lmq", "enable_multi_dispatch"} & self.explicit
         return self.numbers_light_queues or not off

@@ -149,7 +149,8 @@ class ReadOnlyMessageStore(ReadableStore):
         """What the last writer had on the disk and the files no longer have, a line for each.
 
         Reads see a log that ends sooner, or queues that do. Empty while a writer may still add to
-        them, and where nobody but RocketMQ has written: it leaves no mark of the ends.
+        them, and where nobody but RocketMQ has written: it leaves no mark of the ends. A file that
+        it takes to tell, and that cannot be read, is a line, too.
         """
         mark = StoreMark(self._directory)
         try:
@@ -158,7 +159,7 @@ class ReadOnlyMessageStore(ReadableStore):
                 return []
             deleted = DeletedTopics(self._directory).load()
         except (CorruptConfigFileError, OSError) as error:
-            # reads do without these files, and so may who is not allowed to read them
+            # all other reads do without these files
             return [str(error)]
         self.refresh()
         queues = self.consume_queues
