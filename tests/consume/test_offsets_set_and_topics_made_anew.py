@@ -117,6 +117,18 @@ def test_an_offset_that_is_set_is_in_the_journal_at_once(done, tmp_path):
     assert len(done.lease("g", TOPIC)) == 4
 
 
+def test_one_that_a_signal_handler_removes_behind_a_reopening_is_gone(done, opened):
+    done.close()
+    store, found = opened(), []
+    remove = Interrupt(
+        1, lambda: store.consumer_offsets.remove(group="g"), files=["lease_table.py"]
+    )
+    found += remove.during(lambda: store.lease("g", TOPIC))
+    assert remove.at
+    found += store.lease("g", TOPIC)
+    assert len(found) == 5
+
+
 def test_one_that_another_thread_sets_while_messages_are_acknowledged_counts(store):
     """At each place of the acknowledgement the other thread may have its turn."""
     offsets, sent, number, at = store.consumer_offsets, put(store, 3), 0, "first"

@@ -199,7 +199,7 @@ class LeaseTable:
                 # cut has left
                 queue.done_before(stored)
         least, most = self.bounds(queue)
-        queue.committed = stored
+        queue.committed = queue.committing = stored
         queue.fit(least, most)
         self.commit_oldest(queue)
 
@@ -357,7 +357,7 @@ class LeaseTable:
             stored = self._store.consumer_offsets.get(topic, group, queue_id)
             least, most = self.bounds(queue)
             queue.begin(least if stored is None else max(least, min(stored, most)))
-            queue.committed = stored
+            queue.committed = queue.committing = stored
             self.commit_oldest(queue)
             self.write((QueueNamed(queue.number, *key), Begun(queue.number, queue.position)))
             self.queues[key] = self._numbered[queue.number] = queue
