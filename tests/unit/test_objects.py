@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import io
 import sys
 from pathlib import Path
 
@@ -74,6 +75,21 @@ def test_half_an_object_gives_a_full_disk_its_room_back(tmp_path, monkeypatch):
     assert list((tmp_path / "archive" / "a").iterdir()) == []
     objects.create("a/b", content, "")
     assert (tmp_path / "archive" / "a" / "b").read_bytes() == b"x" * 100
+
+
+@pytest.mark.parametrize("size", [100, 100_000])
+def test_an_object_of_any_size_that_a_full_disk_does_not_take_is_named(tmp_path, monkeypatch, size):
+    """Closed, a file writes once more what is in its buffer."""
+
+    class OnFullDisk(io.FileIO):
+        def write(self, _):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    objects = open_objects(str(tmp_path / "archive"))
+    monkeypatch.setattr("os.fdopen", lambda *file: io.BufferedRandom(OnFullDisk(*file)))
+    with pytest.raises(DiskFullError, match=r"archive/\.a\.tmp"):
+        objects.create("a", b"x" * size, "")
+    assert list((tmp_path / "archive").iterdir()) == []
 
 
 def test_somebody_elses_error_is_told_without_credentials(monkeypatch):

@@ -56,20 +56,20 @@ class DirectoryObjects:
             make_directory(path.parent)
             self._sync_names_of(path.parent)
         fresh = path.with_name(f".{path.name}.tmp")
-        fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        with os.fdopen(fd, "r+b") as stream:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        # around the closing, too: that writes once more what a full disk did not take
+        with room_at(fresh), os.fdopen(os.open(fresh, flags, 0o644), "r+b") as stream:
             self._own(stream.fileno(), fresh, path)
             # it goes in any case: a full disk gets its room back
             try:
-                with room_at(fresh):
-                    stream.truncate(0)
-                    if isinstance(content, bytes):
-                        stream.write(content)
-                    else:
-                        with content.open("rb") as source:
-                            shutil.copyfileobj(source, stream, 1 << 20)
-                    stream.flush()
-                    sync_fd(stream.fileno())
+                stream.truncate(0)
+                if isinstance(content, bytes):
+                    stream.write(content)
+                else:
+                    with content.open("rb") as source:
+                        shutil.copyfileobj(source, stream, 1 << 20)
+                stream.flush()
+                sync_fd(stream.fileno())
                 os.link(fresh, path)
             except FileExistsError:
                 # who has made it may have been killed just then
