@@ -19,8 +19,9 @@ from rmqcore.metaq.settings import ZkConfig
 
 _LOG = logging.getLogger(__name__)
 _RETRY_S = 5.0
-#: ZooKeeper takes no node with one of these in its name. Source: ZooKeeper PathUtils.java.
-_NO_NODE: Final = re.compile("[\x01-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
+#: ZooKeeper takes no node with one of these in its name; what is above U+FFFF, Java has as two of
+#: U+D800 to U+DFFF. Source: ZooKeeper PathUtils.java.
+_NO_NODE: Final = re.compile("[\x01-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
 
 
 class RegistryError(StoreError):

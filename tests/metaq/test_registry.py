@@ -131,9 +131,10 @@ def test_a_broker_and_its_topics_are_found_and_gone_when_it_stops(tree, config):
         assert manager.topic_listeners == []
 
 
-def test_a_topic_that_no_node_can_be_named_after_keeps_no_other_out(tree, config):
+@pytest.mark.parametrize("name", ["any\x01", "any\x9f", "any\U0001f600"])
+def test_a_topic_that_no_node_can_be_named_after_keeps_no_other_out(tree, config, name):
     with MessageStoreManager(config) as manager:
-        manager.get_or_create("any\x01", 1)
+        manager.get_or_create(name, 1)
         manager.get_or_create("anything", 1)
         registry = Registry(manager, "h", 1)
         assert tree.own().keys() == EXPECTED.keys() | {
