@@ -153,8 +153,10 @@ def _make_topics(store: DefaultMessageStore, names: list[tuple[str, int]]) -> No
 
 def target_topic(topic: str) -> str:
     """RocketMQ's name for a topic: bytes that it does not take become ``%XX``, as does ``%``."""
+    # a directory's name, and so a topic's, may be no UTF-8
+    name = topic.encode("utf-8", "surrogateescape")
     return "".join(
-        chr(byte) if _PLAIN_NAME.match(bytes([byte])) else f"%{byte:02X}" for byte in topic.encode()
+        chr(byte) if _PLAIN_NAME.match(bytes([byte])) else f"%{byte:02X}" for byte in name
     )
 
 

@@ -72,14 +72,19 @@ def test_every_message_arrives_in_order_with_id_and_attribute(tmp_path):
             assert [m.properties["METAQ_ID"] for m in found] == ["150000"]
 
 
-def test_a_topic_whose_name_no_property_can_hold_keeps_no_other_from_being_moved(tmp_path):
-    """As any client's put makes it where the settings name topics by a pattern."""
-    fill(tmp_path / "metaq", topics=("a\1b", "t"), count=3)
+@pytest.mark.parametrize(("name", "target"), [("a\1b", "a%01b"), ("a\udcc4", "a%C4")])
+def test_a_topic_whose_name_no_property_can_hold_keeps_no_other_from_being_moved(
+    tmp_path, name, target
+):
+    """As any client's put makes it, or a system whose names are no UTF-8."""
+    fill(tmp_path / "metaq", topics=("a", "t"), count=3)
+    for partition in range(2):
+        (tmp_path / f"metaq/a-{partition}").rename(tmp_path / f"metaq/{name}-{partition}")
     reports = migrate(tmp_path / "metaq", tmp_path / "rocketmq")
     moved = [(report.topic, report.target_topic, report.messages) for report in reports]
-    assert moved == 2 * [("a\1b", "a%01b", 3)] + 2 * [("t", "t", 3)]
+    assert moved == 2 * [(name, target, 3)] + 2 * [("t", "t", 3)]
     with open_store(tmp_path / "rocketmq") as store:
-        (first, *_) = queue(store, "a%01b", 0)
+        (first, *_) = queue(store, target, 0)
     assert "METAQ_TOPIC" not in first.properties
 
 
