@@ -152,12 +152,13 @@ class RouteTable:
         for other in [i for i, addr in broker.addrs.items() if addr == said.broker_addr]:
             if other != said.broker_id:
                 del broker.addrs[other]
+        key = said.cluster, said.broker_addr
         if self._is_outdated(broker, said):
-            self._live.pop((said.cluster, said.broker_addr), None)
+            self._live.pop(key, None)
+            self._filters.pop(key, None)
             return RegisterResult()
         broker.addrs[said.broker_id] = said.broker_addr
         self._update_topics(broker, said, first)
-        key = said.cluster, said.broker_addr
         self._live[key] = BrokerLive(
             said.broker_name,
             said.broker_id,

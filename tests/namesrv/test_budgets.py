@@ -14,6 +14,7 @@ from patience import until_async
 
 from rmqcore.namesrv import NamesrvConfig, kv_config, requests, route_table
 from rmqcore.namesrv.kv_config import KVConfig
+from rmqcore.namesrv.route_data import TopicsVersion
 from rmqcore.namesrv.route_table import RouteTable
 from rmqcore.remoting import RequestCode, RequestRefusedError, ResponseCode
 
@@ -41,6 +42,20 @@ def test_a_broker_that_tells_other_topics_each_time_does_not_fill_the_table(monk
     routes.connection_closed("c")
     assert routes.topics() == []
     routes.register(registration(content=topics("1", "2", "3", "4", counter=1)), "c")
+
+
+@pytest.mark.logic
+def test_brokers_that_are_in_an_earlier_term_leave_no_filter_servers():
+    routes = table()
+    content = topics("T", "U", filter_servers=("f",))
+    later = type(content)(TopicsVersion(1, state_version=5), content.topics)
+    routes.register(registration(content=later, broker_addr="127.0.0.1:1"), "c")
+    for port in range(2, 5):
+        address = {"broker_addr": f"127.0.0.1:{port}", "content": content}
+        routes.register(registration(number=1, **address), "c")
+        # another has this id
+        routes.register(registration(number=0, **address), "c")
+    assert routes._filters.keys() == set()
 
 
 @pytest.mark.logic
