@@ -11,15 +11,13 @@ from patience import TIMEOUT_S, until
 
 from rmqcore import DiskFullError
 from rmqcore.store.consume import holders
-from rmqcore.world import wall_clock_ms
+from rmqcore.world import World, wall_clock_ms
 
 pytestmark = pytest.mark.engine
 
 kombu = pytest.importorskip("kombu", reason="needs kombu: pip install rmqcore[kombu]")
 pytest.importorskip("rmqcore.adapters.kombu")
 common = pytest.importorskip("kombu.common")
-kombu_consumers = pytest.importorskip("rmqcore.adapters.kombu_consumers")
-kombu_queues = pytest.importorskip("rmqcore.adapters.kombu_queues")
 
 
 @pytest.fixture
@@ -303,7 +301,8 @@ def test_a_queue_that_is_consumed_and_declared_while_it_is_deleted_keeps_what_is
         delete_topic(topic)
 
     with monkeypatch.context() as patch:
-        patch.setattr(kombu_queues, "sleep", lambda seconds: pauses.append(pause.wait(seconds)))
+        world = World(sleep=lambda seconds: pauses.append(pause.wait(seconds)))
+        patch.setattr(here.store, "world", world)
         patch.setattr(here.store, "delete_topic", meanwhile, raising=False)
         queue(here).delete()
         other.join()
