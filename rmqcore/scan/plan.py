@@ -25,6 +25,7 @@ from rmqcore.native.derive._dispatch import DispatchBatch
 from rmqcore.native.format._next_record import RECORD_HEAD_SIZE, ScanStatus
 from rmqcore.recovery.geometry import fitted_config
 from rmqcore.scan.log_walk import CHUNK_SIZE, LogWalk
+from rmqcore.scan.queue_units import QueueUnits
 from rmqcore.scan.shown_topics import ShownTopics
 from rmqcore.scan.split import Split
 from rmqcore.scan.unit_ranges import UnitRange
@@ -535,22 +536,21 @@ class LogPlan:
 
     def _first_message(self, low: int, high: int, topics: set[str]) -> int:
         """Where the first message of some topics lies that their consume queues know."""
+        units = QueueUnits(self.directory, self.config)
+        keys = units.keys(topics, None)
+        if keys is None or not units.are_whole(keys, self.start, self.end):
+            # queues are lost, or hold batches
+            return low
         first = max(self.trusted_end, low)
-        for topic in sorted(topics):
-            directory = self.directory.consume_queue / topic
-            names = subdirectories(directory)
-            if not names:
-                # its queues are lost, or hold batches
+        for topic, queue_id in keys:
+            queue = self._opened(self.directory.consume_queue / topic / str(queue_id))
+            if queue is None:
                 return low
-            for name in names:
-                queue = self._opened(directory / name)
-                if queue is None:
-                    return low
-                unit = self._first_unit(queue, low)
-                if unit is not None:
-                    first = min(first, unit)
-                elif queue.end_phy_offset > low:
-                    return low
+            unit = self._first_unit(queue, low)
+            if unit is not None:
+                first = min(first, unit)
+            elif queue.end_phy_offset > low:
+                return low
         return max(low, min(first, high))
 
 

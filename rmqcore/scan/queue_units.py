@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from rmqcore.config import StoreConfig
 from rmqcore.files.consume_queue import LIGHT_QUEUE_PREFIX
 from rmqcore.files.store_dir import StoreDir, subdirectories
+from rmqcore.files.store_mark import StoreMark
 from rmqcore.files.unit_file import UNIT_HEAD
 from rmqcore.native.format._numbers import FILLER_SIZE, UNIT_SIZE
 from rmqcore.scan.unit_files import UNITS, QueueKey, UnitFiles
@@ -58,6 +59,47 @@ class QueueUnits:
             return []
         names = subdirectories(self._directory.consume_queue / topic)
         return [name for name in names if name.isascii() and name.isdigit()]
+
+    def are_whole(self, keys: list[QueueKey], start: int, end: int) -> bool:
+        """False when queues are known to lack messages that the log may have.
+
+        Args:
+            keys: queues that have files, as `keys` gives them.
+            start: physical offset where the log begins.
+            end: where it ends.
+        """
+        mark = StoreMark(self._directory)
+        mark.load()
+        topics = {topic for topic, _ in keys}
+        known = (
+            (key, count)
+            for key, count in mark.ends.items()
+            if key[0] in topics and key not in mark.batch_queues
+        )
+        return (
+            mark.derive_from < 0
+            and all(self.range(key).end >= count for key, count in known)
+            and all(self._is_whole(key, start, end) for key in keys)
+        )
+
+    def _is_whole(self, key: QueueKey, start: int, end: int) -> bool:
+        """False when files are missing or short, or units are where or what they cannot be."""
+        units, (_, room) = self.range(key), self._files.bounds(key)
+        phy_offset, size = self._files.unit_head(key, units.first)
+        # retention leaves the file that has the last unit before the log's beginning
+        begins_later = units.first > 0 and phy_offset >= start and 0 < size < FILLER_SIZE
+        # a writer may have added some since it was seen where the log ends
+        last, _ = self._files.unit_head(key, units.end - 1)
+        ends_later = last >= end and not self._directory.is_locked()
+        return (
+            not begins_later
+            and not ends_later
+            and self._files.has_no_gap(key)
+            and not any(
+                self._files.units(key, low, high - low).strip(b"\0")
+                for low, high in self._files.stretches(key, units.end, room)
+            )
+        )
 
     def range(self, key: QueueKey) -> UnitRange:
         """The units of a queue; looked up once."""

@@ -15,7 +15,6 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqcore.files.store_mark import StoreMark
 from rmqcore.native.format._numbers import SMALLEST_RECORD_SIZE
 from rmqcore.scan.plan import SPLIT_SIZE, LogPlan
 from rmqcore.scan.queue_units import QueueUnits
@@ -140,7 +139,7 @@ class SelectedLog:
         if topics is None or "topic_rule" not in selection or selection.get("uncommitted"):
             return
         keys = self._units.keys(topics, selection.get("queue_ids")) if high > self.low else None
-        if keys is None or not self._are_whole(keys):
+        if keys is None or not self._units.are_whole(keys, self._plan.start, self._plan.end):
             return
         keys = self._shown(keys)
         found = [self._wanted(key, high) for key in keys]
@@ -217,17 +216,6 @@ class SelectedLog:
             return None
         return record.end_offset, count
 
-    def _are_whole(self, keys: list[QueueKey]) -> bool:
-        """False when a queue is known to have had more than its files have."""
-        mark = StoreMark(self._plan.directory)
-        mark.load()
-        topics = {topic for topic, _ in keys}
-        return mark.derive_from < 0 and all(
-            self._units.range(key).end >= end
-            for key, end in mark.ends.items()
-            if key[0] in topics and key not in mark.batch_queues
-        )
-
     def _wanted(self, key: QueueKey, high: int) -> UnitRange:
         units = self._units.between(key, self.low, high)
         bounds = self._selection.get("queue_offsets", {}).get(key[0], {}).get(key[1])
@@ -273,13 +261,16 @@ class SelectedLog:
 
     def _splits(self, split_size: int) -> list[Split]:
         found = [] if self.units is None else self._unit_splits(split_size)
+        if found is None:
+            return self._plan.splits(split_size, self.low, self.high)
         if self.walked_from < self.high:
             found += self._plan.splits(
                 split_size, self.walked_from, self.high, self._selection.get("topics")
             )
         return found
 
-    def _unit_splits(self, split_size: int) -> list[Split]:
+    def _unit_splits(self, split_size: int) -> list[Split] | None:
+        """Those that are read through units; None where a unit names a place behind all."""
         left = self.units or []
         if not left:
             return []
@@ -300,7 +291,7 @@ class SelectedLog:
                 behind.append(UnitRange(*units.key, cut, units.end))
             left = behind
             splits.append(self._plan.split(start, end, [units for units in here if units.count]))
-        return splits
+        return None if any(units.count for units in left) else splits
 
 
 class _UnitPlaces:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -78,6 +79,12 @@ class UnitFiles:
     def has(self, key: QueueKey) -> bool:
         """True when the queue has any file."""
         return bool(self._starts(key))
+
+    def has_no_gap(self, key: QueueKey) -> bool:
+        """True when the queue has files, whole ones, and each begins where the one before ends."""
+        starts = self._starts(key)
+        steps = {after - before for before, after in pairwise(sorted(starts))}
+        return steps <= {self._file_size} and set(starts.values()) == {self._file_size}
 
     def has_batches(self, key: QueueKey) -> bool:
         """True when the queue is one of stored batches."""
