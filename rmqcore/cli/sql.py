@@ -16,10 +16,18 @@ import typer
 from rmqcore.cli.exit_codes import ExitCode
 from rmqcore.cli.near import near
 from rmqcore.cli.notes import note
-from rmqcore.cli.options import AsJson, ConfigFile, Settings, StorePath, open_for_reading
+from rmqcore.cli.options import (
+    AsJson,
+    ConfigFile,
+    DamageCount,
+    Settings,
+    SkipDamaged,
+    StorePath,
+    open_for_reading,
+)
 from rmqcore.cli.output import print_json, print_table, printable
-from rmqcore.errors import RmqCoreError
-from rmqcore.scan import COLUMNS
+from rmqcore.errors import CorruptRecordError, RmqCoreError
+from rmqcore.scan import COLUMNS, Damage
 
 if TYPE_CHECKING:
     from rmqcore import ReadOnlyMessageStore
@@ -45,6 +53,40 @@ class QueryError(RmqCoreError, ValueError):
         super().__init__(self.reason)
 
 
+class _Damaged:
+    """Meets the damaged places of a store for DuckDB, which would tell them in words of its own.
+
+    Attributes:
+        error: where the answer ends; None where it does not.
+
+    Args:
+        passed: counts the places, which are passed over; None: the answer ends at the first one.
+    """
+
+    def __init__(self, passed: DamageCount | None) -> None:
+        self._passed = passed
+        self._met: set[int] = set()
+        self.error: CorruptRecordError | None = None
+
+    def __call__(self, damage: Damage) -> None:
+        """Note a place, once for all scans of a query; pass it as ``on_damage``."""
+        error = CorruptRecordError(damage.path, damage.phy_offset, damage.reason)
+        if self._passed is None:
+            self.error = error
+            raise error
+        if damage.phy_offset not in self._met:
+            self._met.add(damage.phy_offset)
+            self._passed(error)
+
+    def refused(self, error: Exception) -> RmqCoreError:
+        """Why there is no answer: damage, or what DuckDB says.
+
+        Args:
+            error: DuckDB's.
+        """
+        return self.error or QueryError(str(error))
+
+
 def sql(
     store: StorePath,
     query: Annotated[
@@ -56,6 +98,7 @@ def sql(
     files: Annotated[
         bool, typer.Option("--files", help="let the query read and write files, too")
     ] = False,
+    skip_damaged: SkipDamaged = False,
     config: ConfigFile = None,
     settings: Settings = None,
     as_json: AsJson = False,
@@ -71,12 +114,15 @@ def sql(
     text = sys.stdin.read() if query is None else query
     if not text.strip():
         raise typer.BadParameter("there is none", param_hint="QUERY")
+    count_damage = DamageCount(as_json=as_json)
+    damaged = _Damaged(count_damage if skip_damaged else None)
     with open_for_reading(store, config, settings) as opened:
-        heads, rows = _answer(opened, text, files=files)
+        heads, rows = _answer(opened, text, damaged, files=files)
         show = _print_json if as_json else _print_table
         shown = show(heads, _first(rows, count))
         if count and shown == count and next(rows, None) is not None:
             note(f"the first {count} rows; -n 0 prints all")
+    count_damage.finish()
     raise typer.Exit(ExitCode.DONE if shown else ExitCode.FINDINGS)
 
 
@@ -100,12 +146,13 @@ def _print_table(heads: list[str], rows: Iterable[tuple[Any, ...]]) -> int:
 
 
 def _answer(
-    store: ReadOnlyMessageStore, query: str, *, files: bool
+    store: ReadOnlyMessageStore, query: str, damaged: _Damaged, *, files: bool
 ) -> tuple[list[str], Iterator[tuple[Any, ...]]]:
     """The heads and the rows of the last statement.
 
     Raises:
-        InputError: DuckDB refuses the query; names the nearest topic of an unknown one.
+        QueryError: DuckDB refuses the query; names the nearest topic of an unknown one.
+        CorruptRecordError: the answer comes to a damaged place that is not passed over.
     """
     import duckdb  # noqa: PLC0415 - an extra
 
@@ -114,27 +161,29 @@ def _answer(
     try:
         for name in [_EVERY_TOPIC, *(topic for topic in topics if topic in query)]:
             chosen = None if name == _EVERY_TOPIC else [name]
-            asked_of = store.arrow_dataset(_COLUMNS, plain_bodies=True, topics=chosen)
+            asked_of = store.arrow_dataset(
+                _COLUMNS, plain_bodies=True, on_damage=damaged, topics=chosen
+            )
             database.register(f"rmqcore {name}", asked_of)
             view = f"CREATE OR REPLACE VIEW {_quoted(name)} AS {_WITH_TEXT}"
             database.execute(f"{view} FROM {_quoted(f'rmqcore {name}')}")
         asked = database.execute(query)
         heads = [str(column[0]) for column in asked.description or ()]
-        return heads, _rows(asked, duckdb.Error)
+        return heads, _rows(asked, damaged, duckdb.Error)
     except duckdb.Error as error:
         unknown = _UNKNOWN.search(str(error))
         if unknown is None:
-            raise QueryError(str(error)) from None
+            raise damaged.refused(error) from None
         hint = near(unknown[1].strip('"'), [*topics, _EVERY_TOPIC])
         raise QueryError(f"no topic {unknown[1]} is here{hint}") from None
 
 
-def _rows(asked: Any, refusal: type[Exception]) -> Iterator[tuple[Any, ...]]:
+def _rows(asked: Any, damaged: _Damaged, refusal: type[Exception]) -> Iterator[tuple[Any, ...]]:
     try:
         while rows := asked.fetchmany(_ROWS_AT_ONCE):
             yield from rows
     except refusal as error:
-        raise QueryError(str(error)) from None
+        raise damaged.refused(error) from None
 
 
 def _first(rows: Iterator[tuple[Any, ...]], count: int) -> Iterator[tuple[Any, ...]]:

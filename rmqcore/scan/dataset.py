@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import html
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self, cast
@@ -19,6 +19,7 @@ import pyarrow.dataset as ds
 from rmqcore.config import StoreConfig
 from rmqcore.native.columns._columns import ColumnDecoder
 from rmqcore.scan.any_log import open_any_log, select
+from rmqcore.scan.log_walk import Damage
 from rmqcore.scan.plan import SPLIT_SIZE
 from rmqcore.scan.predicates import columns_in, pushed_down
 from rmqcore.scan.read import DEFAULT_COLUMNS, read
@@ -27,6 +28,7 @@ from rmqcore.scan.shown_topics import shown
 from rmqcore.scan.split import Split
 
 _Columns = list[str] | dict[str, Any] | None
+_OnDamage = Callable[[Damage], None] | None
 
 
 class Scanned:
@@ -35,6 +37,7 @@ class Scanned:
     _columns: tuple[str, ...]
     _filter: pc.Expression | None
     _plain_bodies: bool
+    _on_damage: _OnDamage = None
 
     @property
     def schema(self) -> pa.Schema:
@@ -97,6 +100,7 @@ class Scanned:
             batch_rows=batch_rows,
             plain_bodies=self._plain_bodies,
             verify_crc="body" in names or "record" in names,
+            on_damage=self._on_damage,
             **selection,
         )
 
@@ -165,6 +169,7 @@ class StoreFragment(Scanned):
         self._columns = dataset._columns
         self._filter = dataset._filter
         self._plain_bodies = dataset._plain_bodies
+        self._on_damage = dataset._on_damage
         self.split = split
         self.partition_expression = pc.scalar(True)
         self.physical_schema = dataset.schema
@@ -244,6 +249,8 @@ class StoreDataset(ScannedDataset):
         selection: which messages; see `rmqcore.scan.Selection`.
         archive: of the store, as for `rmqcore.scan.open_any_log`.
         storage_options: of the archive, as for `rmqcore.scan.open_any_log`; ``repr`` has none.
+        on_damage: called for each damaged place, which is passed over; None raises there. One that
+            can be pickled where the dataset is to be.
     """
 
     def __init__(
@@ -257,12 +264,14 @@ class StoreDataset(ScannedDataset):
         selection: Selection | None = None,
         archive: str | None = None,
         storage_options: Mapping[str, str] | None = None,
+        on_damage: _OnDamage = None,
     ) -> None:
         self._path = os.fspath(store_path)
         self._above = archive, dict(storage_options or {})
         self._columns = DEFAULT_COLUMNS if columns is None else tuple(columns)
         self._config = config
         self._plain_bodies = plain_bodies
+        self._on_damage = on_damage
         self._split_size = split_size
         self._selection = reusable(selection or {})
         self._filter = None
@@ -275,7 +284,8 @@ class StoreDataset(ScannedDataset):
 
     def __reduce__(self) -> tuple[Any, ...]:
         given = (self._path, self._columns, self._config, self._plain_bodies, self._split_size)
-        return _again, (*given, self._selection, self._above, self._end, self._filter)
+        above = self._above
+        return _again, (*given, self._selection, above, self._on_damage, self._end, self._filter)
 
     def _selection_with(self, pushed: Selection) -> Selection:
         """What was chosen from the beginning, and what a filter narrows it to."""
@@ -331,6 +341,7 @@ def _again(
     split_size: int,
     selection: Selection,
     above: tuple[str | None, dict[str, str]],
+    on_damage: _OnDamage,
     end: int,
     filter: pc.Expression | None,
 ) -> StoreDataset:
@@ -344,6 +355,7 @@ def _again(
         selection=selection,
         archive=above[0],
         storage_options=above[1],
+        on_damage=on_damage,
     )
     found._end = min(end, found._end)
     found._filter = filter

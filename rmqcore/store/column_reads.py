@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Unpack
 
 from rmqcore.store.closed_by_with import ClosedByWith
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from rmqcore.config import StoreConfig
     from rmqcore.scan.dataset import StoreDataset
+    from rmqcore.scan.log_walk import Damage
     from rmqcore.scan.selection import Selection
     from rmqcore.store.parts.reading import Reading
 
@@ -47,6 +48,7 @@ class ColumnReads(ClosedByWith):
         plain_bodies: bool = False,
         archive: str | None = None,
         storage_options: Mapping[str, str] | None = None,
+        on_damage: Callable[[Damage], None] | None = None,
         **selection: Unpack[Selection],
     ) -> StoreDataset:
         """The messages there are now as a ``pyarrow.dataset.Dataset``; needs pyarrow.
@@ -59,6 +61,7 @@ class ColumnReads(ClosedByWith):
             plain_bodies: decompress bodies that are stored compressed.
             archive: of this store: what retention has deleted is read from there.
             storage_options: of the archive; see `rmqcore.scan.open_any_log`.
+            on_damage: called for each damaged place, which is passed over; None raises there.
             **selection: only these messages; see `rmqcore.scan.Selection`.
 
         Raises:
@@ -79,6 +82,7 @@ class ColumnReads(ClosedByWith):
             selection=selection,
             archive=archive,
             storage_options=storage_options,
+            on_damage=on_damage,
         )
 
     def scan_polars(
@@ -88,6 +92,7 @@ class ColumnReads(ClosedByWith):
         plain_bodies: bool = False,
         archive: str | None = None,
         storage_options: Mapping[str, str] | None = None,
+        on_damage: Callable[[Damage], None] | None = None,
         **selection: Unpack[Selection],
     ) -> polars.LazyFrame:
         """The messages there are now as a lazy frame of Polars; needs polars and pyarrow.
@@ -101,6 +106,7 @@ class ColumnReads(ClosedByWith):
             plain_bodies=plain_bodies,
             archive=archive,
             storage_options=storage_options,
+            on_damage=on_damage,
             **selection,
         )
         return lazy_frame(dataset)

@@ -87,6 +87,39 @@ def test_a_command_goes_on_and_counts(rmqcore, damaged, command):
     assert [set(json.loads(line)) for line in quiet.stderr.splitlines()] == [{"warning"}] * 2
 
 
+@pytest.mark.parametrize("table", ["T", "messages", "T a join T b using (phy_offset)"])
+def test_sql_goes_on_and_counts(rmqcore, damaged, table):
+    pytest.importorskip("duckdb")
+    path, offset = damaged
+    body = "a.text" if "join" in table else "text"
+    query = f"select {body} as text from {table}"
+    stopped = rmqcore("sql", path, query)
+    assert stopped.exit_code == ExitCode.DAMAGED
+    line = f"rmqcore: error: {path}/commitlog/[0-9]+ at {offset}: .*; --skip-damaged goes on .*\n"
+    assert re.fullmatch(line, stopped.stderr)
+    outcome = rmqcore("sql", path, query, "--skip-damaged", "--json")
+    assert outcome.exit_code == ExitCode.FINDINGS
+    assert sorted(numbers(row["text"] for row in outcome.json_lines)) == GOOD
+    first, last = (json.loads(line)["warning"] for line in outcome.stderr.splitlines())
+    assert f" at {offset}: " in first
+    assert last == "damaged places that were passed over: 1"
+    unknown = rmqcore("sql", path, "select nothing from T", "--skip-damaged")
+    assert (unknown.exit_code, "nothing" in unknown.stderr) == (ExitCode.USAGE, True)
+
+
+def test_a_dataset_goes_on_behind_a_damaged_record(damaged):
+    pytest.importorskip("pyarrow")
+    path, offset = damaged
+    met = []
+    with open_store(path, mode="r") as store:
+        with pytest.raises(CorruptStoreError):
+            store.arrow_dataset().to_table()
+        dataset = store.arrow_dataset(on_damage=met.append)
+    for part in (dataset, dataset.filter(None), *dataset.get_fragments()):
+        assert numbers(part.to_table()["body"].to_pylist()) == GOOD
+    assert [damage.phy_offset for damage in met] == [offset] * 3
+
+
 def emptied(folder):
     """Cut the last file of a folder to nothing."""
     sorted(folder.iterdir())[-1].write_bytes(b"")
