@@ -13,6 +13,7 @@ from rmqcore.cli.notes import note
 from rmqcore.cli.options import (
     AsJson,
     ConfigFile,
+    DamageCount,
     Settings,
     StorePath,
     check_queue,
@@ -29,6 +30,7 @@ from rmqcore.cli.output import (
     time_text,
 )
 from rmqcore.cli.times import parse_time
+from rmqcore.errors import CorruptRecordError, CorruptStoreError
 from rmqcore.message import decode_message_id
 from rmqcore.status import BoundaryType
 
@@ -73,8 +75,10 @@ def query(
         check_queue(opened, topic, queue if topic else None)
         finder = _Finder(opened, topic, count, parse_time(since) or 0, parse_time(until))
         if time is not None:
-            rows = _offsets_by_time(opened, topic, queue, parse_time(time) or 0, boundary)
+            damage = DamageCount(as_json=as_json)
+            rows = _offsets_by_time(opened, topic, queue, parse_time(time) or 0, boundary, damage)
             _print_offsets(rows, as_json)
+            damage.finish()
             raise typer.Exit(ExitCode.DONE if rows else ExitCode.FINDINGS)
         if key is not None:
             finder.by_key(key)
@@ -83,6 +87,7 @@ def query(
         elif offset is not None:
             finder.by_offset(offset)
         finder.print(as_json=as_json, explain=explain)
+        finder.tell_damage(DamageCount(as_json=as_json))
     raise typer.Exit(ExitCode.DONE if finder.messages else ExitCode.FINDINGS)
 
 
@@ -158,6 +163,22 @@ class _Finder:
         elif low <= phy_offset < high:
             self.steps.append("no record begins there")
 
+    def tell_damage(self, count: DamageCount) -> None:
+        """Name the records that cannot be read and may be among those that were looked for.
+
+        Args:
+            count: says them.
+
+        Raises:
+            typer.Exit: there are some.
+        """
+        damaged = {place: why for one in self.explanations for place, why in one.damaged}
+        for phy_offset, reason in sorted(damaged.items()):
+            file = self._store.log.queue.find(phy_offset)
+            path = self._store.log.queue.directory if file is None else file.path
+            count(CorruptRecordError(path, phy_offset, reason))
+        count.finish()
+
     def print(self, *, as_json: bool, explain: bool) -> None:
         """Print what was found, and with ``explain`` how."""
         if as_json:
@@ -192,11 +213,13 @@ def _as_dict(explanation: QueryExplanation) -> dict[str, Any]:
             for name, inside, steps, found in explanation.files
         ],
         "candidates": explanation.candidates,
-        "dropped": [
-            {"phy_offset": phy_offset, "reason": reason}
-            for phy_offset, reason in explanation.dropped
-        ],
+        "dropped": _places(explanation.dropped),
+        "damaged": _places(explanation.damaged),
     }
+
+
+def _places(found: list[tuple[int, str]]) -> list[dict[str, Any]]:
+    return [{"phy_offset": phy_offset, "reason": reason} for phy_offset, reason in found]
 
 
 def _print_found(message: MessageExt) -> None:
@@ -220,19 +243,28 @@ def _offsets_by_time(
     queue: int | None,
     timestamp_ms: int,
     boundary: BoundaryType,
+    damage: DamageCount,
 ) -> list[dict[str, Any]]:
+    """A row for each queue; of a damaged message it has no time."""
     rows = []
     for name, number in store.queues():
         if topic in (None, name) and queue in (None, number):
             found = store.queue_offset_by_time(name, number, timestamp_ms, boundary=boundary)
-            message = next(store.messages(name, number, start=found, stop=found + 1), None)
+            met: list[CorruptStoreError] = []
+            messages = store.messages(
+                name, number, start=found, stop=found + 1, on_damage=met.append
+            )
+            message = next(messages, None)
+            places = [one.phy_offset for one in (message, *met) if one is not None]
+            for error in met:
+                damage(error)
             rows.append(
                 {
                     "topic": name,
                     "queue_id": number,
                     "queue_offset": found,
                     "store_timestamp_ms": message.store_timestamp_ms if message else None,
-                    "phy_offset": message.phy_offset if message else None,
+                    "phy_offset": places[0] if places else None,
                 }
             )
     return rows
@@ -252,10 +284,16 @@ def _print_offsets(rows: list[dict[str, Any]], as_json: bool) -> None:
                 row["topic"],
                 row["queue_id"],
                 row["queue_offset"],
-                time_text(row["store_timestamp_ms"]) if row["phy_offset"] is not None else "(end)",
+                _time_of(row),
                 row["phy_offset"] if row["phy_offset"] is not None else "-",
             )
             for row in rows
         ],
         right=["queue", "offset", "physical"],
     )
+
+
+def _time_of(row: dict[str, Any]) -> str:
+    if row["store_timestamp_ms"] is not None:
+        return time_text(row["store_timestamp_ms"])
+    return "(end)" if row["phy_offset"] is None else "(damaged)"

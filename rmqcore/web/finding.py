@@ -169,6 +169,8 @@ def _by_key(source: Source, wanted: Wanted, found: Found) -> None:
             explain=True,
         )
         found.messages += reversed(result.messages)
+        for place, reason in result.explanation.damaged:
+            found.damaged[place] = f"the record at {place}: {reason}"
         if wanted.topic and result.next_page is not None:
             found.older = {"page": result.next_page}
         if begin_ms or end_ms is not None:

@@ -120,6 +120,47 @@ def test_a_dataset_goes_on_behind_a_damaged_record(damaged):
     assert [damage.phy_offset for damage in met] == [offset] * 3
 
 
+def test_a_damaged_record_hides_no_message_with_its_key(rmqcore, store_path):
+    with open_store(store_path, mapped_file_size_commit_log=1 << 16) as store:
+        for number in range(COUNT):
+            store.put("T", b"%d" % number, keys="all")
+        offsets = [message.phy_offset for message in store.messages()]
+    whole = rmqcore("query", store_path, "--key", "all", "--json")
+    assert (whole.exit_code, len(whole.json["messages"])) == (ExitCode.DONE, COUNT)
+    path = store_path / "commitlog" / f"{0:020d}"
+    with path.open("r+b") as log:
+        for number, at, wrong in ((3, 0, b"\x7f"), (5, 0, bytes(40)), (DAMAGED, 4, bytes(4))):
+            log.seek(offsets[number] + at)
+            log.write(wrong)
+    asked = rmqcore("query", store_path, "--key", "all", "--json", "--explain")
+    assert asked.exit_code == ExitCode.FINDINGS
+    good = [number for number in range(COUNT) if number not in (3, 5, DAMAGED)]
+    assert [int(message["body"]) for message in asked.json["messages"]] == good
+    said = [json.loads(line)["warning"] for line in asked.stderr.splitlines()]
+    places = [f"passed over: {path} at {offsets[number]}: " for number in (3, 5, DAMAGED)]
+    assert [line.startswith(place) for line, place in zip(said, places, strict=False)] == [True] * 3
+    assert said[3:] == ["damaged places that were passed over: 3"]
+    damaged = asked.json["explanations"][0]["damaged"]
+    assert [one["phy_offset"] for one in damaged] == [offsets[n] for n in (3, 5, DAMAGED)]
+    with open_store(store_path, mode="r") as reader, pytest.raises(CorruptStoreError):
+        reader.query_message("T", "all")
+
+
+def test_a_damaged_record_hides_no_queue_from_a_time(rmqcore, store_path):
+    with open_store(store_path, mapped_file_size_commit_log=1 << 16) as store:
+        for number in range(2):
+            store.put("T", b"body of some bytes", queue_id=number)
+    with (store_path / "commitlog" / f"{0:020d}").open("r+b") as log:
+        log.write(b"\x7f")
+    asked = rmqcore("query", store_path, "--time", "2020-01-01", "--json")
+    assert asked.exit_code == ExitCode.FINDINGS
+    assert [(row["queue_id"], row["queue_offset"]) for row in asked.json] == [(0, 0), (1, 0)]
+    assert [row["store_timestamp_ms"] is None for row in asked.json] == [True, False]
+    assert asked.json[0]["phy_offset"] == 0
+    assert "at 0: " in asked.stderr
+    assert "(damaged)" in rmqcore("query", store_path, "--time", "2020-01-01").stdout
+
+
 def emptied(folder):
     """Cut the last file of a folder to nothing."""
     sorted(folder.iterdir())[-1].write_bytes(b"")

@@ -188,6 +188,23 @@ def test_a_damaged_message_is_said_and_the_others_are_shown(tmp_path):
             assert "Older" in read.text("/messages", topic=TOPIC)
 
 
+def test_a_damaged_message_with_a_key_is_said_and_the_others_are_shown(tmp_path):
+    store_path = tmp_path / "orders"
+    with open_store(store_path, mapped_file_size_commit_log=1 << 20) as store:
+        places = [store.put(TOPIC, b"text", keys="all").phy_offset for _ in range(5)]
+    log = next((store_path / "commitlog").iterdir())
+    whole = log.read_bytes()
+    # size, magic code
+    for at in (0, 4):
+        harmed = bytearray(whole)
+        harmed[places[2] + at] ^= 0x55
+        log.write_bytes(harmed)
+        with open_store(store_path, mode="r") as store:
+            page = reader_of(ColdSource(store)).text("/messages", topic=TOPIC, by="key", key="all")
+            assert page.count('href="/message?at=') == 4
+            assert re.search(rf"Not shown: [^<]* at {places[2]}\b", page), page
+
+
 def test_pages_are_shown_of_a_store_whose_first_and_last_record_and_index_are_damaged(tmp_path):
     store_path = fill(tmp_path / "orders")
     (index,) = (store_path / "index").iterdir()

@@ -53,6 +53,7 @@ class QueryExplanation:
         files: (index file, looked into, chain steps, candidates) newest first.
         candidates: physical offsets with the right hash.
         dropped: (physical offset, reason) of the candidates that are no hits.
+        damaged: (physical offset, reason) of those that cannot be read, and may be hits.
     """
 
     index_key: str
@@ -62,6 +63,7 @@ class QueryExplanation:
     files: list[tuple[str, bool, int, int]]
     candidates: list[int]
     dropped: list[tuple[int, str]] = field(default_factory=list)
+    damaged: list[tuple[int, str]] = field(default_factory=list)
 
     def __str__(self) -> str:
         lines = [f"key {self.index_key!r} has hash {self.key_hash}"]
@@ -70,6 +72,7 @@ class QueryExplanation:
             what = f"{steps} chain steps, {found} candidates" if inside else "outside the time"
             lines.append(f"index file {name}: {what}")
         lines += [f"record at {offset} is no hit: {reason}" for offset, reason in self.dropped]
+        lines += [f"record at {offset} cannot be read: {why}" for offset, why in self.damaged]
         if not self.candidates:
             lines.append("no entry has this hash in this time: never put, expired, or not indexed")
         return "\n".join(lines)
@@ -384,19 +387,21 @@ class GeneralReads:
             end_ms: last store time, Unix milliseconds; None for no end.
             page: physical offset before which to look, from the result before; None from the newest
                 on.
-            explain: also say which index files and records were looked at.
+            explain: also say which index files and records were looked at; damaged records among
+                them are passed over and told there.
 
         Raises:
-            CorruptStoreError: an index file or a record is damaged.
+            CorruptStoreError: an index file is damaged, or a record.
         """
         begin_ms = min(begin_ms, END_OF_TIME_MS)
         last_ms = END_OF_TIME_MS if end_ms is None else min(end_ms, END_OF_TIME_MS)
         wanted = min(max_messages, _ALL) + 1
         limit = max(64, 2 * wanted)
+        damaged: dict[int, str] | None = {} if explain else None
         while True:
             answer = self._query_index(topic, key, limit, begin_ms, last_ms)
             hits, misses = self._true_hits(
-                topic, key, begin_ms, last_ms, answer.phy_offsets, wanted, page
+                topic, key, begin_ms, last_ms, answer.phy_offsets, wanted, page, damaged
             )
             if len(hits) >= wanted or len(answer.phy_offsets) < limit or limit >= _PAGE_MAX:
                 break
@@ -404,7 +409,7 @@ class GeneralReads:
         more = len(hits) > max_messages
         hits = hits[:max_messages][::-1]
         explanation = None
-        if explain:
+        if damaged is not None:
             explanation = QueryExplanation(
                 f"{topic}#{key}",
                 answer.key_hash,
@@ -413,6 +418,7 @@ class GeneralReads:
                 answer.files,
                 answer.phy_offsets,
                 [(offset, _why_no_hit(message, topic, key)) for offset, message in misses],
+                sorted(damaged.items()),
             )
         return QueryMessageResult(hits, hits[0].phy_offset if more else None, explanation)
 
@@ -432,8 +438,12 @@ class GeneralReads:
         offsets: list[int],
         wanted: int,
         page: int | None,
+        damaged: dict[int, str] | None,
     ) -> tuple[list[MessageExt], list[tuple[int, MessageExt | None]]]:
-        """Hits in descending order of their offset, at most ``wanted``, and what is no hit."""
+        """Hits in descending order of their offset, at most ``wanted``, and what is no hit.
+
+        Why a record is damaged comes into ``damaged``, by its place; None raises it.
+        """
         hits: list[MessageExt] = []
         misses: list[tuple[int, MessageExt | None]] = []
         if len(offsets) > 1:
@@ -441,7 +451,17 @@ class GeneralReads:
         for offset in offsets:
             if page is not None and offset >= page:
                 continue
-            message = self._log.message_at(offset)
+            try:
+                message = self._log.message_at(offset)
+            except CorruptRecordError as error:
+                if damaged is None:
+                    raise
+                damaged[offset] = error.reason
+                continue
+            in_log = self._log.min_offset <= offset < self._log.max_offset
+            if message is None and in_log and damaged is not None:
+                damaged[offset] = "the index has the key here, the log no record"
+                continue
             if message is None or not is_hit(message, topic, key, begin_ms, end_ms):
                 misses.append((offset, message))
                 continue

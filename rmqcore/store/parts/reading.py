@@ -323,7 +323,8 @@ class Reading:
             begin_ms: earliest store time.
             end_ms: latest store time, included; None has no end.
             page: ``next_page`` of the result before, for older hits.
-            explain: also say what was looked at and why candidates were dropped.
+            explain: also say what was looked at and why candidates were dropped; a damaged record
+                is one of them, and no error.
 
         Returns:
             true hits only, each once, ascending by physical offset.
