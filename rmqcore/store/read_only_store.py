@@ -148,9 +148,9 @@ class ReadOnlyMessageStore(ReadableStore):
     def missing(self) -> list[str]:
         """What the last writer had on the disk and the files no longer have, a line for each.
 
-        Reads see a log that ends sooner, or queues that do. Empty while a writer may still add to
-        them, and where nobody but RocketMQ has written: it leaves no mark of the ends. A file that
-        it takes to tell, and that cannot be read, is a line, too.
+        Reads see a log that ends sooner or begins later, or queues that end sooner. Empty while a
+        writer may still add to them, and where nobody but RocketMQ has written: it leaves no mark
+        of the ends. A file that it takes to tell, and that cannot be read, is a line, too.
         """
         mark = StoreMark(self._directory)
         try:
@@ -169,6 +169,11 @@ class ReadOnlyMessageStore(ReadableStore):
             return [f"the log ends at {log_end}, and has ended at {mark.log_end}"]
         lacking = sorted(ends.lacking().items())
         found = []
+        # whoever has written since may have had a retention
+        is_as_closed = ends.closed_at(log_end) and not self._directory.was_aborted
+        if is_as_closed and self.min_phy_offset > mark.first_offset:
+            now, then = self.min_phy_offset, mark.first_offset
+            found.append(f"the log begins at {now}, and has begun at {then}")
         for (topic, queue_id), end in lacking[:_NAMED]:
             queue = queues.find(topic, queue_id)
             now = 0 if queue is None else queue.max_offset

@@ -232,6 +232,30 @@ def test_a_store_is_read_by_who_may_not_read_its_lock(rmqcore, store_path, monke
     assert f"rmqcore: warning: {store_path}: [Errno 13] Permission denied: " in outcome.stderr
 
 
+def test_a_command_says_that_a_log_begins_later_than_it_has(rmqcore, store_path):
+    with open_store(store_path, mapped_file_size_commit_log=1 << 16) as store:
+        for number in range(COUNT):
+            store.put("T", b"%d" % number * 4000)
+    (store_path / "commitlog" / f"{0:020d}").unlink()
+    advice = f"; rmqcore doctor {store_path} says what can be had again\n"
+    line = f"rmqcore: warning: {store_path}: the log begins at 65536, and has begun at 0{advice}"
+    for words in (["cat", "T"], ["stat"], ["offsets"]):
+        assert rmqcore(words[0], store_path, *words[1:]).stderr == line
+    with open_store(store_path) as store:
+        store.put("T", b"new")
+    assert rmqcore("stat", store_path).stderr == ""
+
+
+def test_a_command_says_nothing_of_what_retention_has_deleted(rmqcore, store_path):
+    with open_store(store_path, mapped_file_size_commit_log=1 << 16) as store:
+        for number in range(COUNT):
+            store.put("T", b"%d" % number * 4000)
+    with open_store(store_path, retention_bytes=1 << 16) as store:
+        store.delete_expired_files()
+        assert store.min_phy_offset == 65536
+    assert rmqcore("stat", store_path).stderr == ""
+
+
 @pytest.mark.parametrize("file_format", ["jsonl", "parquet"])
 def test_an_export_goes_on_and_counts(rmqcore, damaged, tmp_path, file_format):
     path, offset = damaged
