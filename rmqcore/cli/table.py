@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from contextlib import suppress
 from dataclasses import asdict
 from enum import StrEnum
 from functools import partial
@@ -14,9 +15,10 @@ import typer
 
 from rmqcore.cli.archive import StorageOptions, storage_options
 from rmqcore.cli.notes import note
-from rmqcore.cli.options import AsJson
+from rmqcore.cli.options import AsJson, is_cluster, open_for_reading
 from rmqcore.cli.output import print_json
 from rmqcore.cli.times import parse_duration
+from rmqcore.errors import CorruptStoreError
 from rmqcore.lake import Bodies, Round, TableFollower
 
 
@@ -109,6 +111,10 @@ def table(
         catalog=_catalog(catalog, catalog_option),
         allow_loss=allow_loss,
     )
+    if not is_cluster(Path(source)):
+        # what it has lost is said; what is damaged, the first round says
+        with suppress(CorruptStoreError):
+            open_for_reading(Path(source), None, None).close()
     show = partial(_show, as_json=as_json)
     if once:
         while (done := follower.run_once()).behind:

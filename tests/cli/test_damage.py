@@ -232,6 +232,23 @@ def test_a_store_is_read_by_who_may_not_read_its_lock(rmqcore, store_path, monke
     assert f"rmqcore: warning: {store_path}: [Errno 13] Permission denied: " in outcome.stderr
 
 
+def test_a_table_command_says_that_a_queue_ends_sooner_than_it_has(rmqcore, store_path, tmp_path):
+    pytest.importorskip("deltalake")
+    with open_store(store_path, mapped_file_size_commit_log=1 << 16) as store:
+        for number in range(COUNT):
+            store.put("T", b"%d" % number, queue_id=number % 2)
+    words = ("table", store_path, tmp_path / "table", "--topic", "T", "--once")
+    queue = next((store_path / "consumequeue" / "T" / "1").iterdir())
+    whole = queue.read_bytes()
+    queue.write_bytes(bytes(len(whole)))
+    advice = f"; rmqcore doctor {store_path} says what can be had again"
+    assert f"warning: {store_path}: queue T/1 ends at 0, and has ended at 10{advice}\n" in (
+        rmqcore(*words).stderr
+    )
+    queue.write_bytes(whole)
+    assert "warning" not in rmqcore(*words).stderr
+
+
 def test_a_command_says_that_a_log_begins_later_than_it_has(rmqcore, store_path):
     with open_store(store_path, mapped_file_size_commit_log=1 << 16) as store:
         for number in range(COUNT):
