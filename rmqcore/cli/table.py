@@ -111,10 +111,7 @@ def table(
         catalog=_catalog(catalog, catalog_option),
         allow_loss=allow_loss,
     )
-    if not is_cluster(Path(source)):
-        # what it has lost is said; what is damaged, the first round says
-        with suppress(CorruptStoreError):
-            open_for_reading(Path(source), None, None).close()
+    _say_what_is_missing(Path(source))
     show = partial(_show, as_json=as_json)
     if once:
         while (done := follower.run_once()).behind:
@@ -125,6 +122,13 @@ def table(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
     follower.run(every_s, ended, show, lambda error: note(f"rmqcore: {error}; again in {every}"))
+
+
+def _say_what_is_missing(source: Path) -> None:
+    """Say what a store has lost; what is damaged, the first round says."""
+    if not is_cluster(source):
+        with suppress(CorruptStoreError):
+            open_for_reading(source, None, None).close()
 
 
 def _catalog(name: str | None, properties: list[str] | None) -> dict[str, str] | None:
