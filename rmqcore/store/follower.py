@@ -106,8 +106,10 @@ class Follower:
     @steady
     def _open(self) -> None:
         self.config = fitted_config(self._asked, self._directory)
-        #: whether the first queue, and the first index file, have said how large they are
-        self._queues_sized = self._index_sized = False
+        #: the kinds of queues of which a file has said how large all are, and whether one of the
+        #: index has
+        self._sized: set[type[StoredQueue]] = set()
+        self._index_sized = False
         #: physical offset behind the last whole record that was seen
         self._end = 0
         #: an end of the log behind which no good record was found
@@ -177,6 +179,9 @@ class Follower:
                 self._follow_all()
                 return
             queue = self.consume_queues.followed_one(topic, queue_id)
+            if queue is not None and type(queue) not in self._sized:
+                self._follow_all()
+                return
             self.log.queue.follow()
             if not self._find_end([] if queue is None else [queue], walk_max=_WALK_MAX):
                 self._follow_all()
@@ -230,15 +235,17 @@ class Follower:
 
     def _is_settled(self) -> bool:
         """Whether it is known how large files are; of an index without any nothing is to be."""
-        return self._queues_sized and (self._index_sized or not self.index.names())
+        return bool(self._sized) and (self._index_sized or not self.index.names())
 
     def _sizes_fit(self, queues: list[StoredQueue]) -> bool:
         """True when the files that were seen have the sizes that they were opened with."""
-        if self._is_settled():
+        kinds = {type(queue) for queue in queues}
+        if self._is_settled() and kinds <= self._sized:
             return True
         config = fitted_config(self._asked, self._directory)
         if config == self.config:
-            self._queues_sized |= bool(queues)
+            # a queue that its writer has just begun may have no file yet
+            self._sized |= {type(queue) for queue in queues if queue.queue.files}
             self._index_sized = bool(self.index.files)
             return True
         if config.mapped_file_size_commit_log != self.config.mapped_file_size_commit_log:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import rmqcore
+from rmqcore._codec import encode_batch
 from rmqcore.files.mapped_file_queue import numbered_files
 from rmqcore.store import follower
 
@@ -101,6 +102,25 @@ def test_a_hole_that_stays_is_there(tmp_path):
     for start in (0, 10, 30):
         (tmp_path / f"{start:020d}").write_bytes(bytes(10))
     assert [start for start, _, _ in numbered_files(tmp_path)] == [0, 10, 30]
+
+
+@pytest.mark.parametrize("beside", [(), (("B", "BatchCQ"),)], ids=["alone", "beside batches"])
+def test_a_queue_whose_first_file_comes_behind_its_directory_is_read(store_path, tmp_path, beside):
+    sizes = {"mapped_file_size_commit_log": 65536, "mapped_file_size_consume_queue": 2000}
+    with rmqcore.open_store(store_path, **sizes, topic_queue_types=beside) as store:
+        store.put("T", b"0")
+        if beside:
+            batch = encode_batch([rmqcore.Message("B", b"b")])
+            store.put("B", batch, sys_flag=0x80 | 0x40, properties={"INNER_NUM": "1"})
+            assert store.max_queue_offset("B", 0) == 1
+    queue, aside = store_path / "consumequeue" / "T" / "0", tmp_path / "aside"
+    queue.rename(aside)
+    queue.mkdir()
+    with rmqcore.open_store(store_path, mode="r") as reader:
+        for topic in ("B", "T"):
+            assert reader.max_queue_offset(topic, 0) == (topic == "B" and bool(beside))
+        (aside / f"{0:020d}").rename(queue / f"{0:020d}")
+        assert [message.body for message in reader.get_message("T", 0, 0).messages] == [b"0"]
 
 
 def test_a_reader_of_a_store_without_keys_asks_for_sizes_once(store_path, monkeypatch):
