@@ -32,6 +32,31 @@ def read_small(path: Path) -> bytes:
         return stream.read(_end_of_data(stream.fileno()))
 
 
+def is_blank_behind(fd: int, at: int) -> bool:
+    """True when a file has nothing but zeros from a byte on; its holes are not read.
+
+    Args:
+        fd: open for reading.
+        at: position of the byte.
+
+    Raises:
+        OSError: the system does not let it be read.
+    """
+    end = os.fstat(fd).st_size
+    while at < end:
+        try:
+            at = os.lseek(fd, at, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return True
+            # the file system knows no holes
+        data = os.pread(fd, len(ZEROS), at)
+        if data != ZEROS[: len(data)]:
+            return False
+        at += max(1, len(data))
+    return True
+
+
 def _end_of_data(fd: int) -> int:
     """A page behind the place where the last hole of a file begins; -1 where nothing tells it."""
     end = 0

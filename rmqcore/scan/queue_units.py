@@ -84,7 +84,7 @@ class QueueUnits:
 
     def _is_whole(self, key: QueueKey, start: int, end: int) -> bool:
         """False when files are missing or short, or units are where or what they cannot be."""
-        units, (_, room) = self.range(key), self._files.bounds(key)
+        units = self.range(key)
         phy_offset, size = self._files.unit_head(key, units.first)
         # retention leaves the file that has the last unit before the log's beginning
         begins_later = units.first > 0 and phy_offset >= start and 0 < size < FILLER_SIZE
@@ -95,10 +95,7 @@ class QueueUnits:
             not begins_later
             and not ends_later
             and self._files.has_no_gap(key)
-            and not any(
-                self._files.units(key, low, high - low).strip(b"\0")
-                for low, high in self._files.stretches(key, units.end, room)
-            )
+            and self._files.is_blank_behind(key, units.end)
         )
 
     def range(self, key: QueueKey) -> UnitRange:

@@ -15,7 +15,8 @@ from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.files.mapped_file_queue import numbered_files
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.files.unit_file import UNIT_HEAD
-from rmqcore.files.zeros import read_small
+from rmqcore.files.zeros import is_blank_behind, read_small
+from rmqcore.native.base._mapped import Descriptor
 from rmqcore.native.format._numbers import BATCH_UNIT_SIZE, FILLER_SIZE, UNIT_SIZE
 
 UNITS = np.dtype([("phy_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
@@ -142,17 +143,36 @@ class UnitFiles:
             return (phy_offset, size) if base == 0 else (0, 0)
         return self.unit_head(key, 0)
 
+    def is_blank_behind(self, key: QueueKey, number: int) -> bool:
+        """True when the files have nothing but zeros from a unit on.
+
+        Args:
+            key: topic and queue id.
+            number: of the unit.
+        """
+        at = number * UNIT_SIZE
+        for start in self._starts(key):
+            if start + self._file_size > at:
+                handle = self._handle(key, start)
+                if handle is not None and not is_blank_behind(handle.fd, max(0, at - start)):
+                    return False
+        return True
+
     def _pread(self, key: QueueKey, start: int, size: int, at: int) -> bytes:
+        handle = self._handle(key, start)
+        return b"" if handle is None else os.pread(handle.fd, size, at)
+
+    def _handle(self, key: QueueKey, start: int) -> Descriptor | None:
+        """A file, open; None when it has gone."""
         file = self._files.get((key, start))
         if file is None:
             path = self.path(key) / f"{start:020d}"
             file = MappedFile(path, self._file_size, 0, self._open_files, writable=False)
             self._files[key, start] = file
         try:
-            handle = file.handle
+            return file.handle
         except FileNotFoundError:
-            return b""
-        return os.pread(handle.fd, size, at)
+            return None
 
     def batches(self, key: QueueKey) -> NDArray[np.void]:
         """Every unit of a queue of stored batches, up to the first that is all zeros."""
