@@ -4,7 +4,7 @@ import threading
 
 import pytest
 from children import Program
-from patience import TIMEOUT_S
+from patience import TIMEOUT_S, until
 
 import rmqcore
 
@@ -43,12 +43,10 @@ def test_a_reader_beside_a_writer(store_path, how):
     with Program("-c", WRITER, store_path, how) as writer:
         assert writer.line() == "open"
         with rmqcore.open_store(store_path, mode="r") as store:
-            read, rounds, stopped = 0, 0, False
-            # to the writer's end, and for ten rounds at least
-            while writer.process.poll() is None:
-                if not stopped and rounds >= 10 and read >= wanted:
-                    stopped = True
-                    writer.say("stop")
+            read = rounds = 0
+
+            def has_read_enough():
+                nonlocal read, rounds
                 rounds += 1
                 result = store.get_message("T", 0, read, max_messages=500)
                 for message in result.messages:
@@ -59,7 +57,12 @@ def test_a_reader_beside_a_writer(store_path, how):
                     key = f"k{(read - 1) % 1000}"
                     for message in store.query_message("T", key).messages:
                         assert int(bytes(message.body[:8])) % 1000 == (read - 1) % 1000
-            assert stopped
+                return rounds >= 10 and read >= wanted
+
+            until(has_read_enough, f"ten rounds, and {wanted} messages in them")
+            writer.say("stop")
+            while writer.process.poll() is None:
+                has_read_enough()
             total = int(writer.line())
             for message in store.messages("T", 0, start=read):
                 check(message, read)
