@@ -120,26 +120,6 @@ def test_a_dataset_goes_on_behind_a_damaged_record(damaged):
     assert [damage.phy_offset for damage in met] == [offset] * 3
 
 
-@pytest.mark.parametrize("mode", ["r", "a"])
-def test_a_get_gives_what_lies_before_a_record_of_another_size(store_path, mode):
-    with open_store(store_path, mapped_file_size_commit_log=1 << 16) as store:
-        offsets = [store.put("T", b"%d" % number).phy_offset for number in range(COUNT)]
-        assert store.max_queue_offset("T", 0) == COUNT
-        if mode == "r":
-            store.close()
-        with (store_path / "commitlog" / f"{0:020d}").open("r+b") as log:
-            log.seek(offsets[DAMAGED])
-            log.write(b"\x7f")
-        with store if mode == "a" else open_store(store_path, mode="r") as reader:
-            got = reader.get_message("T", 0, 0)
-            assert [int(message.body) for message in got.messages] == GOOD[:DAMAGED]
-            assert got.next_queue_offset == DAMAGED
-            with pytest.raises(CorruptStoreError, match=f"at {offsets[DAMAGED]}: "):
-                reader.get_message("T", 0, DAMAGED)
-            got = reader.get_message("T", 0, DAMAGED + 1)
-            assert [int(message.body) for message in got.messages] == GOOD[DAMAGED:]
-
-
 def test_a_damaged_record_hides_no_message_with_its_key(rmqcore, store_path):
     with open_store(store_path, mapped_file_size_commit_log=1 << 16) as store:
         for number in range(COUNT):

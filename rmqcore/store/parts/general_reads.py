@@ -320,9 +320,6 @@ class GeneralReads:
             if why == _ENOUGH:
                 return number, gone, True
             if why == _MISMATCH:
-                if len(result):
-                    # the next get, which begins here, says it
-                    return number, gone, True
                 self._check_unit(queue, units, number)
             if why == _ELSEWHERE and number == before:
                 if view is not None or not 0 <= phy_offset < self._log.max_offset:
