@@ -5,6 +5,7 @@ import itertools
 import json
 import socket
 import threading
+from contextlib import asynccontextmanager
 from functools import partial
 
 import pytest
@@ -29,6 +30,23 @@ async def ask(client, address, code, fields):
     answer = await client.invoke(address, RemotingCommand(code, fields), TIMEOUT_S * 1000)
     assert answer.code == 0, answer.remark
     return answer
+
+
+@asynccontextmanager
+async def registered(path):
+    """A name server's address, a broker that registers there, and a client."""
+    names = NameServer(port=0)
+    await names.start()
+    served_by = f"127.0.0.1:{names.port}"
+    broker = Broker(path, {"listenPort": 0, "namesrvAddr": served_by})
+    client = RemotingClient()
+    await broker.start()
+    try:
+        yield served_by, broker, client
+    finally:
+        await client.close()
+        await broker.stop()
+        await names.stop()
 
 
 def test_name_servers_hear_of_the_last_of_several_changes_when_the_disk_is_slow(
@@ -95,35 +113,25 @@ def test_name_servers_know_all_topics_that_are_changed_at_the_same_time(tmp_path
     )
 
     async def main():
-        names = NameServer(port=0)
-        await names.start()
-        served_by = f"127.0.0.1:{names.port}"
-        broker = Broker(tmp_path, {"listenPort": 0, "namesrvAddr": served_by})
-        await broker.start()
-        client = RemotingClient()
+        async with registered(tmp_path) as (served_by, broker, client):
 
-        async def change(number, perm):
-            topic = {**TOPIC, "topic": f"T{number}", "perm": perm}
-            await ask(client, broker.address, RequestCode.UPDATE_AND_CREATE_TOPIC, topic)
+            async def change(number, perm):
+                topic = {**TOPIC, "topic": f"T{number}", "perm": perm}
+                await ask(client, broker.address, RequestCode.UPDATE_AND_CREATE_TOPIC, topic)
 
-        async def told(number):
-            fields = {"topic": f"T{number}", "acceptStandardJsonOnly": "true"}
-            route = await ask(client, served_by, RequestCode.GET_ROUTEINFO_BY_TOPIC, fields)
-            (queues,) = json.loads(bytes(route.body))["queueDatas"]
-            return queues["perm"]
+            async def told(number):
+                fields = {"topic": f"T{number}", "acceptStandardJsonOnly": "true"}
+                route = await ask(client, served_by, RequestCode.GET_ROUTEINFO_BY_TOPIC, fields)
+                (queues,) = json.loads(bytes(route.body))["queueDatas"]
+                return queues["perm"]
 
-        async def all_are_told():
-            return [await told(number) for number in range(10)] == [4] * 10
+            async def all_are_told():
+                return [await told(number) for number in range(10)] == [4] * 10
 
-        try:
             for perm in ("6", "4"):
                 await asyncio.gather(*(change(number, perm) for number in range(10)))
             # the whole table may come behind them as it was when it was begun, and then as it is
             await until_async(all_are_told, "the name server knows all")
-        finally:
-            await client.close()
-            await broker.stop()
-            await names.stop()
 
     asyncio.run(main())
 
@@ -171,22 +179,12 @@ def test_name_servers_know_a_topic_when_its_creation_is_answered(tmp_path, monke
     )
 
     async def main():
-        names = NameServer(port=0)
-        await names.start()
-        served_by = f"127.0.0.1:{names.port}"
-        broker = Broker(tmp_path, {"listenPort": 0, "namesrvAddr": served_by})
-        await broker.start()
-        client = RemotingClient()
-        try:
+        async with registered(tmp_path) as (served_by, broker, client):
             for number in range(20):
                 topic = {**TOPIC, "topic": f"T{number}"}
                 await ask(client, broker.address, RequestCode.UPDATE_AND_CREATE_TOPIC, topic)
                 route = {"topic": f"T{number}"}
                 await ask(client, served_by, RequestCode.GET_ROUTEINFO_BY_TOPIC, route)
-        finally:
-            await client.close()
-            await broker.stop()
-            await names.stop()
 
     asyncio.run(main())
 
