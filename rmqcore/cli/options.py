@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -121,20 +122,28 @@ def open_for_reading(
         CorruptStoreError: its files are none that a writer leaves.
     """
     opened = rmqcore.open_store(store, mode="r", config=configured(config, settings))
-    warn_of_missing(store, opened)
+    _warn_of_missing(store, opened)
     return opened
 
 
-def warn_of_missing(store: Path, opened: ReadOnlyMessageStore) -> None:
-    """Say on standard error what the files of a store have lost since they were written.
-
-    Args:
-        store: its directory, as it was given.
-        opened: the same, open.
-    """
+def _warn_of_missing(store: Path, opened: ReadOnlyMessageStore) -> None:
     for line in opened.missing():
         advice = as_followed("rmqcore doctor STORE says what can be had again", store)
         warnings.warn(f"{store}: {line}; {advice}", MissingWarning, stacklevel=2)
+
+
+def say_what_is_missing(store: Path, config: StoreConfig) -> None:
+    """Say on standard error what a store's files have lost, for who reads them in another way.
+
+    Args:
+        store: its directory, as it was given; of one that cannot be opened nothing is said.
+        config: its settings.
+    """
+    with (
+        suppress(CorruptStoreError),
+        rmqcore.open_store(store, mode="r", config=config) as opened,
+    ):
+        _warn_of_missing(store, opened)
 
 
 def open_for_writing(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import threading
-from contextlib import suppress
 from dataclasses import asdict
 from enum import StrEnum
 from functools import partial
@@ -15,10 +14,9 @@ import typer
 
 from rmqcore.cli.archive import StorageOptions, storage_options
 from rmqcore.cli.notes import note
-from rmqcore.cli.options import AsJson, is_cluster, open_for_reading
+from rmqcore.cli.options import AsJson, configured, is_cluster, say_what_is_missing
 from rmqcore.cli.output import print_json
 from rmqcore.cli.times import parse_duration
-from rmqcore.errors import CorruptStoreError
 from rmqcore.lake import Bodies, Round, TableFollower
 
 
@@ -111,7 +109,9 @@ def table(
         catalog=_catalog(catalog, catalog_option),
         allow_loss=allow_loss,
     )
-    _say_what_is_missing(Path(source))
+    if not is_cluster(Path(source)):
+        # what is damaged, the first round says
+        say_what_is_missing(Path(source), configured(None, None))
     show = partial(_show, as_json=as_json)
     if once:
         while (done := follower.run_once()).behind:
@@ -122,13 +122,6 @@ def table(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
     follower.run(every_s, ended, show, lambda error: note(f"rmqcore: {error}; again in {every}"))
-
-
-def _say_what_is_missing(source: Path) -> None:
-    """Say what a store has lost; what is damaged, the first round says."""
-    if not is_cluster(source):
-        with suppress(CorruptStoreError):
-            open_for_reading(source, None, None).close()
 
 
 def _catalog(name: str | None, properties: list[str] | None) -> dict[str, str] | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict
 from enum import StrEnum
 from functools import partial
@@ -27,19 +26,18 @@ from rmqcore.cli.options import (
     is_cluster,
     one_of,
     open_for_writing,
-    warn_of_missing,
+    say_what_is_missing,
 )
 from rmqcore.cli.output import print_json, size_text
 from rmqcore.cli.progress import Bars
 from rmqcore.config import StoreConfig
-from rmqcore.errors import ArgumentError, CorruptRecordError, CorruptStoreError
+from rmqcore.errors import ArgumentError, CorruptRecordError
 from rmqcore.files.config_tables import TopicConfigTable
 from rmqcore.files.store_dir import StoreDir, subdirectories
 from rmqcore.native.derive._dispatch import DispatchBatch
 from rmqcore.scan.any_log import is_archive
 from rmqcore.scan.log_walk import LogWalk
 from rmqcore.scan.plan import plan
-from rmqcore.store.opening import open_store
 from rmqcore.transfer.export import ExportedPart, export_store
 from rmqcore.transfer.import_files import ImportReport, exported_files
 from rmqcore.transfer.import_once import import_once
@@ -145,8 +143,7 @@ def _export_store(
     if is_all_here and StoreDir(store, config.store_path_commit_log).exists():
         _check_topics(store, settings["topics"], config)
         # without queues, or with damaged ones, the log is exported all the same
-        with suppress(CorruptStoreError), open_store(store, mode="r", config=config) as opened:
-            warn_of_missing(store, opened)
+        say_what_is_missing(store, config)
     with Bars() as bars:
         return export_store(
             place,
