@@ -1,14 +1,16 @@
 """The disk begins with much that a sync waits for before that sync."""
 
+import threading
+
 import pyarrow as pa
 import pytest
+from syncs import watched
 
 from rmqcore import open_store
 from rmqcore.config import load_config
 from rmqcore.files import unit_file
 from rmqcore.store import staged_records
 from rmqcore.store.staged_records import StagedWriter
-from rmqcore.world import watch_syncs
 
 pytestmark = pytest.mark.engine
 
@@ -27,24 +29,18 @@ def test_a_staged_file_goes_to_the_disk_while_it_is_written(tmp_path, monkeypatc
     assert size - 10_000 < begun[-1][1] <= size
 
 
-class Syncs:
-    """Hears of the syncs of this process."""
-
-    def __init__(self, calls):
-        self.calls = calls
-
-    def before(self, call, fd, _at, _size, _path):
-        if call == "fdatasync":
-            self.calls.append(("sync", fd))
-        return 0
-
-    def after(self, *_):
-        pass
-
-
 def test_a_flush_begins_with_all_queues_before_it_waits_for_one(store_path, monkeypatch):
-    calls = []
-    monkeypatch.setattr(unit_file, "begin_sync", lambda fd, _at, _size: calls.append(("begin", fd)))
+    calls, this_thread = [], threading.get_ident()
+
+    def begin(fd, _at, _size):
+        if threading.get_ident() == this_thread:
+            calls.append(("begin", fd))
+
+    def sync(call, fd):
+        if call == "fdatasync":
+            calls.append(("sync", fd))
+
+    monkeypatch.setattr(unit_file, "begin_sync", begin)
     with open_store(store_path, message_index_enable=False) as store:
         for queue_id in range(3):
             store.put("T", b"x", queue_id=queue_id)
@@ -53,11 +49,8 @@ def test_a_flush_begins_with_all_queues_before_it_waits_for_one(store_path, monk
         for queue_id in range(3):
             store.put("T", b"y", queue_id=queue_id)
         store.parts.level.catch_up_all()
-        watch_syncs(Syncs(calls))
-        try:
+        with watched(sync):
             store.consume_queues.flush()
-        finally:
-            watch_syncs(None)
     begun = [fd for call, fd in calls[:3] if call == "begin"]
     assert len(begun) == 3
     assert sorted(fd for call, fd in calls if call == "sync") == sorted(begun)

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import threading
 from dataclasses import FrozenInstanceError
 
 import pytest
@@ -35,18 +36,22 @@ def real_again():
 
 
 class Watcher:
-    """Notes every sync; the one of number `fails_at` fails."""
+    """Notes every sync of this thread; the one of number `fails_at` fails."""
 
     def __init__(self, fails_at=None, failure=errno.EIO):
         self.calls, self.results = [], []
         self.fails_at, self.failure = fails_at, failure
+        self.thread = threading.get_ident()
 
     def before(self, call, fd, at, size, path):
+        if threading.get_ident() != self.thread:
+            return 0
         self.calls.append((call, fd, at, size))
         return self.failure if len(self.calls) - 1 == self.fails_at else 0
 
     def after(self, call, fd, at, size, result):
-        self.results.append(result)
+        if threading.get_ident() == self.thread:
+            self.results.append(result)
 
 
 class Refuser:
