@@ -20,6 +20,8 @@ from lanes import LanePlugin
 from traces import traces_of
 
 from golden.stores import unpack
+from rmqcore.errors import StoreError
+from rmqcore.store.open_stores import OPEN_STORES
 
 ROOT = Path(__file__).parents[1]
 #: Every extension module that the sources say there must be.
@@ -108,10 +110,33 @@ def pytest_collection():
         heap.make_forks_cheap()
 
 
+def refuse_open_stores(folder):
+    """Fail when a test has left a store below its `tmp_path` open, and close it.
+
+    One that nobody has any more is closed when it is collected.
+    """
+    if any(store.path.is_relative_to(folder) for store in list(OPEN_STORES)):
+        gc.collect()
+        left = [store for store in list(OPEN_STORES) if store.path.is_relative_to(folder)]
+        said = f"left open: {left}"
+        for store in left:
+            # pytest may have removed its files
+            with contextlib.suppress(StoreError):
+                store.close()
+        if left:
+            pytest.fail(said)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item, nextitem):
-    """Keep what the tests of a file have left, such as modules that only they import."""
+    """Keep what the tests of a file have left, such as modules that only they import.
+
+    A store may not be among it: its services would work beside every later test of the process.
+    """
+    folder = getattr(item, "funcargs", {}).get("tmp_path")
     yield
+    if folder is not None:
+        refuse_open_stores(folder)
     if nextitem is None or nextitem.path != item.path:
         heap.keep()
 

@@ -125,13 +125,14 @@ def test_a_table_older_than_the_log_loses_nothing(make, tmp_path):
         queue.push(b"%d" % number)
     queue.pop()
     queue.push(b"last")
-    expected = drained(make(_copied(path, tmp_path / "copy")))
-    shutil.copytree(path, tmp_path / "stale")
-    shutil.copy(tmp_path / "old", tmp_path / "stale" / "config" / TABLE)
-    found = drained(make(tmp_path / "stale"))
+    copy = make(_copied(path, tmp_path / "copy"))
+    shutil.copy(tmp_path / "old", _copied(path, tmp_path / "stale") / "config" / TABLE)
+    stale = make(tmp_path / "stale")
+    expected, found = drained(copy), drained(stale)
     assert set(found) >= set(expected)
     assert len(found) - len(expected) <= 1
-    queue.close()
+    for opened in (queue, copy, stale):
+        opened.close()
 
 
 def _copied(path, copy):

@@ -87,6 +87,22 @@ def test_the_tests_of_a_file_share_a_process_and_what_it_made(tmp_path):
     assert len({printed for _, _, printed in results.values()}) == 1
 
 
+def test_a_store_that_a_test_leaves_open_fails_it_and_is_closed(tmp_path):
+    text = (
+        "import pytest, rmqcore\npytestmark = pytest.mark.engine\nleft = []\n"
+        "def test_it(tmp_path): left.append(rmqcore.open_store(tmp_path / 'left'))\n"
+        "def test_next(tmp_path): assert 'closed' in repr(left[0])\n"
+        "def test_dropped(tmp_path): rmqcore.open_store(tmp_path / 'dropped')\n"
+    )
+    results, said = run_small(tmp_path, text, "-W", "ignore::ResourceWarning")
+    assert {name: outcome for name, (outcome, *_) in results.items()} == {
+        "test_it": "failed",
+        "test_next": "passed",
+        "test_dropped": "passed",
+    }, said
+    assert "left open: [DefaultMessageStore" in results["test_it"][1]
+
+
 # ---- lanes
 
 BEGIN = """
