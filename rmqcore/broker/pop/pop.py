@@ -14,6 +14,7 @@ from typing import Final
 
 from rmqcore.broker.pop.checkpoints import Checkpoints
 from rmqcore.broker.pop.order import PopOrder
+from rmqcore.broker.pop.past_damage import read_past_damage
 from rmqcore.broker.pop.receipts import (
     COUNT_MAX,
     NORMAL,
@@ -33,7 +34,7 @@ from rmqcore.broker.state.masters_only import masters_only
 from rmqcore.broker.state.pop_scan import QueueScan
 from rmqcore.broker.state.queued import number_in
 from rmqcore.broker.state.subscription import Subscription
-from rmqcore.errors import CorruptStoreError, StoreError
+from rmqcore.errors import StoreError
 from rmqcore.files.config_tables import DERIVED_TOPIC_NAME_MAX
 from rmqcore.message import MessageExt
 from rmqcore.remoting import (
@@ -98,6 +99,7 @@ class PopMessages:
         self._store, self._config = state.store, state.config
         self._topics, self._groups = state.topics, state.groups
         self._offsets, self._traffic = state.offsets, state.traffic
+        self._passed_over = state.passed_over
         self._waiting = waiting
         self._checkpoints = checkpoints
         self._order = order
@@ -329,19 +331,23 @@ class PopMessages:
         if found.left > 0 and found.left_bytes > 0 and start < most:
             subscription = Subscription(topic) if flag == RETRY else wanted.subscription
             asked = PullRange(topic, queue_id, start, found.left, subscription)
-            try:
-                result = self._get(asked, found.left_bytes, found.cold is None)
-                messages = [] if result is None else result.messages
-                if flag == RETRY:
-                    messages = [each for each in messages if comes_again_for(wanted, each)]
-            except CorruptStoreError:
-                logger.exception("queue %d of %s cannot be popped", queue_id, topic)
-                return
+            first, result, messages = read_past_damage(
+                lambda asked: self._get(asked, found.left_bytes, found.cold is None),
+                asked,
+                self._store,
+                self._passed_over,
+            )
+            if first != start:
+                start = first
+                self._store.consumer_offsets.commit(topic, wanted.group, queue_id, start)
             if result is None:
                 if found.cold is not None:
-                    found.cold.append(asked)
+                    found.cold.append(asked._replace(queue_offset=start))
+                found.unseen |= found.cold is None
                 found.rest += most - start
                 return
+            if flag == RETRY:
+                messages = [each for each in messages if comes_again_for(wanted, each)]
             following = reached = result.next_queue_offset
             most = result.max_queue_offset
             if result.status is GetMessageStatus.FOUND and messages:

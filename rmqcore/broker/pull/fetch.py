@@ -6,6 +6,7 @@ from typing import NamedTuple, TypeAlias
 
 from rmqcore.broker.pull.matching import SCANNED_MAX, Matched, get_matching
 from rmqcore.broker.state.subscription import Subscription
+from rmqcore.errors import CorruptStoreError
 from rmqcore.message import GetMessageResult
 from rmqcore.remoting import ResponseCode
 from rmqcore.status import GetMessageStatus
@@ -60,7 +61,7 @@ class FetchResult(NamedTuple):
 
 
 def fetch(store: MessageStore, wanted: PullRange, max_bytes: int) -> Found:
-    """What there is of a range.
+    """What there is of a range, up to a damaged record.
 
     Args:
         store: where it is.
@@ -68,8 +69,18 @@ def fetch(store: MessageStore, wanted: PullRange, max_bytes: int) -> Found:
         max_bytes: at most so many bytes of records; the first message always comes.
 
     Raises:
-        CorruptStoreError: a record is damaged.
+        CorruptStoreError: the first message that is looked at, or wanted, is damaged.
     """
+    while True:
+        try:
+            return _fetch(store, wanted, max_bytes)
+        except CorruptStoreError:
+            if wanted.message_count <= 1:
+                raise
+        wanted = wanted._replace(message_count=wanted.message_count // 2)
+
+
+def _fetch(store: MessageStore, wanted: PullRange, max_bytes: int) -> Found:
     topic, queue_id, queue_offset, count, subscription = wanted
     if not subscription.by_tags:
         return get_matching(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from rmqcore.broker.state.queued import number_in
+from rmqcore.errors import CorruptStoreError
 from rmqcore.message import MessageExt
 from rmqcore.status import GetMessageStatus
 from rmqcore.store.consume.sql92 import Condition
@@ -69,23 +70,33 @@ def get_matching(
         max_bytes: at most so many bytes of records; the first message always comes.
 
     Returns:
-        What matches among at most `SCANNED_MAX` messages, fewer where the condition is long, and
-        where to go on.
+        What matches among at most `SCANNED_MAX` messages, fewer where the condition is long, or
+        in front of a damaged record, and where to go on.
 
     Raises:
-        CorruptStoreError: a record is damaged.
+        CorruptStoreError: the first message is damaged.
     """
     found = Matched(GetMessageStatus.NO_MATCHED_MESSAGE, queue_offset, 0, 0)
     size = scanned = scanned_bytes = 0
+    read_at_once = READ_AT_ONCE
     scanned_max = min(SCANNED_MAX, max(1, _COMPARED_MAX // condition.cost))
     while scanned < scanned_max and scanned_bytes < BYTES_SCANNED_MAX:
-        result = store.get_message(
-            topic,
-            queue_id,
-            found.next_queue_offset,
-            max_messages=min(READ_AT_ONCE, scanned_max - scanned),
-            max_bytes=BYTES_SCANNED_MAX - scanned_bytes,
-        )
+        try:
+            result = store.get_message(
+                topic,
+                queue_id,
+                found.next_queue_offset,
+                max_messages=min(read_at_once, scanned_max - scanned),
+                max_bytes=BYTES_SCANNED_MAX - scanned_bytes,
+            )
+            messages = result.messages
+        except CorruptStoreError:
+            if read_at_once > 1:
+                read_at_once = 1
+                continue
+            if not scanned:
+                raise
+            break
         found.min_queue_offset, found.max_queue_offset = (
             result.min_queue_offset,
             result.max_queue_offset,
@@ -94,7 +105,7 @@ def get_matching(
             if not scanned:
                 found.status, found.next_queue_offset = result.status, result.next_queue_offset
             break
-        for message, record in zip(result.messages, result.slices(), strict=True):
+        for message, record in zip(messages, result.slices(), strict=True):
             if condition(message.properties):
                 if found.parts and (
                     len(found.parts) == max_messages or size + len(record) > max_bytes

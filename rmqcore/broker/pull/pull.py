@@ -369,7 +369,12 @@ class PullMessages:
         try:
             found = fetch(self._store, asked, max_bytes)
         except CorruptStoreError as error:
-            remark = "a record of this queue is damaged; `rmqcore verify` says which"
+            remark = (
+                f"from offset {wanted.queue_offset} on, the first message of queue "
+                f"{wanted.queue_id} of {wanted.topic} that is wanted is damaged: `rmqcore verify` "
+                "says which, `rmqcore doctor plan` what a repair saves; a group whose offset is "
+                "reset behind it goes on"
+            )
             raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark) from error
         if found.status not in _EMPTY:
             code = _STATUS_CODES[found.status]

@@ -46,7 +46,11 @@ cdef enum Collected:
 
 
 cdef bint is_record(bytes_t at, int32_t size, int64_t phy_offset) noexcept nogil:
-    return load_i32(at) == size and load_i64(at + PHY_OFFSET_AT) == phy_offset
+    cdef int32_t magic = load_i32(at + MAGIC_AT)
+    return (
+        load_i32(at) == size and load_i64(at + PHY_OFFSET_AT) == phy_offset
+        and (magic == MAGIC_V1 or magic == MAGIC_V2)
+    )
 
 
 @cython.final

@@ -1,0 +1,110 @@
+"""A record that is damaged while a broker runs hides no other from pulls and pops."""
+
+import struct
+
+import pytest
+from broker.conftest import records
+from broker.test_pop import acknowledge, handed_out, pop, send_many
+from broker.test_sql92 import sql
+
+from rmqcore.remoting import ResponseCode
+
+pytestmark = pytest.mark.engine
+
+COUNT, DAMAGED = 40, 20
+
+
+def no_size(record):
+    struct.pack_into(">i", record, 0, len(record) - 3)
+
+
+def no_magic(record):
+    struct.pack_into(">i", record, 4, 0x1234)
+
+
+def zeros(record):
+    record[:] = bytes(len(record))
+
+
+def another_body(record):
+    record[record.index(b"20", 80)] ^= 0xFF
+
+
+UNREADABLE = pytest.mark.parametrize("damage", [no_size, no_magic, zeros])
+
+
+def damage_record(broker, offset, damage):
+    """Change the bytes of the message of an offset of queue 0 of T."""
+    (message,) = broker.store.get_message("T", 0, offset, max_messages=1).messages
+    path = broker.store.path / "commitlog" / f"{0:020d}"
+    with path.open("r+b") as log:
+        log.seek(message.phy_offset)
+        record = bytearray(log.read(message.store_size))
+        damage(record)
+        log.seek(message.phy_offset)
+        log.write(record)
+
+
+async def pulled(peer, offset, **more):
+    """The offsets that pulls give from one on, until one is refused or finds nothing; that one."""
+    found = []
+    while True:
+        answer = await peer.pull("T", offset=offset, **more)
+        if answer.code != ResponseCode.SUCCESS:
+            return found, answer
+        found += [message.queue_offset for message in records(answer.body)]
+        offset = int(answer.ext_fields["nextBeginOffset"])
+
+
+@UNREADABLE
+@pytest.mark.parametrize("by", [{}, {"subscription": "a"}, sql("n > 0")])
+def test_pulls_give_what_lies_in_front_of_a_damaged_record_and_behind_it(with_broker, damage, by):
+    async def scenario(broker, peer):
+        for number in range(COUNT):
+            await peer.send("T", b"%d" % number, properties={"n": "1", "TAGS": "a"})
+        damage_record(broker, DAMAGED, damage)
+        found, answer = await pulled(peer, 0, **by)
+        assert found == list(range(DAMAGED))
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert answer.remark.startswith(f"from offset {DAMAGED} on, the first message of queue 0")
+        found, answer = await pulled(peer, DAMAGED + 1, **by)
+        assert found == list(range(DAMAGED + 1, COUNT))
+        assert answer.code == ResponseCode.PULL_NOT_FOUND
+
+    with_broker(scenario, enablePropertyFilter="true")
+
+
+@pytest.mark.parametrize("damage", [no_size, no_magic, zeros, another_body])
+@pytest.mark.parametrize("order", ["true", "false"])
+@pytest.mark.parametrize("by", [{}, {"exp": "n > 0", "expType": "SQL92"}])
+def test_pops_pass_over_a_damaged_record_alone(with_broker, damage, order, by):
+    async def scenario(broker, peer):
+        for number in range(COUNT):
+            await peer.send("T", b"%d" % number, properties={"n": "1"})
+        damage_record(broker, DAMAGED, damage)
+        found = []
+        while len(found) < COUNT - 1:
+            popped = handed_out(await pop(peer, queue_id=0, order=order, **by))
+            assert popped
+            for message, receipt in popped:
+                await acknowledge(peer, message, receipt)
+            found += [message.queue_offset for message, _ in popped]
+        assert found == [offset for offset in range(COUNT) if offset != DAMAGED]
+        assert (await pop(peer, queue_id=0, order=order, **by)).body == b""
+        assert broker.store.consumer_offsets.get("T", "CG", 0) == COUNT
+        assert broker.managers.passed_over.counts == {"pop": 1}
+
+    with_broker(scenario, enablePropertyFilter="true")
+
+
+def test_a_pop_gives_what_lies_behind_hundreds_of_damaged_records(with_broker):
+    async def scenario(broker, peer):
+        await send_many(peer, 300, queues=1)
+        await peer.send("T", b"whole")
+        for offset in range(300):
+            damage_record(broker, offset, zeros)
+        ((message, _),) = handed_out(await pop(peer, queue_id=0, poll_ms=60_000))
+        assert message.body == b"whole"
+        assert broker.managers.passed_over.counts == {"pop": 300}
+
+    with_broker(scenario)
