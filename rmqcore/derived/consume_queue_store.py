@@ -85,12 +85,21 @@ class ConsumeQueueStore:
             except CorruptStoreError as error:
                 if not self._writable or error.reason == NOT_A_FILE:
                     raise
-                _log.warning("consume queue %s/%d is derived again: %s", topic, queue_id, error)
-                self.damaged.append(error)
-                self._unusable.append(queue)
+                self.doubt(queue, error)
             self._queues[topic, queue_id] = queue
             if progress is not None:
                 progress(number + 1, len(found))
+
+    def doubt(self, queue: StoredQueue, error: CorruptStoreError) -> None:
+        """Note of a queue that its files are unusable, before `drop_damaged`.
+
+        Args:
+            queue: as it was loaded.
+            error: what is wrong with it.
+        """
+        _log.warning("consume queue %s/%d is derived again: %s", queue.topic, queue.queue_id, error)
+        self.damaged.append(error)
+        self._unusable.append(queue)
 
     def doubt_names(self) -> None:
         """Let the next flush of a queue sync its names: a kill may have come before that."""

@@ -43,6 +43,9 @@ class StoreMark:
         ends: each queue's end then. A queue may be longer since, never shorter. What is not UTF-8
             is a directory's name, and no topic that a message can have; it is not written.
         batch_queues: those of them that are queues of stored batches.
+        first_units: number of the first unit of those queues that looked then as if a file in front
+            of it were missing; see `UnitFile.may_lack_first_file`. None where the mark does not
+            say which.
         derive_from: physical offset from which an opening was deriving queues when it was
             interrupted; -1 when none is.
         unsure_from: physical offset from which a crash may have left other bytes than were written;
@@ -66,6 +69,7 @@ class StoreMark:
         self.first_timestamp_ms = 0
         self.ends: dict[QueueKey, int] = {}
         self.batch_queues: set[QueueKey] = set()
+        self.first_units: dict[QueueKey, int] | None = None
         self.derive_from = self.unsure_from = -1
         self.machine = ""
 
@@ -80,7 +84,7 @@ class StoreMark:
             content = self._file.load()
         if content is None:
             return
-        numbers, self.machine, self.ends, batches = content
+        numbers, self.machine, self.ends, batches, self.first_units = content
         self.ends |= batches
         self.batch_queues = set(batches)
         self.log_end, self.first_offset, self.first_timestamp_ms = numbers[:3]
@@ -115,27 +119,21 @@ class StoreMark:
                 self._note("mark", len(self.ends), f"the log's end was {self.log_end}")
 
     def _text(self) -> str:
-        queues: dict[str, dict[int, int]] = {}
-        batch_queues: dict[str, dict[int, int]] = {}
-        for (topic, queue_id), end in sorted(self.ends.items()):
-            if not _is_text(topic):
-                continue
-            table = batch_queues if (topic, queue_id) in self.batch_queues else queues
-            table.setdefault(topic, {})[queue_id] = end
-        return sealed(
-            format_java_json(
-                {
-                    "batchQueueEnds": batch_queues,
-                    "deriveFrom": self.derive_from,
-                    "firstOffset": self.first_offset,
-                    "firstTimestamp": self.first_timestamp_ms,
-                    "logEnd": self.log_end,
-                    "machine": self.machine,
-                    "queueEnds": queues,
-                    "unsureFrom": self.unsure_from,
-                }
-            )
-        )
+        batches = {key: end for key, end in self.ends.items() if key in self.batch_queues}
+        plain = {key: end for key, end in self.ends.items() if key not in self.batch_queues}
+        content = {
+            "batchQueueEnds": _by_topic(batches),
+            "deriveFrom": self.derive_from,
+            "firstOffset": self.first_offset,
+            "firstTimestamp": self.first_timestamp_ms,
+            "logEnd": self.log_end,
+            "machine": self.machine,
+            "queueEnds": _by_topic(plain),
+            "unsureFrom": self.unsure_from,
+        }
+        if self.first_units is not None:
+            content["firstUnits"] = _by_topic(self.first_units)
+        return sealed(format_java_json(content))
 
     @property
     def is_of_this_machine(self) -> bool:
@@ -156,7 +154,8 @@ class StoreMark:
         return f"{boot}/{place.st_dev}/{place.st_ino}"
 
 
-_Content = tuple[tuple[int, int, int, int, int], str, dict[QueueKey, int], dict[QueueKey, int]]
+_Numbers = dict[QueueKey, int]
+_Content = tuple[tuple[int, int, int, int, int], str, _Numbers, _Numbers, _Numbers | None]
 
 
 def _decoded(text: str) -> _Content:
@@ -171,7 +170,9 @@ def _decoded(text: str) -> _Content:
         _number(content.get("unsureFrom", -1)),
     )
     machine = str(content.get("machine", ""))
-    return numbers, machine, _ends(content, "queueEnds"), _ends(content, "batchQueueEnds")
+    ends, batch_ends = _ends(content, "queueEnds"), _ends(content, "batchQueueEnds")
+    first_units = _ends(content, "firstUnits") if "firstUnits" in content else None
+    return numbers, machine, ends, batch_ends, first_units
 
 
 def _ends(content: dict[str, object], name: str) -> dict[QueueKey, int]:
@@ -190,6 +191,15 @@ def _ends(content: dict[str, object], name: str) -> dict[QueueKey, int]:
                 raise ValueError(f"{name}: {topic}/{queue_id} cannot end at {end}")
             ends[topic, number] = end
     return ends
+
+
+def _by_topic(numbers: _Numbers) -> dict[str, dict[int, int]]:
+    """A number of each queue as the file has it: by queue id, by topic."""
+    found: dict[str, dict[int, int]] = {}
+    for (topic, queue_id), number in sorted(numbers.items()):
+        if _is_text(topic):
+            found.setdefault(topic, {})[queue_id] = number
+    return found
 
 
 def _is_text(topic: str) -> bool:

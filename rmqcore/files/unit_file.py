@@ -86,6 +86,24 @@ class UnitFile(UnitQueue):
         """Number of the first unit in the files, hidden or not."""
         return self.queue.min_offset // self.unit_size
 
+    def may_lack_first_file(self, min_phy_offset: int) -> bool:
+        """True where a file may be missing in front of the first one, with messages of the log.
+
+        Retention leaves the file with the last unit before the log's first record. It leaves none
+        where that unit is the last of its file, nor is there one where numbers begin with a file.
+
+        Args:
+            min_phy_offset: physical offset of the log's first record.
+
+        Raises:
+            CorruptStoreError: the first file has become shorter than it was.
+        """
+        if self.first_unit == 0 or self.unit_start > self.first_unit:
+            return False
+        units = self.units_from(self.first_unit, 1)
+        first, _ = message_units(units, self.unit_size)
+        return first == 0 and UNIT_HEAD.unpack_from(units)[0] > min_phy_offset
+
     # ---- opening
 
     def load(self) -> None:

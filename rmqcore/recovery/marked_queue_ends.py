@@ -7,9 +7,10 @@ offset that another message has. The mark names its end.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from rmqcore.errors import CorruptRecordError
+from rmqcore.errors import CorruptRecordError, CorruptStoreError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -80,6 +81,22 @@ class MarkedQueueEnds:
         """True when RocketMQ has deleted the topic since, and made it again."""
         unit = queue.unit_at(queue.min_offset)
         return unit is not None and unit[0] >= self._mark.log_end
+
+    def lacking_first_files(self) -> dict[QueueKey, StoredQueue]:
+        """The queues in front of whose first file one may be missing.
+
+        Not those that began with it when the mark was written; of others only the log tells.
+        """
+        known = (self._mark.first_units or {}) if self.of_this_log else {}
+        found = {}
+        for queue in self._queues:
+            key = queue.topic, queue.queue_id
+            # one whose files cannot be read is told of elsewhere
+            with suppress(CorruptStoreError):
+                may_lack = queue.may_lack_first_file(self._log.min_offset)
+                if may_lack and known.get(key) != queue.first_unit:
+                    found[key] = queue
+        return found
 
     def needed_from(self, lacking: dict[QueueKey, int]) -> int:
         """Physical offset from which the log may have units that queues lack, its end for none."""

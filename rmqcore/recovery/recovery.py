@@ -13,7 +13,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
 from rmqcore.config import OnCorruption
-from rmqcore.errors import CorruptRecordError, CorruptStoreError
+from rmqcore.errors import CorruptConsumeQueueError, CorruptRecordError, CorruptStoreError
+from rmqcore.files.consume_queue import LIGHT_QUEUE_PREFIX
 from rmqcore.files.log_walker import first_record
 from rmqcore.recovery.index_tags import index_has_tags
 from rmqcore.recovery.judge import BLANK_IN_FRONT, SAVED_BY_REPAIR, Judge
@@ -356,7 +357,18 @@ class Recovery:
 
     # ---- the walk
 
+    def _doubt_begins(self, ends: MarkedQueueEnds) -> None:
+        """Have queues derived anew in front of whose first file one may be missing."""
+        for (topic, _), queue in ends.lacking_first_files().items():
+            if self._config.derives_light_queues or not topic.startswith(LIGHT_QUEUE_PREFIX):
+                files = queue.queue
+                reason = f"a file may be missing before {files.files[0].path.name}"
+                error = CorruptConsumeQueueError(files.directory, -1, reason)
+                self._queues.doubt(queue, error)
+                self.report.findings.append(str(error))
+
     def _walk_log(self, walk: Walk, ends: MarkedQueueEnds) -> None:
+        self._doubt_begins(ends)
         checked_from = self._checked_from()
         usual = self._walked_from(checked_from)
         lacking = ends.lacking()

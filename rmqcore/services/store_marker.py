@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from rmqcore.errors import CorruptRecordError
+from rmqcore.errors import CorruptRecordError, CorruptStoreError, StoreClosedError
 from rmqcore.files.batch_consume_queue import BatchConsumeQueue
+from rmqcore.files.consume_queue import LIGHT_QUEUE_PREFIX
 
 if TYPE_CHECKING:
     from rmqcore.config import StoreConfig
@@ -44,6 +46,7 @@ class StoreMarker:
         self._log = writer.log
         self._queues = queues
         self._every_bytes = max(config.open_check_bytes // 2, config.mapped_file_size_commit_log)
+        self._derives_light_queues = config.derives_light_queues
         self._due_at = 0
         #: (end of the log, ends of queues) that were seen, and are not surely on the disk yet
         self._seen: tuple[int, dict[QueueKey, int]] | None = None
@@ -77,6 +80,7 @@ class StoreMarker:
             mark.first_offset = first
             mark.first_timestamp_ms = 0 if message is None else message.store_timestamp_ms
             mark.log_end, mark.ends = log_end, ends
+            mark.first_units = self._first_units(first)
             mark.batch_queues = {
                 key for key in ends if isinstance(self._queues.find(*key), BatchConsumeQueue)
             }
@@ -84,3 +88,15 @@ class StoreMarker:
         except (OSError, CorruptRecordError) as error:
             # the former mark is still true
             _log.warning("the store's mark stays as it is: %s", error)
+
+    def _first_units(self, min_phy_offset: int) -> dict[QueueKey, int]:
+        found = {}
+        for queue in self._queues:
+            if queue.topic.startswith(LIGHT_QUEUE_PREFIX) and not self._derives_light_queues:
+                # the opening has not looked for what it may lack
+                continue
+            # retention may remove the file just now; one that is gone otherwise is not vouched for
+            with suppress(OSError, CorruptStoreError, StoreClosedError):
+                if queue.may_lack_first_file(min_phy_offset):
+                    found[queue.topic, queue.queue_id] = queue.first_unit
+        return found

@@ -148,14 +148,15 @@ class ReadOnlyMessageStore(ReadableStore):
     def missing(self) -> list[str]:
         """What the last writer had on the disk and the files no longer have, a line for each.
 
-        Reads see a log that ends sooner or begins later, or queues that end sooner. Empty while a
-        writer may still add to them, and where nobody but RocketMQ has written: it leaves no mark
-        of the ends. A file that it takes to tell, and that cannot be read, is a line, too.
+        Reads see a log or queues that end sooner or begin later. Empty while a writer may still add
+        to them. Where nobody but RocketMQ has written, which leaves no mark of the ends, only a
+        queue is told that begins later in a log that begins at 0. A file that it takes to tell,
+        and that cannot be read, is a line, too.
         """
         mark = StoreMark(self._directory)
         try:
             mark.load()
-            if not mark.is_known or self._directory.is_locked():
+            if self._directory.is_locked():
                 return []
             deleted = DeletedTopics(self._directory).load()
         except (CorruptConfigFileError, OSError) as error:
@@ -180,6 +181,15 @@ class ReadOnlyMessageStore(ReadableStore):
             found.append(f"queue {topic}/{queue_id} ends at {now}, and has ended at {end}")
         if len(lacking) > _NAMED:
             found.append(f"{len(lacking) - _NAMED} other queues end sooner than they have")
+        # retention has taken no file of a queue: its log is whole, or all is as it was closed
+        begins_as_closed = is_as_closed and self.min_phy_offset == mark.first_offset
+        is_sure = self.min_phy_offset == 0 or (begins_as_closed and mark.first_units is not None)
+        begins = ends.lacking_first_files() if is_sure else {}
+        for (topic, queue_id), queue in sorted(begins.items())[:_NAMED]:
+            now = queue.min_offset
+            found.append(f"queue {topic}/{queue_id} begins at {now}, and has begun sooner")
+        if len(begins) > _NAMED:
+            found.append(f"{len(begins) - _NAMED} other queues begin later than they have")
         return found
 
     def close(self) -> None:

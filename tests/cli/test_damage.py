@@ -263,6 +263,24 @@ def test_a_command_says_that_a_log_begins_later_than_it_has(rmqcore, store_path)
     assert rmqcore("stat", store_path).stderr == ""
 
 
+def test_a_command_says_that_a_queue_begins_later_than_it_has(rmqcore, store_path, tmp_path):
+    with open_store(store_path, mapped_file_size_consume_queue=100) as store:
+        for number in range(COUNT):
+            store.put("T", b"%d" % number, queue_id=number % 2)
+    (store_path / "consumequeue" / "T" / "1" / f"{0:020d}").unlink()
+    advice = f"; rmqcore doctor {store_path} says what can be had again\n"
+    said = "queue T/1 begins at 5, and has begun sooner"
+    line = f"rmqcore: warning: {store_path}: {said}{advice}"
+    for words in (["cat", "T"], ["tail"], ["stat"], ["offsets"], ["export", tmp_path / "out"]):
+        assert rmqcore(words[0], store_path, *words[1:]).stderr == line
+    exported = "".join(file.read_text() for file in (tmp_path / "out").glob("*.jsonl"))
+    assert exported.count('"body"') == COUNT
+    assert "rebuild-queues" in rmqcore("doctor", store_path).stdout
+    with open_store(store_path) as store:
+        assert store.min_queue_offset("T", 1) == 0
+    assert rmqcore("stat", store_path).stderr == ""
+
+
 def test_a_command_says_nothing_of_what_retention_has_deleted(rmqcore, store_path):
     with open_store(store_path, mapped_file_size_commit_log=1 << 16) as store:
         for number in range(COUNT):

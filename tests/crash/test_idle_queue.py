@@ -51,6 +51,10 @@ def lose_last(path):
         file.unlink()
 
 
+def lose_first(path):
+    queue_files(path)[0].unlink()
+
+
 def lose_middle(path):
     queue_files(path)[1].unlink()
 
@@ -60,7 +64,7 @@ def zero_last(path):
         file.write_bytes(bytes(200))
 
 
-LOSSES = [lose_all, lose_last, lose_middle, zero_last]
+LOSSES = [lose_all, lose_first, lose_last, lose_middle, zero_last]
 
 
 def check_whole(path, clean=None):
@@ -112,7 +116,7 @@ def test_an_opening_that_is_interrupted_leaves_no_empty_queue(
 
 @pytest.mark.process
 @pytest.mark.parametrize("mark", ["kept", "lost"])
-@pytest.mark.parametrize("lose", [lose_middle, lose_all])
+@pytest.mark.parametrize("lose", [lose_first, lose_middle, lose_all])
 @pytest.mark.parametrize(
     "where",
     [
