@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Protocol
 import pyarrow as pa
 
 from rmqcore.arguments import directory_path
-from rmqcore.errors import ConfigError
+from rmqcore.errors import ConfigError, CorruptStoreError
 from rmqcore.files.consume_queue import LIGHT_QUEUE_PREFIX
 from rmqcore.native.columns._arrow import ColumnBatch
 from rmqcore.native.columns._columns import ColumnDecoder
@@ -21,6 +21,7 @@ from rmqcore.scan.cluster import Access, Cluster, QueueRange, parse_namesrv_url,
 from rmqcore.scan.mark import Mark
 from rmqcore.scan.read import read_store
 from rmqcore.store.opening import open_store
+from rmqcore.store.read_only_store import ReadOnlyMessageStore
 
 #: The columns of a row, and the broker's name where there are several.
 COLUMNS: Final = (
@@ -131,17 +132,41 @@ class StoreSource:
     def __init__(self, path: Path, topic: str) -> None:
         self.topic = topic
         self._path = path
+        #: by queue id: where queue and log began, and the first message that was looked for then
+        self._firsts: dict[int, tuple[tuple[int, int], int]] = {}
 
     def spans(self) -> dict[str, Span]:
         """See `Source`."""
         with open_store(self._path, mode="r") as store:
             return {
                 f"{self._BROKER}/{queue_id}": Span(
-                    store.min_queue_offset(topic, queue_id), store.max_queue_offset(topic, queue_id)
+                    self._first(store, queue_id), store.max_queue_offset(topic, queue_id)
                 )
                 for topic, queue_id in store.queues()
                 if topic == self.topic
             }
+
+    def _first(self, store: ReadOnlyMessageStore, queue_id: int) -> int:
+        """Queue offset of the first message that the log has, where the queue may have lost it."""
+        first, begin = store.min_queue_offset(self.topic, queue_id), store.min_phy_offset
+        queue = store.consume_queues.find(self.topic, queue_id)
+        try:
+            if queue is None or not queue.may_lack_first_file(begin):
+                return first
+        except (CorruptStoreError, FileNotFoundError):
+            # its writer's retention has removed the file just now
+            return first
+        then, found = self._firsts.get(queue_id, ((-1, -1), first))
+        if then != (first, begin):
+            batches = map(pa.record_batch, self._offsets(queue_id))
+            found = next((batch.column(0)[0].as_py() for batch in batches if len(batch)), first)
+            self._firsts[queue_id] = (first, begin), found
+        return min(first, found)
+
+    def _offsets(self, queue_id: int) -> Iterable[ColumnBatch]:
+        """The queue offsets that the log has of a queue, in its order."""
+        ids = [queue_id]
+        return read_store(self._path, ("queue_offset",), topics=[self.topic], queue_ids=ids)
 
     def others(self, marks: dict[str, tuple[int, Mark]]) -> list[str]:
         """See `Source`."""

@@ -376,3 +376,23 @@ def test_ten_commits_at_most_stand_behind_a_checkpoint(tmp_path):
     checkpoint = json.loads((log / "_last_checkpoint").read_text())["version"]
     newest = max(int(path.stem) for path in log.glob("*.json"))
     assert 0 <= newest - checkpoint < 10 < newest
+
+
+@pytest.mark.parametrize("table_format", FORMATS)
+@pytest.mark.parametrize("before", [0, 30], ids=["new", "begun"])
+def test_a_table_gets_what_the_log_has_of_a_queue_that_lost_its_first_files(
+    tmp_path, table_format, before
+):
+    store, table = tmp_path / "store", tmp_path / "table"
+    follower = TableFollower(store, table, topic="T", table_format=table_format)
+    bodies = [b"%d" % number for number in range(250)]
+    put(store, *bodies[:before], b"other", topic="Other")
+    put(store, *bodies[:before])
+    if before:
+        follower.run_once()
+    put(store, *bodies[before:])
+    for file in sorted((store / "consumequeue/T/0").iterdir())[:2]:
+        file.unlink()
+    assert follower.run_once() == Round(250 - before, 0, 0, 0)
+    assert follower.run_once() == Round(0, 0, 0, 0)
+    assert rows_of(table, table_format) == 250
