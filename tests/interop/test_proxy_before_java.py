@@ -43,6 +43,8 @@ def test_the_python_client_at_a_broker_of_5(python_client, tmp_path):  # noqa: F
         "recallMessageEnable": "true",
         "transactionTimeOut": 2000,
         "transactionCheckInterval": 3000,
+        # it notes decisions in batches, and asks for what is not noted within the time
+        "transactionOpBatchInterval": 100,
     }
     with (
         name_server() as (namesrv, ask),
