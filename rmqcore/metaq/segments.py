@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rmqcore.errors import CorruptStoreError, StoreLockedError
-from rmqcore.metaq._message_set import scan_file
+from rmqcore.metaq._message_set import find_record, scan_file
 from rmqcore.metaq.errors import MissingSegmentError, OffsetTooSmallError
 from rmqcore.metaq.file_message_set import FileMessageSet, SegmentFile, SegmentRecovery
 from rmqcore.native.base._descriptor import Descriptor
@@ -234,7 +234,7 @@ def _load(
             )
             raise CorruptStoreError(path, following, reason)
         if stop < following:
-            messages = FileMessageSet(messages.file, 0, valid_size(messages))
+            messages = _readable(messages)
             holes.append(Hole(start + messages.size_in_bytes, following))
         segments.append(Segment(start, messages))
     start, path = files[-1]
@@ -248,10 +248,11 @@ def _load(
         world=world,
     )
     if not writable:
-        last = FileMessageSet(last.file, 0, valid_size(last))
-        if start + last.size_in_bytes < acknowledged and not repair:
+        end = start + valid_size(last)
+        if end < acknowledged and not repair:
             reason = f"offsets up to {acknowledged} were on disk, and the whole records end here"
-            raise CorruptStoreError(path, start + last.size_in_bytes, reason)
+            raise CorruptStoreError(path, end, reason)
+        last = _readable(last)
     segments.append(Segment(start, last))
     return Partition(tuple(segments), last.recovery, tuple(holes), foreign)
 
@@ -260,6 +261,23 @@ def valid_size(messages: FileMessageSet) -> int:
     """Bytes of whole, verified records at the beginning of a file."""
     valid_up_to, _, _ = scan_file(messages.file.fd, 0, messages.size_in_bytes)
     return valid_up_to
+
+
+def _readable(messages: FileMessageSet) -> FileMessageSet:
+    """A view up to the end of the last whole record; of all where whole ones follow damage.
+
+    Whoever reads on there is told of the damage: behind a torn end no whole record comes.
+    """
+    file, valid = messages.file, -1
+    while True:
+        # a writer may have gone on between two looks: damage is what stays the same
+        before, view = valid, FileMessageSet(file)
+        valid = valid_size(view)
+        size = view.size_in_bytes
+        if valid == size or find_record(file.fd, valid + 1, size) < 0:
+            return FileMessageSet(file, 0, valid)
+        if valid == before:
+            return view
 
 
 def create_segment(directory: Path, start: int, *, world: World) -> Segment:

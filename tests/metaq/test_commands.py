@@ -11,6 +11,7 @@ import pytest
 from patience import TIMEOUT_S
 from typer.testing import CliRunner
 
+from reference import metaq as reference
 from rmqcore.cli.metaq import app
 from rmqcore.metaq import MessageStoreManager, MetaClient
 
@@ -73,6 +74,19 @@ def test_looking_at_a_store(config, tmp_path):
     assert (code, json.loads(out)[0]["messages"]) == (0, 1)
     assert run_command("verify", folder)[0] == 0
     assert run_command("stat", tmp_path / "nowhere")[0] == 1
+
+
+def test_cat_tells_of_damage_in_front_of_whole_messages(tmp_path):
+    folder = tmp_path / "meta" / "t-0"
+    folder.mkdir(parents=True)
+    records = [reference.encode(number, b"message %d" % number) for number in range(3)]
+    data = b"".join([records[0], records[1][:-1] + b"!", records[2]])
+    (folder / f"{0:020d}.meta").write_bytes(data)
+    code, out, err = run_command("cat", tmp_path / "meta", "t", "0")
+    assert (code, out) == (1, "message 0\n")
+    assert str(folder) in err.replace("\n", "")
+    store = tmp_path / "store"
+    assert run_command("migrate", tmp_path / "meta", store)[0] == 1
 
 
 def test_checking_an_ini(tmp_path):

@@ -361,6 +361,24 @@ def test_damage_in_an_old_segment_is_found_when_it_is_read(open_store, tmp_path)
     assert caught.value.phy_offset == 50
 
 
+@pytest.mark.parametrize("mode", ["r", "a"])
+def test_damage_in_the_newest_segment_hides_no_message_behind_it(open_store, tmp_path, mode):
+    """MetaQ leaves no mark: whole messages behind it tell damage from a torn end."""
+    damaged = bytearray(A + B + C)
+    damaged[70] ^= 1
+    path = tmp_path / "meta" / "t-0"
+    write_segments(path, [(0, bytes(damaged))])
+    store = open_store(mode=mode)
+    if mode == "a":
+        # cut off, and kept beside
+        assert store.recovery.saved.read_bytes() == bytes(damaged)[50:]
+        return
+    with pytest.raises(CorruptStoreError) as caught:
+        list(store.messages())
+    assert (caught.value.path, caught.value.phy_offset) == (path, 50)
+    assert [message.message_id for message in store.messages(100)] == [3]
+
+
 def test_files_that_are_no_segments_are_left_alone(open_store, tmp_path):
     path = tmp_path / "meta" / "t-0"
     write_segments(path, [(0, A)])
