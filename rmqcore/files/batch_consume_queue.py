@@ -6,6 +6,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from rmqcore._codec import LAYOUT
+from rmqcore.errors import CorruptConsumeQueueError
 from rmqcore.files.consume_queue import ConsumeQueue
 from rmqcore.files.unit_file import UNIT_HEAD, UnitFile
 from rmqcore.native.format._numbers import BATCH_UNIT_SIZE, UNIT_SIZE
@@ -37,6 +38,34 @@ class BatchConsumeQueue(UnitFile):
         end = max(end, self._end_least)
         self.min_offset = self._base(self.unit_start)[0] if self.unit_start < self.unit_end else end
         self.max_offset = end
+        if not self.queue.writable:
+            # another process's files are not compared with the log: the ends have to be true
+            self._check(self.units_from(self.unit_start, 2))
+            self._check(self.units_from(max(self.unit_start, self.unit_end - 2), 2))
+
+    def _check(self, units: bytes) -> None:
+        """Raise when units do not follow one another: a search would pass over batches.
+
+        Args:
+            units: 46 bytes each, one behind the other.
+
+        Raises:
+            CorruptConsumeQueueError: one holds no message, or begins before the one in front ends.
+        """
+        before = 0
+        for at in range(0, len(units), BATCH_UNIT_SIZE):
+            base, count = _BASE_AND_COUNT.unpack_from(units, at + _BASE_AT)
+            phy_offset, size = UNIT_HEAD.unpack_from(units, at)
+            if size <= 0 or count <= 0 or base < before:
+                raise CorruptConsumeQueueError(
+                    self.queue.directory,
+                    -1,
+                    f"queue {self.topic}/{self.queue_id}: the unit of the batch at {phy_offset} "
+                    f"says {count} messages from queue offset {base} on, {size} bytes, behind one "
+                    f"that ends at {before}; open the store for writing, which derives it again "
+                    "from the log",
+                )
+            before = base + count
 
     def _base(self, number: int) -> tuple[int, int]:
         """(queue offset of its first message, how many it holds) of a unit."""
@@ -103,9 +132,19 @@ class BatchConsumeQueue(UnitFile):
             count: batches at most; fewer at the end of the queue.
 
         Raises:
-            CorruptStoreError: a file has become shorter than it was.
+            CorruptStoreError: a file has become shorter than it was, or units do not follow one
+                another.
         """
-        units = self.units_from(self._unit_of(offset), count)
+        number = self._unit_of(offset)
+        # of a wrong unit the search finds the one in front, itself, or the one behind; the next
+        # read begins where the first one behind these says
+        before = max(0, min(2, number - self.unit_start))
+        units = self.units_from(number - before, before + count + 2)
+        self._check(units)
+        if number < self.unit_end and self._base(number)[0] > offset:
+            # a hole is what a repair of the log leaves, or wrong units have misled the search
+            self._check(self.units_from(self.unit_start, self.unit_end - self.unit_start))
+        units = units[before * BATCH_UNIT_SIZE : (before + count) * BATCH_UNIT_SIZE]
         return b"".join(units[at : at + UNIT_SIZE] for at in range(0, len(units), BATCH_UNIT_SIZE))
 
     def offset_after(self, offset: int, units: int) -> int:
@@ -127,8 +166,10 @@ class BatchConsumeQueue(UnitFile):
 
     def unit_at(self, offset: int) -> tuple[int, int] | None:
         """(phy_offset, size) of the batch that holds a message."""
-        units = self.read_units(offset, 1) if self.min_offset <= offset < self.max_offset else b""
-        return UNIT_HEAD.unpack_from(units) if units else None
+        if not self.min_offset <= offset < self.max_offset:
+            return None
+        unit = self.unit(self._unit_of(offset))
+        return None if unit is None else UNIT_HEAD.unpack_from(unit)
 
     def has_batch(self, offset: int, count: str, phy_offset: int) -> bool:
         """Tell whether the queue has a batch where its record says.

@@ -210,6 +210,8 @@ class UnitFile(UnitQueue):
             count, broken, self.end_phy_offset = self._good_units(file, at)
             end = file.file_from_offset + at + count * self.unit_size
             self.unit_end = end // self.unit_size
+            whole = end >= file.file_from_offset + file.size - file.size % self.unit_size
+            broken = broken or not (whole or self.queue.writable or self._is_last(file))
             if broken and not self.queue.writable and end != broken_at:
                 # a writer may have changed the file between two reads: damage is what stays the
                 # same
@@ -221,9 +223,14 @@ class UnitFile(UnitQueue):
                     "no unit can look like the one here, and more follow; open the store for "
                     "writing, which derives it again from the log",
                 )
-            elif not count or end < file.file_from_offset + file.size - file.size % self.unit_size:
+            elif not count or not whole:
                 # no whole unit follows: the end, or the file was cut short inside a unit
                 return
+
+    def _is_last(self, file: MappedFile) -> bool:
+        """False when a file behind one has units, as a writer begins none before it is full."""
+        found = [one for one in self.queue.files if one.file_from_offset > file.file_from_offset]
+        return not any(any(one.read_bytes(0, min(one.size, _FIRST_READ_SIZE))) for one in found)
 
     def _good_units(self, file: MappedFile, at: int) -> tuple[int, bool, int]:
         """What follows byte ``at`` of a file.

@@ -180,6 +180,57 @@ def test_a_reader_beside_a_rotten_unit_gives_no_other_batch(path, byte):
                     assert found.queue_offset == first
 
 
+def clear(file, start, stop):
+    data = file.read_bytes()
+    file.write_bytes(data[:start] + bytes(stop - start) + data[stop:])
+
+
+def swap(one, other):
+    data = one.read_bytes()
+    one.write_bytes(other.read_bytes())
+    other.write_bytes(data)
+
+
+#: 45 units in five files of ten; a unit's queue offset is at its byte 28
+ROTTEN = {
+    "the first batch's place": lambda files: flip(files[0], 32),
+    "the last batch's place": lambda files: flip(files[4], 46 * 4 + 32),
+    "a batch's place, high": lambda files: flip(files[2], 46 * 4 + 28, 0x40),
+    "a batch's place, low": lambda files: flip(files[2], 46 * 4 + 35, 0x40),
+    "a batch's place, negative": lambda files: flip(files[1], 46 * 5 + 28, 0x80),
+    "a page at the first file's begin": lambda files: clear(files[0], 0, 46 * 5),
+    "a page at the first file's end": lambda files: clear(files[0], 46 * 5, 460),
+    "a page at a middle file's end": lambda files: clear(files[2], 46 * 5, 460),
+    "a middle file": lambda files: clear(files[3], 0, 460),
+    "the first two files": lambda files: swap(files[0], files[1]),
+    "the last two files": lambda files: swap(files[3], files[4]),
+}
+
+
+@pytest.mark.parametrize("what", ROTTEN)
+@pytest.mark.parametrize("most", [1, 3, 256])
+def test_a_reader_of_rotten_batches_misses_none_without_a_word(path, what, most):
+    with open_store(path, **SIZES) as store:
+        firsts = [put_batch(store, n % 3 + 1, n).queue_offset for n in range(45)]
+    # as of a store that RocketMQ has written: nothing tells where its queues have ended
+    shutil.rmtree(path / "config")
+    ROTTEN[what](sorted((path / "batchconsumequeue" / "B" / "0").iterdir()))
+    with suppress(CorruptStoreError), open_store(path, mode="r", config=SIZES) as store:
+        found, offset = [], 0
+        while offset < store.max_queue_offset("B", 0):
+            result = store.get_message("B", 0, offset, max_messages=most)
+            found += [message.queue_offset for message in result.messages]
+            assert result.next_queue_offset > offset
+            offset = result.next_queue_offset
+        assert found == firsts
+    found, told = [], []
+    with suppress(CorruptStoreError), open_store(path, mode="r", config=SIZES) as store:
+        for message in store.messages("B", on_damage=told.append):
+            found.append(message.queue_offset)
+            assert len(found) <= len(firsts)
+        assert told or found == firsts
+
+
 @pytest.mark.parametrize("number", [0, 9])
 def test_a_batch_whose_place_rotted_moves_no_other(path, number):
     with open_store(path, **SIZES) as store:

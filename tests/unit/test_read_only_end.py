@@ -3,6 +3,7 @@
 import pytest
 
 import rmqcore
+from rmqcore.errors import CorruptConsumeQueueError
 
 pytestmark = pytest.mark.logic
 
@@ -31,3 +32,15 @@ def test_a_consume_queue_file_that_was_cut_short_ends_the_queue(golden_store, si
     path.write_bytes(path.read_bytes()[:size])
     with rmqcore.open_store(golden.path, mode="r") as store:
         assert first <= store.max_queue_offset("TopicA", 0) <= first + min(size // 20, used + 1)
+
+
+@pytest.mark.parametrize("release", ["5.5.0", "4.9.7"])
+@pytest.mark.parametrize("kept", [0, 20])
+def test_zeros_in_front_of_a_file_with_units_do_not_end_a_queue(golden_store, release, kept):
+    """A writer begins a file when the one before it is full; RocketMQ notes nowhere where it is."""
+    golden = golden_store(release, "basic")
+    files = sorted((golden.path / "consumequeue" / "TopicA" / "0").iterdir())
+    data = files[-2].read_bytes()
+    files[-2].write_bytes(data[:kept].ljust(len(data), b"\0"))
+    with pytest.raises(CorruptConsumeQueueError, match=files[-2].name):
+        rmqcore.open_store(golden.path, mode="r")
