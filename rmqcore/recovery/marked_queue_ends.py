@@ -31,6 +31,8 @@ class MarkedQueueEnds:
         log: the log; a machine that lost its power may have shortened it.
         queues: the consume queues, loaded.
         clean_shutdown: the store was closed.
+        lost_counts: a mark is of this log, too, where no record stands in place of the first one
+            of then: it may be lost.
     """
 
     def __init__(
@@ -41,24 +43,28 @@ class MarkedQueueEnds:
         queues: ConsumeQueueStore,
         *,
         clean_shutdown: bool,
+        lost_counts: bool = False,
     ) -> None:
         self._clean_shutdown = clean_shutdown
         self._mark = mark
         self._deleted = deleted
         self._log = log
         self._queues = queues
-        self.of_this_log = self._is_of_this_log()
+        self.of_this_log = self._is_of_this_log(lost_counts=lost_counts)
 
-    def _is_of_this_log(self) -> bool:
+    def _is_of_this_log(self, *, lost_counts: bool) -> bool:
         """False when the first record of then is another one now."""
         mark, log = self._mark, self._log
         if not log.queue.files or mark.first_offset < log.min_offset:
-            return bool(log.queue.files)
+            return lost_counts or bool(log.queue.files)
         try:
             message = log.message_at(mark.first_offset)
         except CorruptRecordError:
-            return False
-        return message is not None and message.store_timestamp_ms == mark.first_timestamp_ms
+            return lost_counts
+        if message is None:
+            # a log that begins before has another first record
+            return lost_counts and mark.first_offset == log.min_offset
+        return bool(message.store_timestamp_ms == mark.first_timestamp_ms)
 
     def closed_at(self, log_end: int) -> bool:
         """True when the log ended here when the store was closed: it has lost nothing since."""

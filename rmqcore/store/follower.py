@@ -87,6 +87,8 @@ class Follower:
             to have another size.
         reader: reads them.
         closed: whether reads are refused.
+        claimed_end: physical offset behind the last record that a queue knew when all were looked
+            at, whether the log has it or not.
 
     Threads: any; they wait for each other only where files have to be looked at anew.
     """
@@ -161,6 +163,7 @@ class Follower:
 
     def _follow_all(self) -> None:
         queues = self._follow_derived()
+        self.claimed_end = max((queue.end_phy_offset for queue in queues), default=0)
         self.log.queue.follow()
         self._find_end(queues)
         for queue in queues:

@@ -149,9 +149,10 @@ class ReadOnlyMessageStore(ReadableStore):
         """What the last writer had on the disk and the files no longer have, a line for each.
 
         Reads see a log or queues that end sooner or begin later. Empty while a writer may still add
-        to them. Where nobody but RocketMQ has written, which leaves no mark of the ends, only a
-        queue is told that begins later in a log that begins at 0. A file that it takes to tell,
-        and that cannot be read, is a line, too.
+        to them. Where nobody but RocketMQ has written, which leaves no mark of the ends, what
+        queues know tells of a log that ends sooner, and of queues only those are told that begin
+        later in a log that begins at 0. A file that it takes to tell, and that cannot be read, is
+        a line, too.
         """
         mark = StoreMark(self._directory)
         try:
@@ -163,8 +164,13 @@ class ReadOnlyMessageStore(ReadableStore):
             # all other reads do without these files
             return [str(error)]
         self.refresh()
+        lost = [] if mark.is_known else self._lost_to_queues()
+        if lost:
+            return lost
         queues = self.consume_queues
-        ends = MarkedQueueEnds(mark, deleted, self.log, queues, clean_shutdown=True)
+        ends = MarkedQueueEnds(
+            mark, deleted, self.log, queues, clean_shutdown=True, lost_counts=True
+        )
         log_end = self.max_phy_offset
         if ends.of_this_log and log_end < mark.log_end:
             return [f"the log ends at {log_end}, and has ended at {mark.log_end}"]
@@ -191,6 +197,12 @@ class ReadOnlyMessageStore(ReadableStore):
         if len(begins) > _NAMED:
             found.append(f"{len(begins) - _NAMED} other queues begin later than they have")
         return found
+
+    def _lost_to_queues(self) -> list[str]:
+        end, claimed = self.max_phy_offset, self._follower.claimed_end
+        if claimed <= end or self._directory.was_aborted:
+            return []
+        return [f"the log ends at {end}, and consume queues know records up to {claimed}"]
 
     def close(self) -> None:
         """Close the files; idempotent."""
