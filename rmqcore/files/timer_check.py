@@ -218,18 +218,20 @@ def progress_told(body: bytes) -> tuple[TimerProgress, bool]:
 
 def _progress(raw: bytes) -> TimerProgress | None:
     """What the file's bytes say; None when they say nonsense."""
-    read_time_ms, _, queue_offset, master_offset, *_ = _JAVA.unpack_from(raw)
+    read_time_ms, log_position, queue_offset, master_offset, *version = _JAVA.unpack_from(raw)
     own = _own(raw)
-    if own is not None and (read_time_ms, queue_offset, master_offset) == (
-        0,
-        own.first_pending,
-        own.first_pending,
-    ):
+    # a broker of RocketMQ has a read time as soon as it has run: where there is none, a byte has
+    # rotted; where it has put nothing into its wheel, it has delivered nothing
+    is_ours = (read_time_ms, log_position, version[0], version[2]) == (0, 0, 0, 1)
+    if own is not None and (is_ours or queue_offset == master_offset == own.first_pending):
         return own
     if min(read_time_ms, queue_offset, master_offset) < 0 or read_time_ms == _INT64_MAX:
         return None
+    first = min(queue_offset, master_offset)
+    if is_ours:
+        return TimerProgress(first, first, 1, 0)
     # RocketMQ has delivered every slot before its read time, of what it had put into the wheel
-    return TimerProgress(0, min(queue_offset, master_offset), read_time_ms + 1, 0)
+    return TimerProgress(0, first, read_time_ms + 1, 0)
 
 
 def _put_own(raw: bytearray, progress: TimerProgress) -> None:

@@ -391,6 +391,20 @@ def test_a_progress_file_that_cannot_be_one_says_nothing(tmp_path, damage):
     assert check.load() is None
 
 
+@pytest.mark.parametrize("at", range(108))
+def test_a_rotten_byte_of_the_progress_gives_no_delivered_message_again(tmp_path, at):
+    """Those below the first that waits; of what was delivered behind it, some may come again."""
+    check = TimerCheck(tmp_path)
+    stored = TimerProgress(5, 9, 1_700_000_000_000, 7)
+    check.store(stored, 1_700_000_000_000)
+    raw = check.path.read_bytes()
+    for bit in range(8):
+        damaged = bytearray(raw)
+        damaged[at] ^= 1 << bit
+        check.path.write_bytes(damaged)
+        assert check.load() in (stored, TimerProgress(5, 5, 1, 0))
+
+
 def test_runtime_information_counts_what_waits(with_broker):
     async def scenario(broker, peer):
         await peer.send("T", b"x", properties={"TIMER_DELAY_SEC": "100"})
