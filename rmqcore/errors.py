@@ -136,6 +136,26 @@ def is_broken(error: BaseException) -> TypeGuard[OSError]:
     return is_refusal(error) and not isinstance(error, DiskFullError)
 
 
+class Naming:
+    """Gives what the system refuses inside it the name of a file: calls by descriptor have none.
+
+    Args:
+        path: of the file.
+    """
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is not None and is_refusal(error) and error.filename is None:
+            error.filename = os.fspath(self._path)
+
+
 class StoreError(RmqCoreError):
     """The store cannot do what was asked in the state it is in."""
 

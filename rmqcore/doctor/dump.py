@@ -11,7 +11,7 @@ from typing import Any
 
 from rmqcore._codec import BLANK_SIZE, LAYOUT, check_record, decode_record, record_layout
 from rmqcore._index import HEADER_SIZE, INDEX_ENTRY_SIZE, INDEX_SLOT_SIZE, index_file_size
-from rmqcore.errors import ConfigError, CorruptRecordError
+from rmqcore.errors import ConfigError, CorruptRecordError, Naming
 from rmqcore.files.consume_queue import FILLER
 from rmqcore.files.log_walker import record_heads
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
@@ -163,7 +163,8 @@ class _Source:
         self.file = MappedFile(path, self.size, self.base_offset, OpenFiles(), writable=False)
 
     def read(self, at: int, size: int) -> bytes:
-        return os.pread(self._fd, max(0, min(size, self.size - at)), at)
+        with Naming(self.path):
+            return os.pread(self._fd, max(0, min(size, self.size - at)), at)
 
     @property
     def base_offset(self) -> int:

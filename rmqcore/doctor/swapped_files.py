@@ -11,7 +11,7 @@ from io import FileIO
 from pathlib import Path
 
 from rmqcore._codec import check_record, decode_record
-from rmqcore.errors import CorruptRecordError
+from rmqcore.errors import CorruptRecordError, Naming
 from rmqcore.files.mapped_file_queue import offset_to_file_name
 from rmqcore.native.format._next_record import RECORD_HEAD_SIZE, head_says
 from rmqcore.rebuild.digest import next_data
@@ -72,7 +72,7 @@ def goes_on_behind(path: Path, name: int, size: int) -> bool:
         name: its name as a number, the physical offset of its first byte.
         size: bytes at its beginning that are not looked at.
     """
-    with path.open("rb", buffering=0) as stream:
+    with path.open("rb", buffering=0) as stream, Naming(path):
         return any(_begin_said_at(stream, at) == name for at in _heads(stream, size))
 
 

@@ -20,7 +20,7 @@ from rmqcore.doctor.verify_deep import check_deeply
 from rmqcore.doctor.verify_files import check_small_files
 from rmqcore.doctor.verify_index import check_index
 from rmqcore.doctor.verify_queues import check_queues
-from rmqcore.errors import ConfigError
+from rmqcore.errors import ConfigError, Naming
 from rmqcore.files.mapped_file_queue import numbered_files
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.native.format._numbers import SMALLEST_RECORD_SIZE
@@ -311,7 +311,7 @@ def _merge(into: AuditReport, part: AuditReport) -> None:
 
 def _first_used(path: Path, at: int) -> int:
     """Position of the first block from ``at`` on that is not all zeros, -1 for none."""
-    with path.open("rb", buffering=0) as stream:
+    with path.open("rb", buffering=0) as stream, Naming(path):
         fd = stream.fileno()
         while (at := next_data(fd, at)) >= 0 and (block := os.pread(fd, _BLOCK, at)):
             if block != _ZEROS[: len(block)]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from rmqcore._index import HEADER_SIZE, index_file_size, read_header
 from rmqcore.doctor.findings import VERIFY_AGAIN, Severity, VerifyReport
+from rmqcore.errors import Naming
 from rmqcore.files.index_file import IndexHeader
 from rmqcore.native.derive._chains import ChainCheck
 from rmqcore.native.derive._dispatch import DispatchBatch
@@ -132,7 +133,7 @@ class _Entries:
         check = ChainCheck(self._slots)
         base = HEADER_SIZE + 4 * self._slots + ENTRIES.itemsize
         first_offset = last_offset = -1
-        with file.path.open("rb", buffering=0) as stream:
+        with file.path.open("rb", buffering=0) as stream, Naming(file.path):
             fd, at = stream.fileno(), 0
             while at < file.count:
                 count = min(_ENTRIES_AT_ONCE, file.count - at)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 from weakref import ref
 
-from rmqcore.errors import NO_ROOM, CorruptStoreError, DiskFullError, StoreClosedError
+from rmqcore.errors import NO_ROOM, CorruptStoreError, DiskFullError, Naming, StoreClosedError
 from rmqcore.files.zeros import ZEROS, holds_nothing, zero_pages
 from rmqcore.native.base._mapped import Descriptor, MappedRegion, reserve, zero_range
 from rmqcore.world import sync_data
@@ -406,12 +406,13 @@ class MappedFile:
             CorruptStoreError: the file has become shorter than it was.
         """
         handle = self.handle
-        data = os.pread(handle.fd, size, position)
-        while len(data) < size:
-            more = os.pread(handle.fd, size - len(data), position + len(data))
-            if not more:
-                raise self._cut_short(position + len(data))
-            data += more
+        with Naming(self.path):
+            data = os.pread(handle.fd, size, position)
+            while len(data) < size:
+                more = os.pread(handle.fd, size - len(data), position + len(data))
+                if not more:
+                    raise self._cut_short(position + len(data))
+                data += more
         return data
 
     def _cut_short(self, position: int) -> CorruptStoreError:
@@ -428,7 +429,7 @@ class MappedFile:
             CorruptStoreError: the file has become shorter than it was.
         """
         handle = self.handle
-        with memoryview(buffer) as view:
+        with memoryview(buffer) as view, Naming(self.path):
             done = os.preadv(handle.fd, [view], position)
             while done < len(view):
                 more = os.preadv(handle.fd, [view[done:]], position + done)

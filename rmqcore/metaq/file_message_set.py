@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
-from rmqcore.errors import CorruptRecordError, DiskFullError, StoreClosedError
+from rmqcore.errors import CorruptRecordError, DiskFullError, Naming, StoreClosedError
 from rmqcore.metaq._message_set import encode_many, find_record, scan_file
 from rmqcore.metaq._segment_tail import Location, SegmentTail
 from rmqcore.metaq.message import Verdict
@@ -306,7 +306,8 @@ class FileMessageSet:
         position = self.offset if at is None else at
         parts = []
         while size > 0:
-            part = os.pread(self.file.fd, size, position)
+            with Naming(self.path):
+                part = os.pread(self.file.fd, size, position)
             if not part:
                 break
             parts.append(part)

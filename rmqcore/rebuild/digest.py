@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from rmqcore.errors import Naming
+
 _BLOCK = 1 << 16
 _ZEROS = bytes(_BLOCK)
 
@@ -41,7 +43,7 @@ def tree_digests(*roots: Path) -> list[str]:
 
 
 def _used_blocks(path: Path) -> Iterator[tuple[int, bytes]]:
-    with path.open("rb", buffering=0) as stream:
+    with path.open("rb", buffering=0) as stream, Naming(path):
         fd, at = stream.fileno(), 0
         while True:
             at = next_data(fd, at)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqcore.errors import CorruptConfigFileError, CorruptRecordError
+from rmqcore.errors import CorruptConfigFileError, CorruptRecordError, Naming
 from rmqcore.files.consume_queue_ext import EXT_ADDRESS_BELOW
 from rmqcore.files.deleted_topics import DeletedTopics
 from rmqcore.files.store_dir import StoreDir
@@ -199,7 +199,8 @@ class _Comparison:
             return 0
         start = split.file_start(phy_offset)
         try:
-            with split.path_at(start).open("rb", buffering=0) as stream:
+            path = split.path_at(start)
+            with path.open("rb", buffering=0) as stream, Naming(path):
                 record = os.pread(stream.fileno(), min(size, split.file_size), phy_offset - start)
             message = message_from(record)
         except (FileNotFoundError, CorruptRecordError):

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmqcore._codec import LAYOUT
+from rmqcore.errors import Naming
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.files.mapped_file_queue import numbered_files
 from rmqcore.files.store_dir import StoreDir
@@ -160,7 +161,8 @@ class UnitFiles:
 
     def _pread(self, key: QueueKey, start: int, size: int, at: int) -> bytes:
         handle = self._handle(key, start)
-        return b"" if handle is None else os.pread(handle.fd, size, at)
+        with Naming(self.path(key)):
+            return b"" if handle is None else os.pread(handle.fd, size, at)
 
     def _handle(self, key: QueueKey, start: int) -> Descriptor | None:
         """A file, open; None when it has gone."""
