@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmqcore.errors import CorruptConfigFileError, CorruptRecordError, Naming
-from rmqcore.files.consume_queue_ext import EXT_ADDRESS_BELOW
+from rmqcore.files.consume_queue_ext import EXT_ADDRESS_BELOW, ConsumeQueueExt
 from rmqcore.files.deleted_topics import DeletedTopics
+from rmqcore.files.mapped_file import OpenFiles
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.files.unit_file import UNIT_HEAD
 from rmqcore.native.derive._dispatch import DispatchBatch
@@ -22,7 +23,14 @@ from rmqcore.native.format._message_ext import message_from
 from rmqcore.native.format._numbers import UNIT_SIZE
 from rmqcore.scan.log_walk import Damage, LogWalk
 from rmqcore.scan.split import Split
-from rmqcore.scan.unit_files import BATCH_UNITS, UNITS, QueueKey, UnitFiles, empty_units
+from rmqcore.scan.unit_files import (
+    BATCH_UNIT_TAGS,
+    BATCH_UNITS,
+    UNITS,
+    QueueKey,
+    UnitFiles,
+    empty_units,
+)
 from rmqcore.world import sleep
 
 if TYPE_CHECKING:
@@ -161,7 +169,8 @@ class _Comparison:
     def __init__(self, report: AuditReport, files: UnitFiles, split: Split, live: bool) -> None:
         self._split = split
         directory = StoreDir(split.store)
-        self._has_ext = directory.consume_queue_ext.is_dir()
+        self._ext_root = directory.consume_queue_ext
+        self._exts: dict[QueueKey, ConsumeQueueExt | None] = {}
         self._deleted = DeletedTopics(directory)
         with suppress(CorruptConfigFileError):
             # the verification of that file reports what is wrong with it
@@ -239,8 +248,10 @@ class _Comparison:
         want = np.frombuffer(units, UNITS)
         place = (have["phy_offset"] != want["phy_offset"]) | (have["size"] != want["size"])
         tags = have["tags_code"] != want["tags_code"]
-        if self._has_ext:
-            tags &= have["tags_code"] >= EXT_ADDRESS_BELOW
+        for at in np.flatnonzero(tags & (have["tags_code"] < EXT_ADDRESS_BELOW)):
+            code = self._code_of_ext(key, int(have["tags_code"][at]))
+            # where the extension has no unit the record's own tags count
+            tags[at] = code not in (None, want["tags_code"][at])
         empty = empty_units(have)
         missing = place & empty
         for kind, found in (
@@ -254,18 +265,34 @@ class _Comparison:
                     QueueProblem(self._files.path(key), first + start, stop - start, offset, kind)
                 )
 
+    def _code_of_ext(self, key: QueueKey, address: int) -> int | None:
+        """The tags code that the extension file has at an address; None for none."""
+        if key not in self._exts:
+            directory = self._ext_root / key[0] / str(key[1])
+            found = ConsumeQueueExt(directory, OpenFiles()) if directory.is_dir() else None
+            self._exts[key] = found
+        ext = self._exts[key]
+        return None if ext is None else ext.tags_code_at(address)
+
     def _compare_batches(self, key: QueueKey, units: bytes) -> None:
         wanted = np.frombuffer(units, BATCH_UNITS)
         there = self._files.batches(key)
-        there = there[np.isin(there["phy_offset"], wanted["phy_offset"])]
-        known = {unit.item() for unit in there}
-        for unit in wanted:
-            phy_offset, _, base, count = unit.item()
+        among = np.isin(there["phy_offset"], wanted["phy_offset"])
+        known = dict(zip(there[among].tolist(), _tags_codes(there)[among].tolist(), strict=True))
+        for place, tags_code in zip(wanted.tolist(), _tags_codes(wanted).tolist(), strict=True):
+            phy_offset, _, base, count = place
             self._report.batches.setdefault(key, []).append(phy_offset)
-            if unit.item() not in known:
+            have = known.get(place)
+            if have != tags_code:
+                kind = "missing" if have is None else "tags"
                 self._report.note(
-                    QueueProblem(self._files.batch_path(key), base, count, phy_offset, "missing")
+                    QueueProblem(self._files.batch_path(key), base, count, phy_offset, kind)
                 )
+
+
+def _tags_codes(batches: NDArray[np.void]) -> NDArray[np.int64]:
+    codes: NDArray[np.int64] = batches.view(BATCH_UNIT_TAGS)["tags_code"]
+    return codes
 
 
 def stretches_of(found: NDArray[np.bool_]) -> list[tuple[int, int]]:

@@ -32,6 +32,15 @@ BATCH_UNITS = np.dtype(
         "itemsize": BATCH_UNIT_SIZE,
     }
 )
+#: the same units, with what else is compared of each
+BATCH_UNIT_TAGS = np.dtype(
+    {
+        "names": ["tags_code"],
+        "formats": [">i8"],
+        "offsets": [LAYOUT["batch_consume_queue_unit"]["tags_code"][0]],
+        "itemsize": BATCH_UNIT_SIZE,
+    }
+)
 #: This many units are examined at a time.
 LOOK_UNITS = 1 << 16
 QueueKey = tuple[str, int]

@@ -8,6 +8,7 @@ import pytest
 
 from rmqcore import open_store
 from rmqcore._codec import tags_code
+from rmqcore.doctor import verify
 from rmqcore.files.consume_queue_ext import ConsumeQueueExt
 from rmqcore.files.mapped_file import OpenFiles
 
@@ -115,6 +116,25 @@ def test_an_opening_writes_units_anew_whose_extension_says_something_else(extend
         False,
         False,
     ]
+
+
+@pytest.mark.engine
+def test_verify_compares_what_the_extension_says_with_the_tags(extended):
+    path, queue, ext = extended
+    assert verify(path).clean
+    data = bytearray(ext.read_bytes())
+    # the tags code of the second unit
+    data[20 + 2] ^= 1
+    ext.write_bytes(data)
+    assert filtered(path, "r") == [b"3", b"5"]
+    (finding,) = verify(path).findings
+    assert (finding.path, finding.what) == (
+        queue.parent,
+        "1 units from queue offset 1 on have a tags code that no record has",
+    )
+    # where it has no unit, the record's tags count
+    ext.write_bytes(bytes(1000))
+    assert verify(path).clean
 
 
 @pytest.mark.engine

@@ -374,6 +374,15 @@ def test_verify_names_a_missing_file_of_a_batch_queue(path):
     assert f"a file is missing before {920:020d}" in found
 
 
+def test_verify_names_a_batch_whose_tags_code_rotted(path):
+    with open_store(path, **SIZES) as store:
+        for number in range(5):
+            put_batch(store, 2, 2 * number)
+    flip(next((path / "batchconsumequeue" / "B" / "0").iterdir()), 46 * 2 + 15)
+    (finding,) = verify(path).findings
+    assert finding.what == "2 units from queue offset 4 on have a tags code that no record has"
+
+
 @pytest.mark.parametrize("start", [0, 920])
 def test_the_hole_of_a_batch_file_that_was_made_far_too_long_is_not_read(path, start):
     with open_store(path, **SIZES) as store:
