@@ -7,6 +7,11 @@ from broker.conftest import records
 from broker.test_pop import acknowledge, handed_out, pop, send_many
 from broker.test_sql92 import sql
 
+from rmqcore.broker.pop.past_damage import read_past_damage
+from rmqcore.broker.pull.fetch import PullRange
+from rmqcore.broker.state.passed_over import PassedOver
+from rmqcore.broker.state.subscription import Subscription
+from rmqcore.errors import CorruptRecordError
 from rmqcore.remoting import ResponseCode
 
 pytestmark = pytest.mark.engine
@@ -106,5 +111,58 @@ def test_a_pop_gives_what_lies_behind_hundreds_of_damaged_records(with_broker):
         ((message, _),) = handed_out(await pop(peer, queue_id=0, poll_ms=60_000))
         assert message.body == b"whole"
         assert broker.managers.passed_over.counts == {"pop": 300}
+
+    with_broker(scenario)
+
+
+def cut(units):
+    del units[:]
+
+
+def zero(units):
+    units[:] = bytes(len(units))
+
+
+def one_rotten(units):
+    struct.pack_into(">i", units, DAMAGED * 20 + 8, 60)
+
+
+@pytest.mark.parametrize(("damage", "popped"), [(cut, 0), (zero, 0), (one_rotten, DAMAGED)])
+def test_what_a_queues_file_does_not_lead_to_is_not_passed_over(with_broker, damage, popped):
+    async def scenario(broker, peer):
+        await send_many(peer, COUNT, queues=1)
+        assert broker.store.max_queue_offset("T", 0) == COUNT
+        path = broker.store.path / "consumequeue/T/0" / f"{0:020d}"
+        whole = path.read_bytes()
+        units = bytearray(whole[: COUNT * 20])
+        damage(units)
+        path.write_bytes(units)
+        found, answer = await pulled(peer, 0)
+        assert found == list(range(popped))
+        assert "is in the log, and the queue's file does not lead to it" in answer.remark
+        found = []
+        while messages := handed_out(await pop(peer, queue_id=0)):
+            found += [message.queue_offset for message, _ in messages]
+        assert found == list(range(popped))
+        assert broker.store.consumer_offsets.get("T", "CG", 0) == popped
+        path.write_bytes(whole)
+        while messages := handed_out(await pop(peer, queue_id=0)):
+            found += [message.queue_offset for message, _ in messages]
+        assert found == list(range(COUNT))
+        assert broker.managers.passed_over.counts == {}
+
+    with_broker(scenario)
+
+
+def test_what_retention_removes_while_a_pop_looks_is_not_counted(with_broker):
+    async def scenario(broker, peer):
+        def get(_):
+            raise CorruptRecordError("commitlog", 0, "rotten")
+
+        wanted, passed_over = PullRange("T", 0, 7, 1, Subscription("T")), PassedOver()
+        # the queue is gone when it is looked at closer
+        with pytest.raises(CorruptRecordError, match="rotten"):
+            read_past_damage(get, wanted, broker.store, passed_over)
+        assert passed_over.counts == {}
 
     with_broker(scenario)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from rmqcore.broker.pull.fetch import Found, PullRange
+from rmqcore.broker.pull.fetch import Found, PullRange, log_has_it
 from rmqcore.broker.state.passed_over import PassedOver
 from rmqcore.errors import CorruptStoreError
 from rmqcore.message import MessageExt
@@ -35,7 +35,12 @@ def read_past_damage(
     Returns:
         (offset of the first message that was looked at, what was found, its messages). None was
         found where `get` says so, and behind many damaged records: others wait for the loop.
+
+    Raises:
+        CorruptStoreError: at the first message it is the queue's file that is damaged, or retention
+            has removed it meanwhile.
     """
+    first = wanted.queue_offset
     for _ in range(_AT_ONCE):
         try:
             found = get(wanted)
@@ -44,7 +49,12 @@ def read_past_damage(
             if wanted.message_count > 1:
                 wanted = wanted._replace(message_count=wanted.message_count // 2)
                 continue
-            offset = _first_damaged(store, wanted)
+            try:
+                offset = _first_damaged(store, wanted, error)
+            except CorruptStoreError:
+                if wanted.queue_offset == first:
+                    raise
+                break
             place = f"offset {offset} of queue {wanted.queue_id} of {wanted.topic}"
             passed_over.add(POP, place, error)
             wanted = wanted._replace(queue_offset=offset + 1)
@@ -53,15 +63,22 @@ def read_past_damage(
     return wanted.queue_offset, None, []
 
 
-def _first_damaged(store: MessageStore, wanted: PullRange) -> int:
-    """The offset of the damaged record that a get of one message of a range has met."""
+def _first_damaged(store: MessageStore, wanted: PullRange, met: CorruptStoreError) -> int:
+    """The offset of the damaged record that a get of one message of a range has met.
+
+    Raises:
+        CorruptStoreError: it is no record that is damaged, or it is gone.
+    """
     offset = wanted.queue_offset
     while True:
         try:
             found = store.get_message(wanted.topic, wanted.queue_id, offset, max_messages=1)
             # decoded only here
-            if not found.messages:
-                return offset
-        except CorruptStoreError:
+            if found.messages:
+                offset += 1
+                continue
+        except CorruptStoreError as error:
+            if log_has_it(store, error):
+                raise
             return offset
-        offset += 1
+        raise met

@@ -34,7 +34,7 @@ from rmqcore.broker.state.masters_only import masters_only
 from rmqcore.broker.state.pop_scan import QueueScan
 from rmqcore.broker.state.queued import number_in
 from rmqcore.broker.state.subscription import Subscription
-from rmqcore.errors import StoreError
+from rmqcore.errors import CorruptStoreError, StoreError
 from rmqcore.files.config_tables import DERIVED_TOPIC_NAME_MAX
 from rmqcore.message import MessageExt
 from rmqcore.remoting import (
@@ -331,12 +331,11 @@ class PopMessages:
         if found.left > 0 and found.left_bytes > 0 and start < most:
             subscription = Subscription(topic) if flag == RETRY else wanted.subscription
             asked = PullRange(topic, queue_id, start, found.left, subscription)
-            first, result, messages = read_past_damage(
-                lambda asked: self._get(asked, found.left_bytes, found.cold is None),
-                asked,
-                self._store,
-                self._passed_over,
-            )
+            try:
+                first, result, messages = self._read(asked, found)
+            except CorruptStoreError:
+                logger.exception("queue %d of %s cannot be popped", queue_id, topic)
+                return
             if first != start:
                 start = first
                 self._store.consumer_offsets.commit(topic, wanted.group, queue_id, start)
@@ -379,6 +378,14 @@ class PopMessages:
                 self._store.consumer_offsets.commit(topic, wanted.group, queue_id, following)
         found.rest += max(0, most - reached)
         found.unseen |= start < reached < most
+
+    def _read(self, asked: PullRange, found: _Popped) -> tuple[int, Found | None, list[MessageExt]]:
+        """See `read_past_damage`."""
+
+        def get(asked: PullRange) -> Found | None:
+            return self._get(asked, found.left_bytes, found.cold is None)
+
+        return read_past_damage(get, asked, self._store, self._passed_over)
 
     def _get(self, asked: PullRange, max_bytes: int, may_wait: bool) -> Found | None:
         """What there is of a range; None where the disk has to be read, and must not be."""

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from rmqcore.broker.pull._direct_pulls import DirectPulls
 from rmqcore.broker.pull.cold_reads import ColdReads
-from rmqcore.broker.pull.fetch import FetchResult, PullRange, fetch
+from rmqcore.broker.pull.fetch import FetchResult, PullRange, fetch, log_has_it
 from rmqcore.broker.pull.waiting import WaitingPull, WaitingPulls
 from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.broker.state.budgets import BudgetExceededError
@@ -369,12 +369,15 @@ class PullMessages:
         try:
             found = fetch(self._store, asked, max_bytes)
         except CorruptStoreError as error:
+            place = f"from offset {wanted.queue_offset} on, the first message of queue "
+            place += f"{wanted.queue_id} of {wanted.topic} that is wanted"
             remark = (
-                f"from offset {wanted.queue_offset} on, the first message of queue "
-                f"{wanted.queue_id} of {wanted.topic} that is wanted is damaged: `rmqcore verify` "
-                "says which, `rmqcore doctor plan` what a repair saves; a group whose offset is "
-                "reset behind it goes on"
+                f"{place} is damaged: `rmqcore verify` says which, `rmqcore doctor plan` what a "
+                "repair saves; a group whose offset is reset behind it goes on"
             )
+            if log_has_it(self._store, error):
+                remark = f"{place} is in the log, and the queue's file does not lead to it: "
+                remark += "a start of the broker derives the file again"
             raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark) from error
         if found.status not in _EMPTY:
             code = _STATUS_CODES[found.status]
