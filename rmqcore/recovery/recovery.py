@@ -16,6 +16,7 @@ from rmqcore.config import OnCorruption
 from rmqcore.errors import CorruptConsumeQueueError, CorruptRecordError, CorruptStoreError
 from rmqcore.files.consume_queue import LIGHT_QUEUE_PREFIX
 from rmqcore.files.log_walker import first_record
+from rmqcore.files.unit_file import UNIT_HEAD
 from rmqcore.recovery.index_tags import index_has_tags
 from rmqcore.recovery.judge import BLANK_IN_FRONT, SAVED_BY_REPAIR, Judge
 from rmqcore.recovery.marked_queue_ends import MarkedQueueEnds
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from rmqcore.files.deleted_topics import DeletedTopics
     from rmqcore.files.mapped_file import MappedFile
     from rmqcore.files.store_checkpoint import StoreCheckpoint
-    from rmqcore.files.store_mark import StoreMark
+    from rmqcore.files.store_mark import QueueKey, StoreMark
     from rmqcore.native.derive._dispatch import DispatchBatch
 
 _log = logging.getLogger("rmqcore")
@@ -357,18 +358,40 @@ class Recovery:
 
     # ---- the walk
 
-    def _doubt_begins(self, ends: MarkedQueueEnds) -> None:
-        """Have queues derived anew in front of whose first file one may be missing."""
-        for (topic, _), queue in ends.lacking_first_files().items():
-            if self._config.derives_light_queues or not topic.startswith(LIGHT_QUEUE_PREFIX):
-                files = queue.queue
-                reason = f"a file may be missing before {files.files[0].path.name}"
-                error = CorruptConsumeQueueError(files.directory, -1, reason)
-                self._queues.doubt(queue, error)
-                self.report.findings.append(str(error))
+    def _doubt_begins(self, walk: Walk, ends: MarkedQueueEnds) -> None:
+        """Have queues derived anew of which the log has messages in front of their first file."""
+        suspects = {
+            (topic, queue_id): queue
+            for (topic, queue_id), queue in ends.lacking_first_files().items()
+            if self._config.derives_light_queues or not topic.startswith(LIGHT_QUEUE_PREFIX)
+        }
+        for key in sorted(self._with_messages_before(walk, suspects)):
+            files = suspects[key].queue
+            reason = f"a file is missing before {files.files[0].path.name}"
+            error = CorruptConsumeQueueError(files.directory, -1, reason)
+            self._queues.doubt(suspects[key], error)
+            self.report.findings.append(str(error))
+
+    def _with_messages_before(
+        self, walk: Walk, queues: dict[QueueKey, StoredQueue]
+    ) -> set[QueueKey]:
+        """The queues that have a record in the log in front of that of their first unit."""
+        units = {key: queue.unit_at(queue.min_offset) for key, queue in queues.items()}
+        firsts = {key: unit[0] for key, unit in units.items() if unit is not None}
+        start, stop = self._log.min_offset, max(firsts.values(), default=0)
+        found = set()
+        for batch in walk.scan_range(start, stop):
+            for stretch in batch.stretches():
+                key = stretch.topic, stretch.queue_id
+                if key in firsts and UNIT_HEAD.unpack_from(stretch.units)[0] < firsts[key]:
+                    found.add(key)
+            if self._progress is not None:
+                done = batch.end_offset - start
+                self._progress(RecoveryProgress("log", min(done, stop - start), stop - start))
+        return found
 
     def _walk_log(self, walk: Walk, ends: MarkedQueueEnds) -> None:
-        self._doubt_begins(ends)
+        self._doubt_begins(walk, ends)
         checked_from = self._checked_from()
         usual = self._walked_from(checked_from)
         lacking = ends.lacking()

@@ -8,6 +8,7 @@ from rmqcore._codec import encode_batch
 from rmqcore.files.config_file import sealed, unsealed
 from rmqcore.java.json import format_java_json, parse_java_json
 from rmqcore.native.format._numbers import SysFlag
+from rmqcore.recovery.walk import Walk
 
 pytestmark = pytest.mark.engine
 
@@ -85,18 +86,49 @@ def test_a_queue_that_retention_has_cut_between_two_files_lacks_nothing(cut_betw
             assert numbers(store) == list(range(20, COUNT))
 
 
-@pytest.mark.parametrize("forget", [forget_first_units, forget_mark])
-def test_where_no_mark_says_so_it_is_looked_for_once(cut_between_files, forget):
+@pytest.fixture
+def looked_at(monkeypatch):
+    """The stretches of the log that an opening has looked through without changing anything."""
+    found, scan_range = [], Walk.scan_range
+
+    def noted(self, start, end):
+        if start < end:
+            found.append((start, end))
+        return scan_range(self, start, end)
+
+    monkeypatch.setattr(Walk, "scan_range", noted)
+    return found
+
+
+FORGET = pytest.mark.parametrize("forget", [forget_first_units, forget_mark])
+
+
+@FORGET
+def test_where_no_mark_says_so_it_is_looked_for_once(cut_between_files, looked_at, forget):
     forget(cut_between_files)
     before = [file.read_bytes() for file in queue_files(cut_between_files)]
     assert missing(cut_between_files) == []
-    with opened(cut_between_files) as store:
-        finding, *_ = store.recovery_report.findings
-        assert finding.endswith(f"/T/0: a file may be missing before {400:020d}")
-        assert numbers(store) == list(range(20, COUNT))
+    for _ in range(2):
+        with opened(cut_between_files) as store:
+            assert store.recovery_report.findings == []
+            assert numbers(store) == list(range(20, COUNT))
+            (first,) = store.get_message("T", 0, 20, max_messages=1).messages
+        assert looked_at == [(2 << 16, first.phy_offset)]
     assert [file.read_bytes() for file in queue_files(cut_between_files)] == before
-    with opened(cut_between_files) as store:
-        assert store.recovery_report.findings == []
+
+
+@FORGET
+@pytest.mark.parametrize("policy", ["raise", "truncate"])
+def test_a_queue_that_lacks_nothing_is_not_derived_from_a_damaged_log(
+    cut_between_files, forget, policy
+):
+    forget(cut_between_files)
+    with (cut_between_files / "commitlog" / f"{2 << 16:020d}").open("r+b") as log:
+        log.seek(10_000)
+        log.write(b"\xff" * 20_000)
+    with opened(cut_between_files, message_index_enable=False, on_corruption=policy) as store:
+        assert (store.min_queue_offset("T", 0), store.max_queue_offset("T", 0)) == (20, COUNT)
+        assert [len(store.get_message("T", 0, offset)) for offset in (30, COUNT - 1)] == [10, 1]
 
 
 def test_a_file_that_it_loses_then_is_missed_and_derived_again(cut_between_files):
