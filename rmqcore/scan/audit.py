@@ -170,6 +170,7 @@ class _Comparison:
         self._split = split
         directory = StoreDir(split.store)
         self._ext_root = directory.consume_queue_ext
+        self._has_ext = self._ext_root.is_dir()
         self._exts: dict[QueueKey, ConsumeQueueExt | None] = {}
         self._deleted = DeletedTopics(directory)
         with suppress(CorruptConfigFileError):
@@ -248,7 +249,8 @@ class _Comparison:
         want = np.frombuffer(units, UNITS)
         place = (have["phy_offset"] != want["phy_offset"]) | (have["size"] != want["size"])
         tags = have["tags_code"] != want["tags_code"]
-        for at in np.flatnonzero(tags & (have["tags_code"] < EXT_ADDRESS_BELOW)):
+        addresses = tags & (have["tags_code"] < EXT_ADDRESS_BELOW)
+        for at in np.flatnonzero(addresses) if self._has_ext else ():
             code = self._code_of_ext(key, int(have["tags_code"][at]))
             # where the extension has no unit the record's own tags count
             tags[at] = code not in (None, want["tags_code"][at])
