@@ -21,7 +21,7 @@ def refuse(monkeypatch):
 
     def ask(call):
         def read(fd, *rest):
-            path = Path(os.readlink(f"/proc/self/fd/{fd}"))  # noqa: PTH115
+            path = Path(f"/proc/self/fd/{fd}").readlink()
             if any(path.is_relative_to(one) for one in refused):
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             return call(fd, *rest)

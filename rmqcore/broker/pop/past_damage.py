@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from rmqcore.broker.pull.fetch import Found, PullRange, log_has_it
+from rmqcore.broker.pull.fetch import Found, PullRange, in_front_of_damage, log_has_it
 from rmqcore.broker.state.passed_over import PassedOver
 from rmqcore.errors import CorruptStoreError
 from rmqcore.message import MessageExt
@@ -26,7 +26,7 @@ def read_past_damage(
     """Messages of a range in front of what is damaged, or behind it where it is the first.
 
     Args:
-        get: says what there is of a range, see `rmqcore.broker.pull.fetch.fetch`; None where the
+        get: says what there is of a range, as `rmqcore.broker.pull.fetch.fetch`; None where the
             disk would have to be read, and must not be.
         wanted: the range.
         store: where it is.
@@ -40,15 +40,16 @@ def read_past_damage(
         CorruptStoreError: at the first message it is the queue's file that is damaged, or retention
             has removed it meanwhile.
     """
+
+    def look(wanted: PullRange) -> tuple[Found | None, list[MessageExt]]:
+        found = get(wanted)
+        return found, [] if found is None else found.messages
+
     first = wanted.queue_offset
     for _ in range(_AT_ONCE):
         try:
-            found = get(wanted)
-            messages = [] if found is None else found.messages
+            found, messages = in_front_of_damage(look, wanted)
         except CorruptStoreError as error:
-            if wanted.message_count > 1:
-                wanted = wanted._replace(message_count=wanted.message_count // 2)
-                continue
             try:
                 offset = _first_damaged(store, wanted, error)
             except CorruptStoreError:
@@ -57,7 +58,8 @@ def read_past_damage(
                 break
             place = f"offset {offset} of queue {wanted.queue_id} of {wanted.topic}"
             passed_over.add(POP, place, error)
-            wanted = wanted._replace(queue_offset=offset + 1)
+            # more of them may follow
+            wanted = wanted._replace(queue_offset=offset + 1, message_count=1)
         else:
             return wanted.queue_offset, found, messages
     return wanted.queue_offset, None, []

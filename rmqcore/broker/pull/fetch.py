@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from rmqcore.broker.pull.matching import SCANNED_MAX, Matched, get_matching
 from rmqcore.broker.state.subscription import Subscription
@@ -12,6 +13,7 @@ from rmqcore.remoting import ResponseCode
 from rmqcore.status import GetMessageStatus
 from rmqcore.store.protocol import MessageStore
 
+_T = TypeVar("_T")
 #: Messages that were found by tags, or by a condition.
 Found: TypeAlias = GetMessageResult | Matched
 
@@ -60,20 +62,19 @@ class FetchResult(NamedTuple):
         )
 
 
-def fetch(store: MessageStore, wanted: PullRange, max_bytes: int) -> Found:
-    """What there is of a range, up to a damaged record.
+def in_front_of_damage(look: Callable[[PullRange], _T], wanted: PullRange) -> _T:
+    """What is there of a range, up to a damaged record.
 
     Args:
-        store: where it is.
+        look: says it of a range, or raises `CorruptStoreError` where a record in it is damaged.
         wanted: the range.
-        max_bytes: at most so many bytes of records; the first message always comes.
 
     Raises:
         CorruptStoreError: the first message that is looked at, or wanted, is damaged.
     """
     while True:
         try:
-            return _fetch(store, wanted, max_bytes)
+            return look(wanted)
         except CorruptStoreError:
             if wanted.message_count <= 1:
                 raise
@@ -98,7 +99,17 @@ def log_has_it(store: MessageStore, error: CorruptStoreError) -> bool:
         return False
 
 
-def _fetch(store: MessageStore, wanted: PullRange, max_bytes: int) -> Found:
+def fetch(store: MessageStore, wanted: PullRange, max_bytes: int) -> Found:
+    """What there is of a range.
+
+    Args:
+        store: where it is.
+        wanted: the range.
+        max_bytes: at most so many bytes of records; the first message always comes.
+
+    Raises:
+        CorruptStoreError: a record is damaged.
+    """
     topic, queue_id, queue_offset, count, subscription = wanted
     if not subscription.by_tags:
         return get_matching(

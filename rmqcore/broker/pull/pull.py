@@ -13,7 +13,13 @@ from typing import Any, Final, NamedTuple
 
 from rmqcore.broker.pull._direct_pulls import DirectPulls
 from rmqcore.broker.pull.cold_reads import ColdReads
-from rmqcore.broker.pull.fetch import FetchResult, PullRange, fetch, log_has_it
+from rmqcore.broker.pull.fetch import (
+    FetchResult,
+    PullRange,
+    fetch,
+    in_front_of_damage,
+    log_has_it,
+)
 from rmqcore.broker.pull.waiting import WaitingPull, WaitingPulls
 from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.broker.state.budgets import BudgetExceededError
@@ -367,7 +373,7 @@ class PullMessages:
             return self._moved(wanted, first, GetMessageStatus.OFFSET_TOO_SMALL)
         max_bytes = config.max_transfer_bytes_on_message_in_memory
         try:
-            found = fetch(self._store, asked, max_bytes)
+            found = in_front_of_damage(lambda one: fetch(self._store, one, max_bytes), asked)
         except CorruptStoreError as error:
             place = f"from offset {wanted.queue_offset} on, the first message of queue "
             place += f"{wanted.queue_id} of {wanted.topic} that is wanted"
