@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 #: bytes read at first for one record of another process's file
 LIKELY_RECORD_SIZE = 65536
 _FETCHED_AT_ONCE: Final = 256 * 1024
+_SEARCHED_AT_ONCE: Final = 64 * 1024
+#: no message is larger that a producer puts
+_SEARCHED_MOST: Final = 64 * 1024 * 1024
+_MAGIC_AT: Final = 4
+#: what both magic codes of a record begin with
+_MAGIC: Final = b"\xda\xa3\x20"
 
 
 class View(NamedTuple):
@@ -178,6 +184,29 @@ class CommitLog:
         """Where the log goes on when the end-of-file record lies at ``offset``, else None."""
         status, size, _ = self._at(offset, BLANK_SIZE)
         return offset + size if status is ScanStatus.BLANK else None
+
+    def lies_in_a_record(self, offset: int) -> bool:
+        """Whether a whole record begins in front of an offset, and ends behind it."""
+        file = self.queue.find(offset)
+        if file is None:
+            return False
+        first = max(file.file_from_offset, offset - _SEARCHED_MOST)
+        # the magic code of a record that begins just in front of the offset lies behind it
+        end = min(
+            offset + _MAGIC_AT + len(_MAGIC) - 1, file.file_from_offset + self._readable(file)
+        )
+        while first < end:
+            begin = max(first, end - _SEARCHED_AT_ONCE)
+            found = bytes(self.read(begin, end - begin) or b"")
+            at = len(found)
+            while (at := found.rfind(_MAGIC, 0, at)) >= 0:
+                start = begin + at - _MAGIC_AT
+                head = self.record_head(start) if start >= first else None
+                if head is not None:
+                    return start + head[0] > offset
+            # one that lies in both
+            end = begin + len(_MAGIC) - 1 if begin > first else first
+        return False
 
     def _at(self, offset: int, size: int) -> tuple[ScanStatus, int, int]:
         """What ``size`` bytes at an offset say, as `next_record`; EMPTY when they are gone."""

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from rmqcore.errors import CorruptStoreError, MessageIllegalError, StoreError
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC, UNIT
 from rmqcore.files.delay_offset_table import DelayOffsetTable
+from rmqcore.files.queue_damage import log_has_it
 from rmqcore.files.service_topics import HALF_TOPIC
 from rmqcore.files.store_dir import QUEUE_ID_MAX
 from rmqcore.message import (
+    GetMessageResult,
     Message,
     MessageExt,
     PutMessageResult,
@@ -211,6 +214,11 @@ class DelayStore(Protocol):
     def read_units(self, topic: str, queue_id: int, queue_offset: int, count: int) -> bytes:
         """Whole 20-byte units of a queue from an offset on; see `MessageStore.read_units`."""
 
+    def get_message(
+        self, topic: str, queue_id: int, queue_offset: int, *, max_messages: int
+    ) -> GetMessageResult:
+        """Messages of a queue from an offset on; see `MessageStore.get_message`."""
+
     def message_at(self, phy_offset: int) -> MessageExt | None:
         """The message at a physical offset; None on a miss."""
 
@@ -242,6 +250,8 @@ class ScheduleMessageService:
     - Offsets reach the disk only after the messages that they say are delivered.
     - A put that fails stops its level until the next round; nothing is left out.
     - Levels that the configuration no longer names are delivered too.
+    - A message that only its queue's file does not lead to keeps no other waiting: its level's
+      offset stays at it, so that the next start, which derives the file, comes to it.
 
     Threads: one.
     Durability: a crash repeats what was delivered since ``delayOffset.json`` was last written.
@@ -280,6 +290,8 @@ class ScheduleMessageService:
         self._persisted_at_ms: int | None = None
         #: parked messages since the start that are gone from the log, or could not be put
         self.skipped_count = 0
+        #: by level whose offset stays behind, where it goes on
+        self._ahead: dict[int, int] = {}
         levels = {queue_id + 1 for queue_id in parked_queue_ids}
         self._levels = sorted(levels.union(range(1, len(self._levels_ms) + 1)))
         self._set_back()
@@ -377,7 +389,7 @@ class ScheduleMessageService:
                 offset,
             )
             self._offsets.commit(level, offset)
-        return offset
+        return max(offset, self._ahead.get(level, 0))
 
     def _deliver_level(self, level: int, now_ms: int) -> DeliveryReport:
         """Deliver a level's due messages, in the order of its queue."""
@@ -391,8 +403,12 @@ class ScheduleMessageService:
                 if deliver_at_ms > now_ms:
                     return DeliveryReport(delivered, skipped, deliver_at_ms)
                 try:
-                    held_up = self._deliver(phy_offset)
+                    held_up = self._deliver(level, offset, phy_offset)
                     delivered += held_up is None
+                except CorruptStoreError as error:
+                    if level not in self._ahead:
+                        _log.error("delay level %d stays at %d: %s", level, offset, error)
+                    self._ahead[level], held_up = offset, None
                 except (StoreError, OSError, MemoryError):
                     raise
                 except Exception as error:  # noqa: BLE001 - of one message, for which none waits
@@ -405,7 +421,10 @@ class ScheduleMessageService:
                 if held_up is not None:
                     return DeliveryReport(delivered, skipped, now_ms, held_up)
                 offset += 1
-                self._offsets.commit(level, offset)
+                if level in self._ahead:
+                    self._ahead[level] = offset
+                else:
+                    self._offsets.commit(level, offset)
         return DeliveryReport(delivered, skipped, None)
 
     def _deliver_at(self, level: int, phy_offset: int, tags_code: int, now_ms: int) -> int:
@@ -427,7 +446,29 @@ class ScheduleMessageService:
             return now_ms
         return deliver_at_ms
 
-    def _deliver(self, phy_offset: int) -> str | None:
+    def _parked(self, level: int, offset: int, phy_offset: int) -> MessageExt:
+        """A parked message.
+
+        Raises:
+            MessageIllegalError: it is gone, or damaged.
+            CorruptStoreError: the log has it, and its queue's file does not lead to it.
+        """
+        with suppress(CorruptStoreError):
+            parked = self._store.message_at(phy_offset)
+            if parked is not None and parked.topic == SCHEDULE_TOPIC:
+                return parked
+        try:
+            # says what is wrong
+            _ = self._store.get_message(
+                SCHEDULE_TOPIC, queue_id_of_level(level), offset, max_messages=1
+            ).messages
+        except CorruptStoreError as error:
+            if log_has_it(self._store, error):
+                raise
+            raise MessageIllegalError(f"it is damaged: {error}") from error
+        raise MessageIllegalError("it is gone from the log")
+
+    def _deliver(self, level: int, offset: int, phy_offset: int) -> str | None:
         """Copy one parked message to its real topic.
 
         Returns:
@@ -435,11 +476,10 @@ class ScheduleMessageService:
 
         Raises:
             MessageIllegalError: it can never be put.
+            CorruptStoreError: the log has it, and its queue's file does not lead to it.
         """
+        parked = self._parked(level, offset, phy_offset)
         try:
-            parked = self._store.message_at(phy_offset)
-            if parked is None or parked.topic != SCHEDULE_TOPIC:
-                raise MessageIllegalError("it is gone from the log")
             message = unpark(parked)
             config = self._store.topics.get(message.topic)
             message.queue_id = self._queue_at_delivery(config, message.queue_id)

@@ -127,7 +127,29 @@ def one_rotten(units):
     struct.pack_into(">i", units, DAMAGED * 20 + 8, 60)
 
 
-@pytest.mark.parametrize(("damage", "popped"), [(cut, 0), (zero, 0), (one_rotten, DAMAGED)])
+def one_within_a_record(units):
+    units[DAMAGED * 20 + 7] ^= 8
+
+
+def one_behind_the_log(units):
+    units[DAMAGED * 20 + 2] ^= 1
+
+
+def one_below_zero(units):
+    units[DAMAGED * 20] ^= 0x80
+
+
+@pytest.mark.parametrize(
+    ("damage", "popped"),
+    [
+        (cut, 0),
+        (zero, 0),
+        (one_rotten, DAMAGED),
+        (one_within_a_record, DAMAGED),
+        (one_behind_the_log, DAMAGED),
+        (one_below_zero, DAMAGED),
+    ],
+)
 def test_what_a_queues_file_does_not_lead_to_is_not_passed_over(with_broker, damage, popped):
     async def scenario(broker, peer):
         await send_many(peer, COUNT, queues=1)
@@ -159,7 +181,7 @@ def test_what_retention_removes_while_a_pop_looks_is_not_counted(with_broker):
         def get(_):
             raise CorruptRecordError("commitlog", 0, "rotten")
 
-        wanted, passed_over = PullRange("T", 0, 7, 1, Subscription("T")), PassedOver()
+        wanted, passed_over = PullRange("T", 0, 7, 1, Subscription("T")), PassedOver(broker.store)
         # the queue is gone when it is looked at closer
         with pytest.raises(CorruptRecordError, match="rotten"):
             read_past_damage(get, wanted, broker.store, passed_over)

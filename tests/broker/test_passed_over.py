@@ -14,7 +14,7 @@ from patience import until_async
 from rmqcore.broker.state.passed_over import REVIVE, TIMER, TRANSACTION, PassedOver
 from rmqcore.broker.state.topics import HALF_TOPIC, OP_HALF_TOPIC
 from rmqcore.broker.timer import timer
-from rmqcore.errors import CorruptStoreError
+from rmqcore.errors import CorruptRecordError
 from rmqcore.files.timer_check import TIMER_TOPIC
 from rmqcore.message import Message
 from rmqcore.remoting import ResponseCode
@@ -179,24 +179,24 @@ def test_damaged_records_alone_are_passed_over():
         @property
         def messages(self):
             if 5 in self.offsets:
-                raise CorruptStoreError("log", 0, "bad")
+                raise CorruptRecordError("log", 0, "bad")
             return list(self.offsets)
 
     class Store:
         def get_message(self, topic, queue_id, offset, max_messages):
             return Result(range(offset, max(offset, min(10, offset + max_messages))))
 
-    passed_over, found, offset, before = PassedOver(), [], 0, -1
+    passed_over, found, offset, before = PassedOver(Store()), [], 0, -1
     while offset > before:
         before = offset
-        some, offset = passed_over.read(TIMER, Store(), "T", 0, offset, 8)
+        some, offset = passed_over.read(TIMER, "T", 0, offset, 8)
         found += some
     assert found == [0, 1, 2, 3, 4, 6, 7, 8, 9]
     assert passed_over.counts == {TIMER: 1}
 
 
 def test_what_memory_does_not_suffice_for_is_tried_again():
-    passed_over = PassedOver()
+    passed_over = PassedOver(None)
     with pytest.raises(MemoryError), passed_over.guard(TIMER, "message 1"):
         raise MemoryError
     assert passed_over.counts == {}

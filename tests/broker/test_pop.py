@@ -380,8 +380,9 @@ def test_a_pop_that_waits_in_vain_is_told_before_its_client_gives_up(with_broker
         began = time.monotonic()
         answer = await pop(peer, poll_ms=600, bornTime=born_ms)
         assert answer.code == ResponseCode.POLLING_TIMEOUT
-        assert len(left_s) == 1
-        assert left_s[0] <= 0.45
+        # something that has come may wake it: it waits for the rest of its time then
+        assert left_s == sorted(left_s, reverse=True)
+        assert 0 < left_s[0] <= 0.45
         assert time.monotonic() - began >= 0.44
 
     with_broker(scenario)

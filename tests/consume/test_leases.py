@@ -429,6 +429,25 @@ def test_a_damaged_record_is_a_dead_letter_and_no_loop(store, store_path, larges
     assert store.lag("g", ["T"])[0].leased == 2
 
 
+def test_a_message_that_only_its_queue_does_not_lead_to_is_no_dead_letter(store, store_path):
+    put(store, 3)
+    store.flush()
+    assert store.max_queue_offset("T", 0) == 3
+    with (store_path / "consumequeue/T/0" / f"{0:020}").open("r+b") as queue:
+        whole = queue.read(40)
+        queue.seek(20)
+        queue.write(bytes([*whole[20:27], whole[27] ^ 8]))
+        queue.flush()
+        (first,) = store.lease("g", TOPIC)
+        assert first.queue_offset == 0
+        with pytest.raises(rmqcore.CorruptConsumeQueueError, match="rebuild the consume queue"):
+            store.lease("g", TOPIC)
+        queue.seek(0)
+        queue.write(whole)
+    assert [message.queue_offset for message in store.lease("g", TOPIC)] == [1, 2]
+    assert store.max_queue_offset("%DLQ%g", 0) == 0
+
+
 def test_a_dead_letter_that_cannot_be_put_stays_where_it_is(store, clock, monkeypatch):
     put(store, 1)
     (message,) = store.lease("g", TOPIC)

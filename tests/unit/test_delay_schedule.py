@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from held_time import HeldTime
@@ -11,7 +12,11 @@ from held_time import HeldTime
 from golden.stores import RELEASES, unpack
 from rmqcore._codec import decode_record, encode_record
 from rmqcore.config import StoreConfig
-from rmqcore.errors import MessageIllegalError, StoreNotWritableError
+from rmqcore.errors import (
+    CorruptConsumeQueueError,
+    MessageIllegalError,
+    StoreNotWritableError,
+)
 from rmqcore.files.delay_offset_table import DelayOffsetTable
 from rmqcore.message import Message, PutMessageResult
 from rmqcore.services.delay_schedule import (
@@ -22,7 +27,6 @@ from rmqcore.services.delay_schedule import (
     delay_level_deadline,
     park,
     queue_id_of_level,
-    requested_delay_level,
     unpark,
 )
 from rmqcore.status import PutMessageStatus
@@ -89,6 +93,13 @@ class FakeStore:
         record = self.records.get(phy_offset)
         return None if record is None else decode_record(record)
 
+    def get_message(self, topic, queue_id, offset, max_messages):
+        at, _, _ = self.units[topic, queue_id][offset]
+        if any(begin < at < begin + len(record) for begin, record in self.records.items()):
+            raise CorruptConsumeQueueError("consumequeue", -1, "no record begins there")
+        found = self.message_at(at)
+        return SimpleNamespace(messages=[] if found is None else [found])
+
     def flush(self):
         self.flushed = self.end
 
@@ -104,77 +115,6 @@ def store() -> FakeStore:
 def start(store, directory: Path, levels_ms=LEVELS_MS, **settings) -> ScheduleMessageService:
     offsets = DelayOffsetTable(directory, clock=lambda: store.now_ms)
     return ScheduleMessageService(store, offsets, levels_ms, **settings)
-
-
-class TestParking:
-    def test_a_parked_message_keeps_where_it_wanted_to_go(self):
-        message = Message(
-            "TopicA",
-            b"b",
-            queue_id=5,
-            tags="t",
-            keys=("k1", "k2"),
-            properties={"p": "v", "TIMER_DELAY_SEC": "9", "UNIQ_KEY": "u"},
-            flag=7,
-            sys_flag=8,
-            born_timestamp_ms=NOW,
-            born_host="10.0.0.1:2",
-            store_host="10.0.0.2:3",
-            reconsume_times=4,
-        )
-        parked = park(message, 3, LEVELS_MS)
-        assert (parked.topic, parked.queue_id, parked.body) == (SCHEDULE_TOPIC, 2, b"b")
-        assert parked.properties == {
-            "p": "v",
-            "UNIQ_KEY": "u",
-            "DELAY": "3",
-            "REAL_TOPIC": "TopicA",
-            "REAL_QID": "5",
-        }
-        assert (parked.tags, parked.keys, parked.flag, parked.sys_flag) == ("t", ("k1", "k2"), 7, 8)
-        assert (parked.born_timestamp_ms, parked.reconsume_times) == (NOW, 4)
-        assert (parked.born_host, parked.store_host) == ("10.0.0.1:2", "10.0.0.2:3")
-        assert parked.delay_level == 0
-        assert message.topic == "TopicA"
-        assert "DELAY" not in message.properties
-
-    def test_a_level_above_the_last_is_the_last(self):
-        parked = park(Message("T"), 99, LEVELS_MS)
-        assert (parked.queue_id, parked.properties["DELAY"]) == (17, "18")
-
-    @pytest.mark.parametrize(
-        ("message", "level"),
-        [
-            (Message("T"), 0),
-            (Message("T", delay_level=2), 2),
-            (Message("T", delay_level=2, properties={"DELAY": "5"}), 2),
-            (Message("T", properties={"DELAY": "5"}), 5),
-            (Message("T", properties={"DELAY": "-5"}), 0),
-            (Message("T", delay_level=2, sys_flag=0x4), 0),
-            (Message("T", delay_level=2, sys_flag=0x8), 2),
-            (Message("T", delay_level=2, sys_flag=0xC), 0),
-        ],
-    )
-    def test_the_requested_level(self, message, level):
-        assert requested_delay_level(message) == level
-
-    def test_a_level_that_is_no_number_is_refused(self):
-        with pytest.raises(MessageIllegalError, match="DELAY='soon'"):
-            requested_delay_level(Message("T", properties={"DELAY": "soon"}))
-
-    @pytest.mark.parametrize(
-        ("level", "delay_ms"), [(1, 1000), (18, 7_200_000), (0, 1000), (19, 1000)]
-    )
-    def test_deadlines(self, level, delay_ms):
-        assert delay_level_deadline(LEVELS_MS, level, NOW) == NOW + delay_ms
-
-    def test_the_first_level_is_level_one(self):
-        assert [delay_level_deadline((7, 8), level, 0) for level in (0, 1, 2, 3)] == [
-            1000,
-            7,
-            8,
-            1000,
-        ]
 
 
 class TestUnparking:
@@ -283,6 +223,28 @@ class TestDelivery:
         report = service.run_once(NOW + 4999)
         assert (report.delivered_count, report.next_due_ms) == (0, NOW + 5000)
         assert service.run_once(NOW + 5000).delivered_count == 1
+
+    def test_a_message_that_only_its_queue_does_not_lead_to_comes_after_a_start(
+        self, store, tmp_path
+    ):
+        for body in (b"0", b"1", b"2", b"3"):
+            store.park(body)
+        units = store.units[SCHEDULE_TOPIC, 0]
+        whole = units[1]
+        units[1] = (whole[0] + 8, *whole[1:])
+        service = start(store, tmp_path)
+        report = service.run_once(NOW + 1000)
+        assert (report.delivered_count, report.skipped_count, report.held_up) == (3, 0, None)
+        assert store.bodies() == [b"0", b"2", b"3"]
+        store.park(b"4")
+        assert service.run_once(NOW + 2000).delivered_count == 1
+        service.persist()
+        assert service.offsets()[1] == 1
+        assert service.pending_from() == whole[0] + 8
+        # the next opening derives the queue's file
+        units[1] = whole
+        assert start(store, tmp_path).run_once(NOW + 2000).delivered_count == 4
+        assert store.bodies()[-4:] == [b"1", b"2", b"3", b"4"]
 
     def test_a_message_that_is_gone_is_skipped(self, store, tmp_path):
         for body in (b"a", b"b", b"c"):

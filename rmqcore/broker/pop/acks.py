@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import functools
+import itertools
 import logging
 from collections.abc import Callable
 from dataclasses import replace
@@ -287,10 +289,19 @@ class PopAcks:
             checkpoint = self._checkpoints.due(now_ms)
             if checkpoint is None:
                 return False
-            offset = checkpoint.open_offsets[0]
-            with self._passed_over.guard(REVIVE, f"offset {offset} of {checkpoint.topic}"):
+            topic, queue_id = checkpoint.topic, checkpoint.queue_id
+            held = functools.partial(self._passed_over.holds, topic, queue_id)
+            offset = next(itertools.filterfalse(held, checkpoint.open_offsets), None)
+            if offset is None:
+                self._checkpoints.set_aside()
+                continue
+            guard = self._passed_over.guard(
+                REVIVE, f"offset {offset} of {topic}", (topic, queue_id, offset)
+            )
+            with guard:
                 self._revive(checkpoint, offset)
-            self._checkpoints.acknowledge(checkpoint.key, [offset])
+            if not guard.held:
+                self._checkpoints.acknowledge(checkpoint.key, [offset])
         return True
 
     def _revive(self, checkpoint: Checkpoint, offset: int) -> None:

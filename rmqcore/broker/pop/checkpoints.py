@@ -111,9 +111,7 @@ class Checkpoints:
         offset, before = max(least, self._read_offsets[queue_id]), -1
         while offset > before:
             before = offset
-            records, offset = self._passed_over.read(
-                REVIVE, self._store, self.topic, queue_id, offset, _BATCH
-            )
+            records, offset = self._passed_over.read(REVIVE, self.topic, queue_id, offset, _BATCH)
             for record in records:
                 self._replay(record, queue_id)
         self._read_offsets[queue_id] = offset
@@ -284,6 +282,10 @@ class Checkpoints:
         due_ms = self.next_due_ms()
         return self._open[self._heap[0][1]] if due_ms is not None and due_ms <= now_ms else None
 
+    def set_aside(self) -> None:
+        """Leave what `due` has told open until it is acknowledged, or read back at a start."""
+        heapq.heappop(self._heap)
+
     def commit(self) -> None:
         """Say in the consumer offsets up to where the records are done with.
 
@@ -292,6 +294,8 @@ class Checkpoints:
         if self._config().is_slave:
             return
         for queue_id, places in enumerate(self._places):
+            if self._passed_over.holds(self.topic, queue_id):
+                continue
             most = self._store.max_queue_offset(self.topic, queue_id)
             done = next(iter(places), most) - 1
             former = self._store.consumer_offsets.get(self.topic, REVIVE_GROUP, queue_id)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from rmqcore.broker.pull.fetch import Found, PullRange, in_front_of_damage, log_has_it
+from rmqcore.broker.pull.fetch import Found, PullRange, in_front_of_damage
 from rmqcore.broker.state.passed_over import PassedOver
 from rmqcore.errors import CorruptStoreError
+from rmqcore.files.queue_damage import log_has_it
 from rmqcore.message import MessageExt
 from rmqcore.store.protocol import MessageStore
 

@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 from rmqcore.broker.pull.matching import SCANNED_MAX, Matched, get_matching
 from rmqcore.broker.state.subscription import Subscription
-from rmqcore.errors import CorruptConsumeQueueError, CorruptRecordError, CorruptStoreError
+from rmqcore.errors import CorruptStoreError
 from rmqcore.message import GetMessageResult
 from rmqcore.remoting import ResponseCode
 from rmqcore.status import GetMessageStatus
@@ -79,24 +79,6 @@ def in_front_of_damage(look: Callable[[PullRange], _T], wanted: PullRange) -> _T
             if wanted.message_count <= 1:
                 raise
         wanted = wanted._replace(message_count=wanted.message_count // 2)
-
-
-def log_has_it(store: MessageStore, error: CorruptStoreError) -> bool:
-    """True where a queue's file does not lead to a message which the log has, as far as is known.
-
-    An opening derives the file again from the log.
-
-    Args:
-        store: of the queue.
-        error: what a get of its first message has raised.
-    """
-    if not isinstance(error, CorruptConsumeQueueError):
-        # the file is shorter than it was
-        return not isinstance(error, CorruptRecordError)
-    try:
-        return error.phy_offset < 0 or store.message_at(error.phy_offset) is not None
-    except CorruptRecordError:
-        return False
 
 
 def fetch(store: MessageStore, wanted: PullRange, max_bytes: int) -> Found:

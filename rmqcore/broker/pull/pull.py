@@ -18,7 +18,6 @@ from rmqcore.broker.pull.fetch import (
     PullRange,
     fetch,
     in_front_of_damage,
-    log_has_it,
 )
 from rmqcore.broker.pull.waiting import WaitingPull, WaitingPulls
 from rmqcore.broker.state.broker_state import BrokerState
@@ -27,6 +26,7 @@ from rmqcore.broker.state.settings import BrokerConfig
 from rmqcore.broker.state.subscription import Subscription
 from rmqcore.errors import CorruptStoreError, StoreError
 from rmqcore.files.consume_queue import UNIT
+from rmqcore.files.queue_damage import log_has_it
 from rmqcore.message import GetMessageResult
 from rmqcore.remoting import (
     Connection,

@@ -234,7 +234,8 @@ class Transactions:
             if offset in self._undecided and offset not in self._ended:
                 half = await asyncio.to_thread(self._undecided_half, offset)
                 if half is None:
-                    self._undecided.forget(offset)
+                    if not self._passed_over.holds(HALF_TOPIC, 0, offset):
+                        self._undecided.forget(offset)
                 elif offset not in self._ended:
                     asked += await self._ask_or_give_up(half, now_ms)
         self._advance()
@@ -253,6 +254,8 @@ class Transactions:
             )
             for half in halves:
                 undecided.add_half(half.queue_offset)
+            if self._passed_over.holds(HALF_TOPIC, 0, undecided.half_offset):
+                undecided.add_half(undecided.half_offset)
             if following <= undecided.half_offset and not halves:
                 break
             undecided.half_offset = max(undecided.half_offset, following)
@@ -270,13 +273,13 @@ class Transactions:
         return more
 
     def _undecided_half(self, offset: int) -> MessageExt | None:
-        """The half message at an offset of its queue; None when it is gone, or damaged."""
+        """The half message at an offset of its queue; None when it is gone, damaged or held."""
         halves, _ = self._read(HALF_TOPIC, offset, 1)
         return halves[0] if halves and halves[0].queue_offset == offset else None
 
     def _read(self, topic: str, offset: int, count: int = _BATCH) -> tuple[list[MessageExt], int]:
         """Messages of one of the two queues, and where it goes on."""
-        return self._passed_over.read(TRANSACTION, self._store, topic, 0, offset, count)
+        return self._passed_over.read(TRANSACTION, topic, 0, offset, count)
 
     def _offset(self, topic: str) -> int:
         stored = self._store.consumer_offsets.get(topic, TRANSACTION_GROUP, 0)

@@ -84,7 +84,7 @@ class BrokerState:
         self.locks = QueueLocks(monotonic_s)
         self.traffic = Traffic()
         self.rates = Rates(self.traffic, config().broker_cluster_name, world)
-        self.passed_over = PassedOver()
+        self.passed_over = PassedOver(store)
         self.ha_status: Callable[[], Mapping[str, Any]] = dict
         self._listeners: tuple[Arrived, ...] = ()
         #: by topic, who hears of that one only

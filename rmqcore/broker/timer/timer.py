@@ -296,7 +296,7 @@ class TimerMessages:
         """Take in records that have come, but for those that are delivered; whether there were."""
         offset = self._read_offset
         records, self._read_offset = self._passed_over.read(
-            TIMER, self._store, TIMER_TOPIC, 0, offset, _READ_AT_ONCE
+            TIMER, TIMER_TOPIC, 0, offset, _READ_AT_ONCE
         )
         for record in records:
             with self._passed_over.guard(TIMER, f"message {record.queue_offset}"):
@@ -327,7 +327,7 @@ class TimerMessages:
 
     def _deliver(self, offset: int, now_ms: int) -> None:
         """Put one message where it belongs; one that can never be put is passed over."""
-        with self._passed_over.guard(TIMER, f"message {offset}"):
+        with self._passed_over.guard(TIMER, f"message {offset}", (TIMER_TOPIC, 0, offset)):
             record = self._record(offset)
             if record is None:
                 raise MessageIllegalError("it is gone from the log")
@@ -365,6 +365,9 @@ class TimerMessages:
         await asyncio.to_thread(self._keep, progress)
 
     def _changed(self) -> bool:
+        if self._passed_over.holds(TIMER_TOPIC, 0):
+            # the next start comes to it again, at the price of what was delivered since
+            return False
         old, new = self._stored, self._progress()
         if old is None:
             return True

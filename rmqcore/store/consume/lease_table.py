@@ -22,7 +22,13 @@ from rmqcore.files.lease_journal import (
     QueueNamed,
     to_bytes,
 )
-from rmqcore.message import RETRY_PREFIX, GetMessageResult, Message, PutMessageResult
+from rmqcore.message import (
+    RETRY_PREFIX,
+    GetMessageResult,
+    Message,
+    MessageExt,
+    PutMessageResult,
+)
 from rmqcore.status import Durability
 from rmqcore.store.consume.due_times import DueTimes
 from rmqcore.store.consume.holders import has_process, is_gone, is_mine
@@ -66,6 +72,9 @@ class LeasedStore(Protocol):
         max_scanned: int | None = None,
     ) -> GetMessageResult:
         """Messages of one queue from an offset on; see `MessageStore.get_message`."""
+
+    def message_at(self, phy_offset: int) -> MessageExt | None:
+        """The message at a physical offset; None on a miss."""
 
     def flush(self) -> int:
         """Write everything put so far to the disk."""

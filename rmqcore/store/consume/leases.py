@@ -29,8 +29,9 @@ from rmqcore.errors import (
 from rmqcore.files.config_tables import TopicConfig
 from rmqcore.files.consume_queue import LIGHT_QUEUE_PREFIX
 from rmqcore.files.lease_journal import Done, Entry, Leased
+from rmqcore.files.queue_damage import log_has_it
 from rmqcore.message import DEAD_LETTER_PREFIX, RETRY_PREFIX, Lease, Message, QueueLag
-from rmqcore.status import Durability, GetMessageStatus
+from rmqcore.status import Durability
 from rmqcore.store.consume.arrivals import Arrivals
 from rmqcore.store.consume.holders import Holder, is_mine
 from rmqcore.store.consume.interrupt_safe_lock import InterruptSafeLock
@@ -44,6 +45,7 @@ from rmqcore.store.consume.lease_request import (
     LeaseResult,
 )
 from rmqcore.store.consume.lease_table import LeasedStore, LeaseTable
+from rmqcore.store.consume.leased_item import read_item
 from rmqcore.store.consume.retry import damaged_letter, first_retry_level, retry_ms, sent_again
 
 _log = logging.getLogger("rmqcore")
@@ -197,7 +199,7 @@ class Leases:
                 and (offset := queue.next_free()) is not None
             ):
                 times = min(queue.times(offset) + 1, TIMES_MAX)
-                item = self._read(queue, offset)
+                item = read_item(self._store, queue, offset)
                 if item is None or taken.is_expired(item):
                     taken.looks -= 1
                     queue.done(offset)
@@ -254,8 +256,11 @@ class Leases:
                     (following - 1 if light else each.queue_offset, each)
                     for each in result.messages
                 ]
-            except CorruptStoreError:
-                one = self._read(queue, at)
+            except CorruptStoreError as error:
+                if fresh and log_has_it(self._store, error):
+                    # the next lease says it
+                    break
+                one = read_item(self._store, queue, at)
                 items, following = [] if one is None else [(at, one)], at + 1
             if following <= at:
                 break
@@ -269,21 +274,6 @@ class Leases:
                     taken.looks -= 1
             at = following
         return fresh, at
-
-    def _read(self, queue: LeaseQueue, offset: int) -> LeasedItem | None:
-        """One message of a queue; None when the queue no longer has it."""
-        raw: list[memoryview] = []
-        try:
-            result = self._store.get_message(
-                queue.topic, queue.queue_id, offset, max_messages=1, max_bytes=1
-            )
-            if result.status is not GetMessageStatus.FOUND:
-                return None
-            raw = result.slices()
-            message = result.messages[0]
-        except CorruptStoreError as error:
-            return Damaged(bytes(raw[0]) if raw else b"", str(error))
-        return message if result.next_queue_offset == offset + 1 else None
 
     def acknowledge(self, group: str, leases: Iterable[Lease]) -> int:
         """Be done with messages; see `MessageStore.acknowledge`."""
@@ -373,7 +363,7 @@ class Leases:
             held = self._still_held(group, leases)
             now_ms = self._clock_ms()
             for queue, lease in held:
-                item = self._read(queue, lease.queue_offset)
+                item = read_item(self._store, queue, lease.queue_offset)
                 if item is None:
                     self._table.finish({queue: (lease.queue_offset,)})
                     continue

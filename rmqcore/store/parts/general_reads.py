@@ -348,6 +348,15 @@ class GeneralReads:
     def _check_unit(self, queue: StoredQueue, units: bytes, number: int) -> None:
         phy_offset, size = UNIT_HEAD.unpack_from(units, number * UNIT_SIZE)
         record = self._log.record_head(phy_offset)
+        # a writer's log has lost no end
+        lost = phy_offset >= self._log.max_offset and self._log.queue.writable
+        nowhere = phy_offset < 0 or lost or self._log.lies_in_a_record(phy_offset)
+        if record is None and nowhere:
+            raise CorruptConsumeQueueError(
+                queue.queue.directory,
+                -1,
+                f"a unit leads to {phy_offset}, where no record begins; rebuild the consume queue",
+            )
         if record is None:
             file = self._log.queue.find(phy_offset)
             raise CorruptRecordError(
