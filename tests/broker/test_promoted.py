@@ -350,7 +350,7 @@ def test_a_topic_of_the_log_is_not_forgotten_when_it_could_not_be_written(
 
     lives(as_a_slave)
     full.append(True)
-    lives(as_the_master)
+    lives(as_the_master, flushConsumerOffsetInterval=100)
     shutil.rmtree(tmp_path / "store")
     (tmp_path / "killed").rename(tmp_path / "store")
     lives(again)
