@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import lru_cache
 
 from pyspark.sql.datasource import InputPartition
 
 from rmqcore.config import load_config
-from rmqcore.errors import ConfigError
+from rmqcore.errors import ConfigError, RmqCoreError
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.scan import (
     AnyLog,
@@ -25,6 +27,9 @@ from rmqcore.spark.options import EARLIEST, LATEST, ReadOptions, named_offsets
 from rmqcore.spark.rows_wanted import rows_wanted
 from rmqcore.spark.selection import check_ranges, check_selection
 from rmqcore.spark.topic_choice import TopicChoice
+from rmqcore.store.opening import open_store
+
+_log = logging.getLogger(__name__)
 
 SPLIT_SIZE = 256 << 20
 _SPLIT_SIZE_MIN = 64 << 20
@@ -124,6 +129,19 @@ def open_plan(path: str, options: ReadOptions, before: AnyLog | None = None) -> 
     )
 
 
+def _say_what_is_missing(path: str, options: ReadOptions) -> None:
+    """Log what a store's last writer had on the disk and its files no longer have."""
+    if is_archive(path) or options.archive is not None:
+        return
+    # whoever plans says why it cannot be opened
+    with suppress(RmqCoreError), open_store(path, mode="r", config=options.config) as store:
+        for line in store.missing(queues=False):
+            text = (
+                "%s: %s, and rows of it are lacking; `rmqcore doctor %s` says what can be had again"
+            )
+            _log.warning(text, path, line, path)
+
+
 def batch_partitions(options: ReadOptions) -> list[LogPartition]:
     """What a batch reads, cut for parallel tasks.
 
@@ -134,6 +152,8 @@ def batch_partitions(options: ReadOptions) -> list[LogPartition]:
         StoreNotFoundError, CorruptStoreError: as `open_plan`.
     """
     _check_batch(options)
+    for _, path in options.stores:
+        _say_what_is_missing(path, options)
     plans = [(broker, open_plan(path, options)) for broker, path in options.stores]
     check_selection(options, (plan for _, plan in plans))
     check_ranges(options, (plan for _, plan in plans))

@@ -145,7 +145,7 @@ class ReadOnlyMessageStore(ReadableStore):
         """Why puts are refused: always, here."""
         return 'the store was opened with mode="r"'
 
-    def missing(self) -> list[str]:
+    def missing(self, *, queues: bool = True) -> list[str]:
         """What the last writer had on the disk and the files no longer have, a line for each.
 
         Reads see a log or queues that end sooner or begin later. Empty while a writer may still add
@@ -153,6 +153,9 @@ class ReadOnlyMessageStore(ReadableStore):
         queues know tells of a log that ends sooner, and of queues only those are told that begin
         later in a log that begins at 0. A file that it takes to tell, and that cannot be read, is
         a line, too.
+
+        Args:
+            queues: whether what queues have lost is told, too, or of the log alone.
         """
         mark = StoreMark(self._directory)
         try:
@@ -167,22 +170,23 @@ class ReadOnlyMessageStore(ReadableStore):
         lost = [] if mark.is_known else self._lost_to_queues()
         if lost:
             return lost
-        queues = self.consume_queues
         ends = MarkedQueueEnds(
-            mark, deleted, self.log, queues, clean_shutdown=True, lost_counts=True
+            mark, deleted, self.log, self.consume_queues, clean_shutdown=True, lost_counts=True
         )
         log_end = self.max_phy_offset
         if ends.of_this_log and log_end < mark.log_end:
             return [f"the log ends at {log_end}, and has ended at {mark.log_end}"]
-        lacking = sorted(ends.lacking().items())
         found = []
         # whoever has written since may have had a retention
         is_as_closed = ends.closed_at(log_end) and not self._directory.was_aborted
         if is_as_closed and self.min_phy_offset > mark.first_offset:
             now, then = self.min_phy_offset, mark.first_offset
             found.append(f"the log begins at {now}, and has begun at {then}")
+        if not queues:
+            return found
+        lacking = sorted(ends.lacking().items())
         for (topic, queue_id), end in lacking[:_NAMED]:
-            queue = queues.find(topic, queue_id)
+            queue = self.consume_queues.find(topic, queue_id)
             now = 0 if queue is None else queue.max_offset
             found.append(f"queue {topic}/{queue_id} ends at {now}, and has ended at {end}")
         if len(lacking) > _NAMED:

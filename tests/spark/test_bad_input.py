@@ -215,3 +215,13 @@ def test_too_little_address_space_for_a_map(store_path):
     assert int(count) == 1000
     assert "Cannot allocate memory" in text
     assert str(store_path / "commitlog" / f"{0:020d}") in text
+
+
+def test_what_the_log_has_lost_is_said(log, caplog):
+    whole = rows(log[0].parents[1])
+    assert caplog.messages == []
+    log[-1].unlink()
+    assert rows(log[0].parents[1]) < whole
+    (told,) = caplog.messages
+    assert f"the log ends at {len(log[:-1]) * FILE_SIZE}, and has ended at" in told
+    assert "rmqcore doctor" in told
