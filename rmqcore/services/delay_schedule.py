@@ -290,6 +290,8 @@ class ScheduleMessageService:
         self._persisted_at_ms: int | None = None
         #: parked messages since the start that are gone from the log, or could not be put
         self.skipped_count = 0
+        #: parked messages since the start that their queues' files do not lead to
+        self.held_count = 0
         #: by level whose offset stays behind, where it goes on
         self._ahead: dict[int, int] = {}
         levels = {queue_id + 1 for queue_id in parked_queue_ids}
@@ -409,6 +411,7 @@ class ScheduleMessageService:
                     if level not in self._ahead:
                         _log.error("delay level %d stays at %d: %s", level, offset, error)
                     self._ahead[level], held_up = offset, None
+                    self.held_count += 1
                 except (StoreError, OSError, MemoryError):
                     raise
                 except Exception as error:  # noqa: BLE001 - of one message, for which none waits

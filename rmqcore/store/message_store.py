@@ -204,6 +204,7 @@ class DefaultMessageStore(MessagePutter, ReadableStore):
 
     delay_offsets = forwards("parts.upkeep", Upkeep.delay_offsets)
     delay_skipped_count = forwards("parts.upkeep", Upkeep.delay_skipped_count)
+    delay_held_count = forwards("parts.upkeep", Upkeep.delay_held_count)
 
     def stats(self) -> dict[str, str]:
         """Counters and rates under RocketMQ's runtime-info names."""

@@ -5,6 +5,7 @@ from broker.test_pop import handed_out, pop, pop_until, send_many
 from broker.test_timer import come, taken_in
 from broker.test_transactions import COMMIT, decision, producer_of, question, send_half
 
+from rmqcore.broker.state.passed_over import TIMER
 from rmqcore.broker.state.topics import HALF_TOPIC
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC
 from rmqcore.files.timer_check import TIMER_TOPIC
@@ -35,8 +36,10 @@ def test_a_timer_message_comes_after_the_next_start(with_broker, clock):
         found = await come(peer, "T", 2)
         assert [message.body for message in found] == [b"0", b"2"]
         assert broker.managers.passed_over.counts == {}
+        assert broker.managers.passed_over.held_counts == {TIMER: 1}
 
     async def again(broker, peer):
+        assert broker.managers.passed_over.held_counts == {}
         found = await come(peer, "T", 3)
         assert b"1" in [message.body for message in found]
 
@@ -52,6 +55,8 @@ def test_a_delayed_message_comes_after_the_next_start(with_broker, clock):
         clock.go_on(2000, broker)
         found = await come(peer, "T", 2)
         assert [message.body for message in found] == [b"0", b"2"]
+        assert broker.store.delay_skipped_count() == 0
+        assert broker.store.delay_held_count() == 1
 
     async def again(broker, peer):
         found = await come(peer, "T", 3)

@@ -106,6 +106,16 @@ class Metrics:
         for service, count in (state.passed_over.counts | {"delay": skipped}).items():
             passed_over.add_metric((*node, service), count)
         yield passed_over
+        held = self._gauge(
+            "rocketmq_records_held_back",
+            "messages in the log that the next start comes to: their queues' files are damaged",
+            ("service",),
+        )
+        for service, count in (
+            state.passed_over.held_counts | {"delay": state.store.delay_held_count()}
+        ).items():
+            held.add_metric((*node, service), count)
+        yield held
 
     def _numbers(self, state: BrokerState, node: tuple[str, ...]) -> Iterator[Any]:
         store, stats = state.store, state.store.stats()

@@ -67,10 +67,12 @@ class PassedOver:
 
     Attributes:
         counts: how many there were since the start, by service.
+        held_counts: how many messages are held back, by the service that came to each first.
     """
 
     def __init__(self, store: MessageStore) -> None:
         self.counts: dict[str, int] = {}
+        self.held_counts: dict[str, int] = {}
         self._store = store
         #: by topic and queue id, the offsets of what is held back
         self._held: dict[tuple[str, int], set[int]] = {}
@@ -105,6 +107,8 @@ class PassedOver:
             text = "%s: offset %d of queue %d of %s is in the log, and the queue's file does not "
             text += "lead to it: it is handled after the next start, which derives the file: %s"
             logger.error(text, service, offset, queue_id, topic, error)
+        if not self.holds(*place):
+            self.held_counts[service] = self.held_counts.get(service, 0) + 1
         self._held.setdefault((topic, queue_id), set()).add(offset)
         return True
 

@@ -193,6 +193,10 @@ class Upkeep:
         """How many parked messages could not be delivered since the store was opened."""
         return 0 if self.delayed is None else self.delayed.schedule.skipped_count
 
+    def delay_held_count(self) -> int:
+        """How many parked messages wait for the next opening: their queues do not lead to them."""
+        return 0 if self.delayed is None else self.delayed.schedule.held_count
+
     def delay_info(self) -> dict[str, str]:
         """What RocketMQ's runtime info says of delay levels."""
         return {} if self.delayed is None else self.delayed.schedule.runtime_info()
