@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from rmqcore.files.consume_queue import LIGHT_QUEUE_PREFIX, ConsumeQueue
 from rmqcore.files.consume_queue_ext import ConsumeQueueExt
 from rmqcore.files.mapped_file_queue import numbered_files
 from rmqcore.files.store_dir import NOT_A_FILE, queue_id_of, subdirectories
-from rmqcore.files.unit_file import UNIT_HEAD
+from rmqcore.files.unit_file import DAMAGED_UNIT, UNIT_HEAD
 from rmqcore.native.format._numbers import BATCH_UNIT_SIZE
 from rmqcore.world import sync_directory
 
@@ -34,6 +35,8 @@ class ConsumeQueueStore:
     - A queue comes into being with its first message; looking for one creates nothing.
     - ``damaged`` says of queues whose files were found unusable why: they are empty until
       `drop_damaged`, and the whole log has to be dispatched again.
+    - ``unreadable`` says it of another process's queues, by (topic, queue id): whoever looks for
+      one is told so, and all others are read.
 
     Args:
         directory: where the store's files lie.
@@ -62,6 +65,7 @@ class ConsumeQueueStore:
         self._queues: dict[tuple[str, int], StoredQueue] = {}
         self.damaged: list[CorruptStoreError] = []
         self._unusable: list[StoredQueue] = []
+        self.unreadable: dict[tuple[str, int], CorruptStoreError] = {}
         self.dispatched_timestamp_ms = 0
         #: of a slave's store: called with a queue whose numbers begin again with 0, to drop it
         self.begin_anew: Callable[[StoredQueue], None] | None = None
@@ -158,15 +162,36 @@ class ConsumeQueueStore:
     def followed(self) -> list[StoredQueue]:
         """Every queue, new ones too, caught up with what another process has written.
 
-        Readers see nothing of that before `show`.
+        Readers see nothing of that before `show`. One with a damaged unit is left out, and
+        unreadable from now on until it has caught up.
         """
-        queues = [queue.followed() for queue in self if not self._is_removed(queue)]
+        queues: list[StoredQueue] = []
+        unreadable: dict[tuple[str, int], CorruptStoreError] = {}
+
+        def take(key: tuple[str, int], caught_up: Callable[[], StoredQueue]) -> None:
+            try:
+                queues.append(caught_up())
+            except CorruptStoreError as error:
+                if error.reason != DAMAGED_UNIT:
+                    raise
+                unreadable[key] = error
+
+        for queue in self:
+            if not self._is_removed(queue):
+                take((queue.topic, queue.queue_id), queue.followed)
         for topic, queue_id, directory, kind in self._queue_directories():
             if (topic, queue_id) not in self._queues:
-                queue = self._make(topic, queue_id, directory, kind)
-                queue.load()
-                queues.append(queue)
+                load = partial(self._loaded, topic, queue_id, directory, kind)
+                take((topic, queue_id), load)
+        self.unreadable = unreadable
         return queues
+
+    def _loaded(
+        self, topic: str, queue_id: int, directory: Path, kind: type[StoredQueue]
+    ) -> StoredQueue:
+        queue = self._make(topic, queue_id, directory, kind)
+        queue.load()
+        return queue
 
     def followed_one(self, topic: str, queue_id: int) -> StoredQueue | None:
         """As `followed`, of one queue; None when there is no such.
@@ -187,8 +212,7 @@ class ConsumeQueueStore:
             if "/" in topic or not directory.is_dir():
                 continue
             if self._is_of_kind(topic, queue_id, kind):
-                queue = self._make(topic, queue_id, directory, kind)
-                queue.load()
+                queue = self._loaded(topic, queue_id, directory, kind)
         return queue
 
     def _is_removed(self, queue: StoredQueue) -> bool:
@@ -201,7 +225,9 @@ class ConsumeQueueStore:
 
     def show(self, queue: StoredQueue) -> None:
         """Publish to readers a queue that has caught up."""
-        self._queues[queue.topic, queue.queue_id] = queue
+        key = queue.topic, queue.queue_id
+        self._queues[key] = queue
+        self.unreadable.pop(key, None)
 
     # ---- looking
 
@@ -211,7 +237,13 @@ class ConsumeQueueStore:
         Args:
             topic: of the queue.
             queue_id: of the queue.
+
+        Raises:
+            CorruptStoreError: it is another process's, and unreadable.
         """
+        error = self.unreadable.get((topic, queue_id))
+        if error is not None:
+            raise type(error)(error.path, error.phy_offset, error.reason)
         return self._queues.get((topic, queue_id))
 
     @property
@@ -227,7 +259,7 @@ class ConsumeQueueStore:
 
     def keys(self) -> list[tuple[str, int]]:
         """(topic, queue id) of every queue, sorted."""
-        return sorted(self._queues)
+        return sorted(self._queues.keys() | self.unreadable.keys())
 
     # ---- dispatching
 

@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 RESERVE_STEP = 65536
 #: every unit begins with the physical offset and the size of its record
 UNIT_HEAD = struct.Struct(">qi")
+#: why a queue of another process cannot be read
+DAMAGED_UNIT = (
+    "no unit can look like the one here, and more follow; open the store for writing, which "
+    "derives it again from the log"
+)
 _FIRST_READ_SIZE = 4096
 _LOOK_MAX = 64 << 10
 _FILES_CHECKED = 3
@@ -217,12 +222,8 @@ class UnitFile(UnitQueue):
                 # same
                 broken_at = end
             elif broken and not self.queue.writable:
-                raise CorruptConsumeQueueError(
-                    file.path,
-                    end - file.file_from_offset,
-                    "no unit can look like the one here, and more follow; open the store for "
-                    "writing, which derives it again from the log",
-                )
+                place = end - file.file_from_offset
+                raise CorruptConsumeQueueError(file.path, place, DAMAGED_UNIT)
             elif not count or not whole:
                 # no whole unit follows: the end, or the file was cut short inside a unit
                 return

@@ -80,7 +80,11 @@ class MarkedQueueEnds:
         topic, _ = key
         if self._deleted.since(topic) >= self._mark.log_end > 0 or self._deleted.is_gone(topic):
             return False
-        queue = self._queues.find(*key)
+        try:
+            queue = self._queues.find(*key)
+        except CorruptStoreError:
+            # one that cannot be read is told of elsewhere
+            return False
         return queue is None or (queue.max_offset < end and not self._begun_anew(queue))
 
     def _begun_anew(self, queue: StoredQueue) -> bool:

@@ -167,7 +167,10 @@ class Follower:
         self.log.queue.follow()
         self._find_end(queues)
         for queue in queues:
-            self._show(queue)
+            try:
+                self._show(queue)
+            except CorruptConsumeQueueError as error:
+                self.consume_queues.unreadable[queue.topic, queue.queue_id] = error
 
     def catch_up_queue(self, topic: str, queue_id: int) -> None:
         """Catch up with one queue; see `CatchesUp.catch_up_queue`.

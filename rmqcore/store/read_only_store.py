@@ -152,11 +152,23 @@ class ReadOnlyMessageStore(ReadableStore):
         to them. Where nobody but RocketMQ has written, which leaves no mark of the ends, what
         queues know tells of a log that ends sooner, and of queues only those are told that begin
         later in a log that begins at 0. A file that it takes to tell, and that cannot be read, is
-        a line, too.
+        a line, too. So is each queue that cannot be read, beside a writer, too.
 
         Args:
             queues: whether what queues have lost is told, too, or of the log alone.
         """
+        lost = self._lost(queues=queues)
+        unreadable = self.consume_queues.unreadable if queues else {}
+        lines = [
+            f"queue {topic}/{queue_id} cannot be read: {error}"
+            for (topic, queue_id), error in sorted(unreadable.items())[:_NAMED]
+        ]
+        if len(unreadable) > _NAMED:
+            lines.append(f"{len(unreadable) - _NAMED} other queues cannot be read")
+        return lines + lost
+
+    def _lost(self, *, queues: bool) -> list[str]:
+        """What the files no longer have, as `missing`."""
         mark = StoreMark(self._directory)
         try:
             mark.load()

@@ -42,5 +42,8 @@ def test_zeros_in_front_of_a_file_with_units_do_not_end_a_queue(golden_store, re
     files = sorted((golden.path / "consumequeue" / "TopicA" / "0").iterdir())
     data = files[-2].read_bytes()
     files[-2].write_bytes(data[:kept].ljust(len(data), b"\0"))
-    with pytest.raises(CorruptConsumeQueueError, match=files[-2].name):
-        rmqcore.open_store(golden.path, mode="r")
+    with (
+        rmqcore.open_store(golden.path, mode="r") as store,
+        pytest.raises(CorruptConsumeQueueError, match=files[-2].name),
+    ):
+        store.max_queue_offset("TopicA", 0)

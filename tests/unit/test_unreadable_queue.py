@@ -1,0 +1,63 @@
+"""A reader of another process's store: a queue with a damaged unit hides no other queue."""
+
+import pytest
+
+from rmqcore import CorruptConsumeQueueError, open_store
+
+pytestmark = pytest.mark.engine
+
+COUNT = 300
+
+
+@pytest.fixture
+def damaged(store_path):
+    """A store of three queues, of which T/0 has a unit that no writer makes."""
+    with open_store(store_path) as store:
+        for number in range(COUNT):
+            for topic, queue_id in (("T", 0), ("T", 1), ("U", 0)):
+                store.put(topic, b"%d" % number, queue_id=queue_id)
+    damage(store_path, 0x80)
+    return store_path
+
+
+def damage(path, mask):
+    with (path / "consumequeue/T/0" / f"{0:020}").open("r+b") as queue:
+        queue.seek(150 * 20)
+        (high,) = queue.read(1)
+        queue.seek(150 * 20)
+        queue.write(bytes([high ^ mask]))
+
+
+def offsets(store, topic, queue_id):
+    found, at = [], 0
+    while messages := store.get_message(topic, queue_id, at, max_messages=COUNT).messages:
+        found += [message.queue_offset for message in messages]
+        at = found[-1] + 1
+    return found
+
+
+def test_all_others_are_read_and_it_is_told(damaged):
+    with open_store(damaged, mode="r") as store:
+        assert store.queues() == [("T", 0), ("T", 1), ("U", 0)]
+        for queue in (("T", 1), ("U", 0)):
+            assert offsets(store, *queue) == list(range(COUNT))
+        for ask in (store.max_queue_offset, store.min_queue_offset, store.consume_queues.find):
+            with pytest.raises(CorruptConsumeQueueError, match="no unit can look like the one"):
+                ask("T", 0)
+        with pytest.raises(CorruptConsumeQueueError):
+            offsets(store, "T", 0)
+        assert len(list(store.messages("U"))) == COUNT
+        assert len(list(store.messages())) == 3 * COUNT
+        (told,) = store.missing()
+        assert told.startswith("queue T/0 cannot be read: ")
+        assert store.missing(queues=False) == []
+
+
+def test_it_is_read_when_a_writer_has_derived_it(damaged):
+    with open_store(damaged, mode="r") as reader:
+        with open_store(damaged) as writer:
+            assert offsets(reader, "T", 0) == list(range(COUNT))
+            writer.put("T", b"more")
+            assert writer.max_queue_offset("T", 0) == COUNT + 1
+            assert reader.max_queue_offset("T", 0) == COUNT + 1
+        assert reader.missing() == []
