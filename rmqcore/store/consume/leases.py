@@ -20,24 +20,21 @@ from typing import Final, TypeAlias
 
 from rmqcore.arguments import text, whole_number
 from rmqcore.errors import (
-    CorruptStoreError,
     MessageIllegalError,
     PutMessageError,
     StoreClosedError,
     StoreError,
 )
 from rmqcore.files.config_tables import TopicConfig
-from rmqcore.files.consume_queue import LIGHT_QUEUE_PREFIX
 from rmqcore.files.lease_journal import Done, Entry, Leased
-from rmqcore.files.queue_damage import log_has_it
 from rmqcore.message import DEAD_LETTER_PREFIX, RETRY_PREFIX, Lease, Message, QueueLag
 from rmqcore.status import Durability
 from rmqcore.store.consume.arrivals import Arrivals
 from rmqcore.store.consume.holders import Holder, is_mine
 from rmqcore.store.consume.interrupt_safe_lock import InterruptSafeLock
 from rmqcore.store.consume.lease_queue import TIMES_MAX, LeaseQueue, runs_of
+from rmqcore.store.consume.lease_reads import LeaseReads, is_stored_batch
 from rmqcore.store.consume.lease_request import (
-    ALL,
     LEASE_MS_MAX,
     Damaged,
     LeasedItem,
@@ -45,14 +42,10 @@ from rmqcore.store.consume.lease_request import (
     LeaseResult,
 )
 from rmqcore.store.consume.lease_table import LeasedStore, LeaseTable
-from rmqcore.store.consume.leased_item import read_item
 from rmqcore.store.consume.retry import damaged_letter, first_retry_level, retry_ms, sent_again
 
 _log = logging.getLogger("rmqcore")
 
-_BYTES_MAX: Final = 8 << 20
-#: Where tags decide which messages are wanted, one get looks at this many units.
-_SCANNED_MAX: Final = 1 << 16
 #: A message that is being put into another topic is kept from others for this long.
 _MOVING_MS: Final = 60_000
 
@@ -97,6 +90,7 @@ class Leases:
         #: holds the messages that are being put into another topic
         self._mover = Holder()
         self._table = LeaseTable(store, path, catch_up_all)
+        self._reads = LeaseReads(store)
         with self._lock.within():
             self._lock.refuse_interrupt()
             self._table.load()
@@ -199,7 +193,7 @@ class Leases:
                 and (offset := queue.next_free()) is not None
             ):
                 times = min(queue.times(offset) + 1, TIMES_MAX)
-                item = read_item(self._store, queue, offset)
+                item = self._reads.one(queue, offset)
                 if item is None or taken.is_expired(item):
                     taken.looks -= 1
                     queue.done(offset)
@@ -211,13 +205,15 @@ class Leases:
                 entries.append(Leased(queue.number, offset, 1, due_ms, holder, times))
                 items.append((offset, times, item))
             if len(items) < taken.left:
-                fresh, following = self._fresh(queue, taken, taken.left - len(items))
-                for offset, _ in fresh:
+                fresh = self._reads.fresh(queue, taken, taken.left - len(items))
+                following = fresh.following
+                for offset, _ in fresh.items:
                     self._table.due.add(due_ms, queue.number, offset)
-                for offset, count, _ in runs_of((each, 0) for each, _ in fresh):
+                for offset, count, _ in runs_of((each, 0) for each, _ in fresh.items):
                     queue.lease(offset, count, due_ms, holder, 1)
                     entries.append(Leased(queue.number, offset, count, due_ms, holder, 1))
-                items.extend((offset, 1, item) for offset, item in fresh)
+                entries.extend(Done(queue.number, *inside) for inside in fresh.insides)
+                items.extend((offset, 1, item) for offset, item in fresh.items)
             self._table.hand_out(entries, taken.request.call)
         except BaseException:
             # a lease that the journal does not have is given to nobody
@@ -230,50 +226,6 @@ class Leases:
             place = queue.topic, queue.queue_id, offset, times - 1, due_ms, item.phy_offset
             taken.add(queue, item, Lease(*place))
         self._table.commit_oldest(queue)
-
-    def _fresh(
-        self, queue: LeaseQueue, taken: LeaseResult, count: int
-    ) -> tuple[list[tuple[int, LeasedItem]], int]:
-        """Messages that were never handed out and are wanted, and where to go on."""
-        fresh: list[tuple[int, LeasedItem]] = []
-        wanted = taken.request.wanted.get(queue.topic, ALL)
-        # a light queue's message has in its record the offset that it has in its own queue
-        light = queue.topic.startswith(LIGHT_QUEUE_PREFIX)
-        at = queue.position
-        while len(fresh) < count and taken.looks > 0:
-            try:
-                result = self._store.get_message(
-                    queue.topic,
-                    queue.queue_id,
-                    at,
-                    max_messages=1 if light else wanted.looks_at(count - len(fresh)),
-                    max_bytes=_BYTES_MAX,
-                    tags=wanted.tags,
-                    max_scanned=_SCANNED_MAX,
-                )
-                following = result.next_queue_offset
-                items: list[tuple[int, LeasedItem]] = [
-                    (following - 1 if light else each.queue_offset, each)
-                    for each in result.messages
-                ]
-            except CorruptStoreError as error:
-                if fresh and log_has_it(self._store, error):
-                    # the next lease says it
-                    break
-                one = read_item(self._store, queue, at)
-                items, following = [] if one is None else [(at, one)], at + 1
-            if following <= at:
-                break
-            taken.looks -= 1
-            for offset, item in items:
-                if len(fresh) == count:
-                    return fresh, offset
-                if wanted.is_for(item) and not taken.is_expired(item):
-                    fresh.append((offset, item))
-                else:
-                    taken.looks -= 1
-            at = following
-        return fresh, at
 
     def acknowledge(self, group: str, leases: Iterable[Lease]) -> int:
         """Be done with messages; see `MessageStore.acknowledge`."""
@@ -363,7 +315,7 @@ class Leases:
             held = self._still_held(group, leases)
             now_ms = self._clock_ms()
             for queue, lease in held:
-                item = read_item(self._store, queue, lease.queue_offset)
+                item = self._reads.one(queue, lease.queue_offset)
                 if item is None:
                     self._table.finish({queue: (lease.queue_offset,)})
                     continue
@@ -397,7 +349,8 @@ class Leases:
             return self._dead_letter(group, item, lease)
         if item.reconsume_times + lease.attempt >= times_max:
             return self._dead_letter(group, item, lease)
-        if delay_ms is not None or not self._store.config.deliver_delayed:
+        if delay_ms is not None or not self._store.config.deliver_delayed or is_stored_batch(item):
+            # a retry topic lists single messages
             return None
         return sent_again(
             item,

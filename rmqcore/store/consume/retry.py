@@ -13,6 +13,7 @@ from typing import Final
 
 from rmqcore.config import StoreConfig
 from rmqcore.message import DEAD_LETTER_PREFIX, LIGHT_QUEUES, Lease, Message, MessageExt, copy_to
+from rmqcore.native.format._numbers import SysFlag
 from rmqcore.store.consume.lease_request import Damaged
 
 _FIRST_LEVEL: Final = 3
@@ -76,6 +77,8 @@ def sent_again(
         stored,
         properties,
         spare=("RETRY_TOPIC", "DELAY") if topic.startswith(DEAD_LETTER_PREFIX) else (),
+        # retry and dead-letter topics list single messages: a batch is the body of one
+        sys_flag=stored.sys_flag & ~(SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP),
         reconsume_times=reconsume_times,
         wait_store_msg_ok=wait,
     )
