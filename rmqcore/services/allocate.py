@@ -26,6 +26,8 @@ class AllocateMappedFileService(Service):
       out stays at hand until the next, for a caller that was interrupted before he could use it.
     - Files are used in order; one that is older than the newest taken is never made.
     - Running out of room here is no error: `take` tries again when the file is needed.
+    - A file stands behind all others: none is made behind one that could not be, and none is
+      removed in front of one that cannot be.
 
     Args:
         make: creates the file for (path, offset), reserved whole.
@@ -59,6 +61,8 @@ class AllocateMappedFileService(Service):
         self._locked: list[MappedFile] = []
         self._ready: dict[int, MappedFile] = {}
         self._wanted: dict[int, Path] = {}
+        #: where a file may have been left that could not be used
+        self._left: dict[int, Path] = {}
         self._making = ReentrantLock()
         self._newest = -1
         self._ends = False
@@ -101,7 +105,7 @@ class AllocateMappedFileService(Service):
             for older in [start for start in self._ready if start < offset]:
                 del self._ready[older]
             if offset not in self._ready:
-                self._ready[offset] = self._made(path, offset)
+                self._make_ready(path, offset)
             file = self._ready[offset]
         if self.active:
             following = offset + self._file_size
@@ -110,13 +114,15 @@ class AllocateMappedFileService(Service):
                 self.wakeup()
         return file
 
-    def _made(self, path: Path, offset: int) -> MappedFile:
+    def _make_ready(self, path: Path, offset: int) -> None:
+        self._left[offset] = path
         try:
-            return self._make(path, offset)
-        except DiskFullError:
+            self._ready[offset] = self._make(path, offset)
+        except OSError:
             # a file behind this one would stand behind a hole
             self._wanted.clear()
             raise
+        del self._left[offset]
 
     def begin(self) -> None:
         """As `Service.begin`."""
@@ -146,12 +152,11 @@ class AllocateMappedFileService(Service):
                 if offset <= self._newest or offset in self._ready:
                     continue
                 try:
-                    file = self._make(path, offset)
+                    self._make_ready(path, offset)
                 except DiskFullError as error:
                     _log.warning("no room to make a log file ahead of need: %s", error)
-                    self._wanted.clear()
                     return
-                self._ready[offset] = file
+                file = self._ready[offset]
             if self._warm:
                 self._warm_up(file)
 
@@ -184,14 +189,19 @@ class AllocateMappedFileService(Service):
             self._wanted.clear()
             # the newest first, and gone before the next: neither a kill nor a power cut in between
             # leaves a hole in front of one
-            unused = sorted((at for at in self._ready if at > self._newest), reverse=True)
+            left = {at: path for at, path in self._left.items() if path.exists()}
+            unused = sorted((at for at in self._ready | left if at > self._newest), reverse=True)
             for number, offset in enumerate(unused):
-                file = self._ready[offset]
+                file = self._ready.get(offset)
+                path = left[offset] if file is None else file.path
                 try:
                     if number:
-                        sync_directory(file.path.parent)
+                        sync_directory(path.parent)
+                    if file is None:
+                        path.unlink()
+                    else:
+                        file.destroy()
                 except OSError as error:
-                    _log.warning("%s stays, empty, as well as those before it: %s", file, error)
+                    _log.warning("%s stays, empty, as well as those before it: %s", path, error)
                     break
-                file.destroy()
             self._ready.clear()

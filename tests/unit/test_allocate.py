@@ -1,6 +1,9 @@
 """Log files made ahead of need."""
 
+import errno
+import os
 import threading
+from pathlib import Path
 
 import pytest
 from patience import until
@@ -80,6 +83,70 @@ def test_a_power_cut_while_unused_files_are_removed_leaves_no_hole(service):
     with watched(note):
         service.stop()
     assert left == [[0, SIZE]]
+
+
+def refuse(*_):
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+@pytest.mark.logic
+def test_no_file_is_made_behind_one_that_cannot_be(service, monkeypatch):
+    make = service._make
+    service.ready_file(service.path_of(0), 0)
+    service.prepare(service.path_of(SIZE), SIZE)
+    monkeypatch.setattr(service, "_make", refuse)
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        service.ready_file(service.path_of(SIZE), SIZE)
+    monkeypatch.setattr(service, "_make", make)
+    service.run(0.0)
+    assert [path.name for path in service.path_of(0).parent.iterdir()] == [f"{0:020d}"]
+
+
+@pytest.mark.logic
+@pytest.mark.parametrize("removable", [False, True])
+def test_a_file_that_can_be_neither_used_nor_removed_stands_behind_no_hole(
+    service, monkeypatch, removable
+):
+    """The system refuses to map the file that was made, and to remove it."""
+    make = service._make
+
+    def unusable(path, offset):
+        file = make(path, offset)
+        if offset == 2 * SIZE:
+            refuse()
+        return file
+
+    monkeypatch.setattr(service, "_make", unusable)
+    service.ready_file(service.path_of(0), 0)
+    service.prepare(service.path_of(SIZE), SIZE)
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        service.run(0.0)
+    with monkeypatch.context() as refusing:
+        if not removable:
+            refusing.setattr(os, "unlink", refuse)
+            refusing.setattr(Path, "unlink", refuse)
+        service.last(ended=True)
+    names = sorted(int(path.name) for path in service.path_of(0).parent.iterdir())
+    assert names == ([0] if removable else [0, SIZE, 2 * SIZE])
+
+
+@pytest.mark.logic
+@pytest.mark.parametrize("number", [1, 2])
+def test_what_cannot_be_removed_keeps_those_before_it(service, monkeypatch, number):
+    destroy = MappedFile.destroy
+
+    def refusing(file):
+        if file.file_from_offset == number * SIZE:
+            refuse()
+        destroy(file)
+
+    service.ready_file(service.path_of(0), 0)
+    service.prepare(service.path_of(SIZE), SIZE)
+    service.run(0.0)
+    monkeypatch.setattr(MappedFile, "destroy", refusing)
+    service.last(ended=True)
+    names = sorted(int(path.name) for path in service.path_of(0).parent.iterdir())
+    assert names == [0, SIZE, 2 * SIZE][: number + 1]
 
 
 @pytest.mark.logic
