@@ -515,6 +515,22 @@ class LogPlan:
         queue.correct_min_offset(self.start)
         return queue.min_offset, queue.max_offset
 
+    def place_in_log(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
+        """Physical offset from which on a queue has what comes from a queue offset on.
+
+        None for a queue that is not there, or of batches, or that does not reach there.
+
+        Args:
+            topic: topic of the queue.
+            queue_id: number of the queue in its topic.
+            queue_offset: number of a message, or that of the next one.
+        """
+        queue = self._opened(self.directory.consume_queue / topic / str(queue_id))
+        if queue is None or not 0 < queue_offset <= queue.max_offset:
+            return None
+        unit = queue.unit_at(queue_offset)
+        return queue.end_phy_offset if unit is None else unit[0]
+
     def last_of_queue(self, topic: str, queue_id: int) -> GoodRecord | None:
         """The last record that a queue knows; None for none.
 

@@ -16,25 +16,26 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TypedDict
 
 from rmqcore._codec import check_record, decode_record
 from rmqcore.config import StoreConfig
 from rmqcore.errors import ConfigError, CorruptStoreError, RmqCoreError
 from rmqcore.files.objects import is_url
-from rmqcore.files.store_dir import make_directory, room_at
+from rmqcore.files.store_dir import StoreDir, make_directory, room_at
 from rmqcore.message import MessageExt
 from rmqcore.native.columns._columns import ColumnDecoder
 from rmqcore.native.derive._dispatch import DispatchBatch
 from rmqcore.native.format._numbers import SysFlag
-from rmqcore.scan.any_log import open_any_log
+from rmqcore.scan.any_log import is_archive, open_any_log
 from rmqcore.scan.log_walk import Damage, LogWalk
 from rmqcore.scan.plan import LogPlan
 from rmqcore.scan.read import FULL_COLUMNS, read
 from rmqcore.scan.runner import Runner, run
-from rmqcore.scan.selection import Selection
+from rmqcore.scan.selection import Selection, TopicRule
 from rmqcore.scan.split import Split
 from rmqcore.scan.tables import TABLE_FORMATS, check_table_path, make_table, require_package
+from rmqcore.transfer.exported_topics import exported_topics, read_delivered
 from rmqcore.world import sync_directory, sync_fd, sync_file
 
 if TYPE_CHECKING:
@@ -49,6 +50,14 @@ ROW_GROUP_ROWS = 16384
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 FORMATS = ("jsonl", "parquet")
 EXPORT_FORMATS = (*FORMATS, *TABLE_FORMATS)
+
+
+class _Selected(TypedDict, total=False):
+    """What of a split is exported."""
+
+    topics: Iterable[str] | None
+    uncommitted: bool
+    topic_rule: TopicRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +108,7 @@ def messages(
     *,
     topics: Iterable[str] | None = None,
     uncommitted: bool = False,
+    topic_rule: TopicRule | None = None,
     on_damage: Callable[[Damage], None] | None = None,
 ) -> Iterator[MessageExt]:
     """The messages of a split as objects, in log order; each has bytes of its own.
@@ -107,12 +117,23 @@ def messages(
         split: from `plan`.
         topics: only messages of these.
         uncommitted: also prepared and rolled-back transactional records.
+        topic_rule: which records of a topic are messages at all; None for every one.
         on_damage: called for each damaged place, which is passed over; None raises there.
 
     Raises:
         CorruptRecordError: a damaged record.
     """
     wanted = None if topics is None else set(topics)
+    rules: dict[str, tuple[int, dict[int, int]]] = {}
+
+    def is_shown(message: MessageExt) -> bool:
+        if topic_rule is None:
+            return True
+        if message.topic not in rules:
+            rules[message.topic] = topic_rule(message.topic)
+        first, queues = rules[message.topic]
+        return message.phy_offset >= queues.get(message.queue_id, first)
+
     batch = DispatchBatch()
     pieces: list[bytes] = []
 
@@ -131,8 +152,10 @@ def messages(
             message = decode_record(piece[at : at + size], check_crc=False)
             at += size
             transaction = message.sys_flag & SysFlag.TRANSACTION_MASK
-            if (uncommitted or transaction in (0, SysFlag.TRANSACTION_COMMIT)) and (
-                wanted is None or message.topic in wanted
+            if (
+                (uncommitted or transaction in (0, SysFlag.TRANSACTION_COMMIT))
+                and (wanted is None or message.topic in wanted)
+                and is_shown(message)
             ):
                 yield message
 
@@ -160,6 +183,7 @@ def export(
     columns: Iterable[str] = FULL_COLUMNS,
     topics: Iterable[str] | None = None,
     uncommitted: bool = False,
+    topic_rule: TopicRule | None = None,
     compression: str = "zstd",
     skip_damaged: bool = False,
     keeps: bool = False,
@@ -173,6 +197,7 @@ def export(
         columns: of a Parquet file; the import wants all of `FULL_COLUMNS`.
         topics: only messages of these.
         uncommitted: also prepared and rolled-back transactional records.
+        topic_rule: which records of a topic are messages at all; None for every one.
         compression: of a Parquet file.
         skip_damaged: pass over damaged records and count the places.
         keeps: see `put_in_place`.
@@ -189,25 +214,25 @@ def export(
     damaged: list[Damage] = []
     on_damage = damaged.append if skip_damaged else None
     failure: CorruptStoreError | None = None
+    selection = _Selected(topics=topics, uncommitted=uncommitted)
+    if topic_rule is not None:
+        selection["topic_rule"] = topic_rule
     rows = 0
     try:
         with room_at(path):
             try:
                 if file_format == "jsonl":
-                    found = messages(
-                        split, topics=topics, uncommitted=uncommitted, on_damage=on_damage
-                    )
+                    found = messages(split, on_damage=on_damage, **selection)
                     with fresh.open("wb") as stream:
                         rows = write_jsonl(stream, found)
                 else:
                     batches = read(
                         split,
                         columns,
-                        topics=topics,
-                        uncommitted=uncommitted,
                         verify_crc=True,
                         batch_rows=ROW_GROUP_ROWS,
                         on_damage=on_damage,
+                        **selection,
                     )
                     rows = write_parquet(fresh, batches, columns_schema(batches.names), compression)
             except CorruptStoreError as error:
@@ -300,6 +325,7 @@ def export_store(
     """Write the messages of a store or an archive to files, and ``_manifest.json`` beside them.
 
     A table has the files that the manifest names. Files of an earlier export stay where they are.
+    What `ExportedTopics` tells are no messages are in none: an import puts again what is in.
 
     Args:
         store_path: the store's directory; only read. Or an archive, by its URL or its directory.
@@ -333,6 +359,8 @@ def export_store(
         check_table_path(directory)
     target, names = Path(directory), tuple(columns)
     chosen = None if topics is None else tuple(topics)
+    delivered = {} if is_archive(store_path) else read_delivered(StoreDir(store_path))
+    log = open_any_log(store_path, config=config, archive=archive, storage_options=storage_options)
     work = partial(
         export,
         directory=target,
@@ -340,10 +368,10 @@ def export_store(
         columns=names,
         topics=chosen,
         uncommitted=uncommitted,
+        topic_rule=exported_topics(log, chosen or (), delivered, uncommitted=uncommitted),
         skip_damaged=skip_damaged,
         keeps=file_format in TABLE_FORMATS,
     )
-    log = open_any_log(store_path, config=config, archive=archive, storage_options=storage_options)
     if isinstance(log, LogPlan):
         splits = log.splits(split_size, topics=chosen)
     else:
