@@ -386,7 +386,8 @@ class MessageStore(Protocol):
             group: the consumers that share the messages.
             subscriptions: topic -> ``*``, tags such as ``a || b``, or `Sql`; the group's retry
                 topic belongs to them.
-            holder: who takes them, see `release_leases`.
+            holder: who takes them, see `release_leases`; without a name this process, with whose
+                end they come again, or with the store's closing.
             max_messages: at most this many.
             lease_ms: for how long, milliseconds.
             timeout_ms: how long to wait when there is none; 0 not at all, None without end.

@@ -129,6 +129,17 @@ def test_all_holds_after_a_kill_while_the_offsets_are_written_at_close(filled, c
     check_some_of_each(filled(), clock)
 
 
+@pytest.mark.parametrize("closes", [False, True])
+def test_what_is_leased_for_nobody_by_name_comes_again_with_the_end_of_its_process(filled, closes):
+    def work(store):
+        assert len(store.lease("g", TOPIC, max_messages=3, lease_ms=3_600_000)) == 3
+        if closes:
+            store.close()
+
+    killed(filled, work)
+    assert bodies(filled().lease("g", TOPIC)) == [b"0", b"1", b"2", b"3", b"4"]
+
+
 def test_a_consumer_that_was_killed_leaves_all_at_once(filled):
     killed(filled, lambda store: rmqcore.Consumer(store, "g", TOPIC).receive(3))
     again = rmqcore.Consumer(filled(), "g", TOPIC).receive(9)
@@ -268,7 +279,7 @@ def test_half_a_record_hides_nothing(filled, monkeypatch, clock):
 def test_the_journal_is_compacted(filled, journal, monkeypatch, clock):
     monkeypatch.setattr("rmqcore.store.consume.lease_table._COMPACT_AT_LEAST", 4000)
     store = filled()
-    kept = places(store.lease("g", TOPIC, max_messages=1, lease_ms=1 << 30))
+    kept = places(store.lease("g", TOPIC, holder="h", max_messages=1, lease_ms=1 << 30))
     for _ in range(1000):
         (message,) = store.lease("g", TOPIC, max_messages=1, max_reconsume_times=5000)
         store.give_back("g", [message.place], delay_ms=0, max_reconsume_times=5000)

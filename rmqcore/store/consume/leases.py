@@ -89,6 +89,8 @@ class Leases:
         self._kept: frozenset[str] = frozenset()
         #: holds the messages that are being put into another topic
         self._mover = Holder()
+        #: has what is leased for nobody by name: it comes again when this process ends
+        self._nameless = Holder()
         self._table = LeaseTable(store, path, catch_up_all)
         self._reads = LeaseReads(store)
         with self._lock.within():
@@ -139,7 +141,7 @@ class Leases:
             self._lock.refuse_interrupt()
             self._check_open()
             self._table.free_due(now_ms)
-            holder = self._table.holder_number(request.holder)
+            holder = self._table.holder_number(request.holder or self._nameless.name)
             if request.call:
                 self._table.undo_lease(request.call, holder)
             for queue in self._table.in_turn(request.group, request.topics, request.by_priority):
@@ -447,7 +449,7 @@ class Leases:
         with self._lock.within():
             self._lock.refuse_interrupt()
             self._check_open()
-            topics = self._table.release(holder)
+            topics = self._table.release(holder or self._nameless.name)
         self._arrivals.end_waits(holder)
         self._arrivals.wake(topics)
         return len(topics)
