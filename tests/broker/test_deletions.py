@@ -3,15 +3,18 @@
 import asyncio
 import sys
 import threading
+from contextlib import asynccontextmanager
 
 import pytest
-from broker.test_pop import pop
+from broker.conftest import records
+from broker.test_pop import pop, send_many
 from broker.test_state import COMMITS, bodies, delete
 from patience import TIMEOUT_S, until, until_async
 
 from rmqcore.broker.state.resets import Resets
+from rmqcore.errors import StoreError
 from rmqcore.files.config_file import ConfigFile
-from rmqcore.remoting import ResponseCode
+from rmqcore.remoting import RequestCode, ResponseCode
 
 pytestmark = pytest.mark.engine
 
@@ -106,3 +109,61 @@ def test_what_is_written_of_lost_ends_beside_an_older_write_is_the_newest(tmp_pa
     older.join()
     newer.join()
     assert Resets(tmp_path).was_serving is False
+
+
+@asynccontextmanager
+async def being_deleted(peer, store, topic):
+    """A topic whose queues have gone already, and which is gone itself behind the context."""
+    begun, go_on, remove = threading.Event(), threading.Event(), store.topics.remove
+
+    def slowly(name):
+        begun.set()
+        assert go_on.wait(TIMEOUT_S)
+        return remove(name)
+
+    store.topics.remove = slowly
+    deleting = asyncio.ensure_future(delete(peer, topic))
+    try:
+        await until_async(begun.is_set, "the queues are deleted")
+        yield
+    finally:
+        go_on.set()
+        await deleting
+        del store.topics.remove
+
+
+@pytest.mark.parametrize("level", [-1, 1])
+def test_what_is_given_back_to_a_topic_that_is_being_deleted_is_not_left_without_one(
+    with_broker, level
+):
+    name = "%DLQ%CG" if level < 0 else "%RETRY%CG"
+
+    async def scenario(broker, peer):
+        async def give_back(message):
+            fields = {"group": "CG", "offset": message.phy_offset, "delayLevel": level}
+            return (await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, fields)).code
+
+        await send_many(peer, 2, queues=1)
+        first, second = records((await peer.pull("T")).body)
+        assert await give_back(first) == ResponseCode.SUCCESS
+        async with being_deleted(peer, broker.store, name):
+            assert await give_back(second) == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert await give_back(second) == ResponseCode.SUCCESS
+        assert broker.managers.topics.get(name) is not None
+
+    with_broker(scenario)
+
+
+def test_what_comes_again_waits_while_its_retry_topic_is_deleted(with_broker, clock):
+    async def scenario(broker, peer):
+        await send_many(peer, 1, queues=1)
+        broker.managers.topics.for_group("%RETRY%CG_T")
+        assert bodies(await pop(peer)) == [b"0"]
+        async with being_deleted(peer, broker.store, "%RETRY%CG_T"):
+            clock.now_ms += 60_000
+            with pytest.raises(StoreError):
+                broker.managers.pop_acks.revive_due()
+        broker.managers.pop_acks.revive_due()
+        assert bodies(await pop(peer)) == [b"0"]
+
+    with_broker(scenario)

@@ -348,7 +348,7 @@ class PopAcks:
             count = max(1, source.write_queue_nums)
         former = self._topics.get(name)
         had = former.write_queue_nums if former is not None else 0
-        topic = self._topics.for_group(name, count)
+        topic = self._topics.for_copy(name, count)
         if 0 < had < count:
             topic = replace(topic, read_queue_nums=count, write_queue_nums=count)
             self._topics.put(topic)

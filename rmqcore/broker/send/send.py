@@ -351,7 +351,7 @@ class SendMessages:
             queue_id = own_queue
         if name.startswith(RETRY_PREFIX) and self._is_dead(request, wanted):
             name, queue_id = DEAD_LETTER_PREFIX + name.removeprefix(RETRY_PREFIX), 0
-            self._topics.for_group(name)
+            self._topics.for_given_back(name)
             properties["DELAY"] = "-1"
         flags = _flags(wanted, topic)
         waits_again = wanted.reconsume_times > 0 and _level_of(properties)
@@ -492,13 +492,13 @@ class SendMessages:
     ) -> Message:
         """What is stored for a message that its consumer could not handle."""
         if stored.reconsume_times >= most or level < 0:
-            topic = self._topics.for_group(DEAD_LETTER_PREFIX + group)
+            topic = self._topics.for_given_back(DEAD_LETTER_PREFIX + group)
             named = stored.properties.get("RETRY_TOPIC", "")
             origin = stored.topic if self._topics.get(named) is None else named
             self._traffic.add_dead(origin, group)
             queue_id, level = 0, 0
         else:
-            topic = self._topics.for_group(RETRY_PREFIX + group, retry_queues)
+            topic = self._topics.for_given_back(RETRY_PREFIX + group, retry_queues)
             queue_id = self._topics.queue_for_send(topic, -1) % retry_queues
             level = level or first_retry_level(stored.reconsume_times)
         message = sent_again(

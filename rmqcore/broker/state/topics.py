@@ -17,7 +17,7 @@ from rmqcore.broker.state.budgets import (
 from rmqcore.broker.state.settings import BrokerConfig
 from rmqcore.broker.state.table_file import TableFile
 from rmqcore.chance import randrange
-from rmqcore.errors import MessageIllegalError
+from rmqcore.errors import MessageIllegalError, StoreError
 from rmqcore.files.config_tables import TopicConfig, TopicConfigTable, check_topic_name
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC
 from rmqcore.files.service_topics import (
@@ -218,6 +218,26 @@ class Topics:
             )
             self._put(found)
         return found
+
+    def for_given_back(self, topic: str, queue_count: int = 1) -> TopicConfig:
+        """As `for_group`, for a message that a consumer gives back.
+
+        Raises:
+            RequestRefusedError: the topic is being deleted: the message would be left in a queue
+                of no topic; code 14.
+        """
+        self._check_stays(topic)
+        return self.for_group(topic, queue_count)
+
+    def for_copy(self, topic: str, queue_count: int = 1) -> TopicConfig:
+        """As `for_group`, for a message that the broker itself is to put there.
+
+        Raises:
+            StoreError: the topic is being deleted; the message waits.
+        """
+        if topic in self.being_deleted:
+            raise StoreError(f"topic {topic} is being deleted")
+        return self.for_group(topic, queue_count)
 
     def know_again(self, queues: Iterable[tuple[str, int]]) -> None:
         """Have the topics of groups whose messages are there; before anything is served.
