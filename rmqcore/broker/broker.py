@@ -250,14 +250,14 @@ class Broker:
         )
 
     def _keep_from(self) -> int | None:
-        """From where on timer messages need the log; from its beginning until they are read.
+        """From where on timer and half messages need the log; until they are read, from its begin.
 
         On a slave, also delayed ones: who delivers them may be gone before.
         """
         if self.config.is_slave:
             return 0 if self.replication is None else self.replication.pending_from()
         parts = self._parts
-        return 0 if parts is None else parts.timer.pending_from()
+        return 0 if parts is None else parts.pending_from()
 
     def _progressed(self, progress: RecoveryProgress) -> None:
         self._progress = progress

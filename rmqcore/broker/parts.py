@@ -141,6 +141,14 @@ class BrokerParts(BrokerState):
         self.offsets.bring_back(end_of, may_be_shorter=may_be_shorter)
         self.pop_order.bring_back(end_of)
 
+    def pending_from(self) -> int | None:
+        """Physical offset of the oldest message that waits; None without one. Any thread.
+
+        It waits for its time, or for what its producer decides.
+        """
+        found = self.timer.pending_from(), self.transactions.pending_from()
+        return min((at for at in found if at is not None), default=None)
+
     def persist_progress(self) -> None:
         """Write how far groups have come, as far as the disk takes it."""
         resets, offsets = self.offsets.resets, self.store.consumer_offsets

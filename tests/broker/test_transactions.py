@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from broker.conftest import Peer, records
-from patience import TIMEOUT_S, until_async
+from patience import TIMEOUT_S, rounds, until_async
 
 from rmqcore import Message
 from rmqcore._codec import encode_record
@@ -302,3 +302,22 @@ def test_a_half_message_with_a_time_is_refused_and_told_why(with_broker):
         assert broker.store.max_queue_offset(HALF_TOPIC, 0) == 0
 
     with_broker(scenario)
+
+
+def test_retention_deletes_no_half_message_that_nobody_has_decided(with_broker, rng):
+    async def scenario(broker, peer):
+        store, transactions = broker.store, broker.managers.transactions
+        sent = await send_half(peer, b"half")
+        for _ in range(30):
+            await peer.send("Filling", rng.randbytes(100_000))
+        await asyncio.to_thread(store.flush)
+        await asyncio.to_thread(rounds, store.parts.upkeep.retention, 3)
+        assert store.min_phy_offset == 0
+        answer = await peer.ask(RequestCode.END_TRANSACTION, decision(sent, COMMIT))
+        assert answer.code == ResponseCode.SUCCESS
+        assert await bodies(peer) == [b"half"]
+        await transactions.check()
+        assert transactions.pending_from() is None
+        await until_async(lambda: store.min_phy_offset > 0, "what is decided may go")
+
+    with_broker(scenario, retention_bytes=1 << 20, cleanResourceInterval=50)

@@ -196,7 +196,13 @@ def test_a_master_without_a_timer_changes_nothing(tmp_path, answer):
 
 @pytest.mark.usefixtures("asks_when_told")
 @pytest.mark.parametrize(
-    "later", [{}, {"delay_level": 18}, {"properties": {"TIMER_DELAY_SEC": "3600"}}]
+    "later",
+    [
+        {},
+        {"delay_level": 18},
+        {"properties": {"TIMER_DELAY_SEC": "3600"}},
+        {"properties": {"TRAN_MSG": "true", "PGROUP": "PG"}},
+    ],
 )
 def test_a_slave_keeps_its_log_as_long_as_its_master_has_to_deliver_of_it(tmp_path, rng, later):
     """It would have nothing to deliver when it is made master."""

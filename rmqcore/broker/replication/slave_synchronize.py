@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from rmqcore.broker.state.groups import TRANSACTION_GROUP
 from rmqcore.broker.state.resets import RESETS_TOLD, Resets
 from rmqcore.broker.state.topics_of_log import has_queue
 from rmqcore.errors import StoreError
@@ -21,6 +22,7 @@ from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
 from rmqcore.files.delay_offset_table import DelayOffsetTable
 from rmqcore.files.deleted_topics import deletions_told
 from rmqcore.files.group_table import SubscriptionGroupTable
+from rmqcore.files.service_topics import HALF_TOPIC
 from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck, TimerProgress, progress_told
 from rmqcore.ha.client import LogRange
 from rmqcore.ha.frames import OFFSET_MAX
@@ -171,7 +173,9 @@ class SlaveSynchronize:
                 loop.call_soon_threadsafe(self._wanted.set)
 
     def pending(self) -> list[tuple[str, int, int]]:
-        """The first message of each queue that the master has not delivered, as far as is known.
+        """The first message of each queue that the master has not done with, as far as is known.
+
+        Delayed and timer messages that it has to deliver, and half messages that are undecided.
 
         Until a master has told it, that is its first message. Any thread.
 
@@ -184,6 +188,8 @@ class SlaveSynchronize:
             (SCHEDULE_TOPIC, queue_id_of_level(level), levels.get(level, 0))
             for level in range(1, most + 1)
         ]
+        half = self._offsets.get(HALF_TOPIC, TRANSACTION_GROUP, 0) or 0
+        found.append((HALF_TOPIC, 0, half))
         first = self._first_pending
         return found if first is None else [*found, (TIMER_TOPIC, 0, first)]
 

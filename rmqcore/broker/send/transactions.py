@@ -25,6 +25,7 @@ from rmqcore.broker.state.queued import is_queued
 from rmqcore.broker.state.settings import BrokerConfig
 from rmqcore.broker.timer.timer import timer_property_of
 from rmqcore.errors import CorruptStoreError, MessageIllegalError, StoreError
+from rmqcore.files.consume_queue import UNIT
 from rmqcore.files.service_topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from rmqcore.message import Message, MessageExt, copy_to, without_light_queues
 from rmqcore.native.format._numbers import SysFlag
@@ -284,6 +285,16 @@ class Transactions:
     def _offset(self, topic: str) -> int:
         stored = self._store.consumer_offsets.get(topic, TRANSACTION_GROUP, 0)
         return max(self._store.min_queue_offset(topic, 0), stored or 0)
+
+    def pending_from(self) -> int | None:
+        """Physical offset of the oldest half message that may be undecided; None without one.
+
+        Retention keeps the log from there on. Any thread.
+        """
+        units = self._store.read_units(HALF_TOPIC, 0, self._offset(HALF_TOPIC), 1)
+        for phy_offset, _, _ in UNIT.iter_unpack(units):
+            return int(phy_offset)
+        return None
 
     def _advance(self) -> None:
         """Let the next opening begin where something is undecided."""
