@@ -22,12 +22,15 @@ from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
 from rmqcore.files.delay_offset_table import DelayOffsetTable
 from rmqcore.files.group_table import SubscriptionGroupTable
 from rmqcore.files.request_mode_table import POP, PULL, MessageRequestModeTable
+from rmqcore.files.service_topics import HALF_TOPIC, OP_HALF_TOPIC
 from rmqcore.files.timer_check import TimerCheck, TimerProgress
 from rmqcore.ha import HAClient
 from rmqcore.remoting import RemotingClosedError, RequestCode, ResponseCode, success
 from rmqcore.world import wall_clock_ms
 
 pytestmark = pytest.mark.engine
+
+COMMIT, ROLLBACK = 8, 12
 
 KINDS = (TopicConfigTable, ConsumerOffsetTable, SubscriptionGroupTable, MessageRequestModeTable)
 ANSWERS = {
@@ -420,6 +423,47 @@ def test_no_group_passes_over_what_it_gave_back_before_that_has_come(tmp_path, m
     monkeypatch.setattr(HAClient, "_append", later)
     monkeypatch.setattr(slave_synchronize, "_CATCH_UP_S", 0)
     asyncio.run(as_pair())
+
+
+@pytest.mark.parametrize("kind", [COMMIT, ROLLBACK])
+def test_a_decision_is_answered_when_the_slave_has_it(tmp_path, monkeypatch, kind):
+    """Its producer may be gone when a slave that is made master asks for it."""
+    held, append = asyncio.Event(), HAClient._append
+
+    async def later(client, body, offset):
+        if body:
+            await held.wait()
+        await append(client, body, offset)
+
+    async def scenario():
+        async with running(tmp_path) as pair, Producer(pair.namesrv) as producer:
+            held.set()
+            half = {"TRAN_MSG": "true", "PGROUP": "PG"}
+            await producer.send("T", b"half", queue_id=0, properties=half)
+            await pair.in_step()
+            held.clear()
+            (stored,) = pair.master.store.messages(HALF_TOPIC)
+            code, notes = RequestCode.END_TRANSACTION, pair.master.store.max_queue_offset
+            fields = {
+                **{"producerGroup": "PG", "tranStateTableOffset": 0, "commitOrRollback": kind},
+                **{"commitLogOffset": stored.phy_offset, "msgId": stored.unique_key},
+            }
+            ended = asyncio.ensure_future(pair.ask(pair.master, code, **fields))
+            await until_async(lambda: notes(OP_HALF_TOPIC, 0) == 1, "it is noted")
+            again = asyncio.ensure_future(pair.ask(pair.master, code, **fields))
+            # the loop has seen both, and what was answered has come
+            await pair.ask(pair.master, RequestCode.GET_BROKER_RUNTIME_INFO)
+            assert not ended.done()
+            assert not again.done()
+            held.set()
+            assert (await ended).code == (await again).code == ResponseCode.SUCCESS
+            await pair.in_step()
+            assert pair.slave.store.max_queue_offset(OP_HALF_TOPIC, 0) == 1
+            came = [m.body for m in pair.slave.store.messages("T")]
+            assert came == ([b"half"] if kind == COMMIT else [])
+
+    monkeypatch.setattr(HAClient, "_append", later)
+    asyncio.run(scenario())
 
 
 async def popped(pair, broker, count, **more):

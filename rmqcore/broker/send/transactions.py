@@ -16,6 +16,7 @@ import logging
 from typing import Final
 
 from rmqcore._codec import encode_record
+from rmqcore.broker.send.given_back import is_kept
 from rmqcore.broker.send.undecided import Undecided
 from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.broker.state.groups import TRANSACTION_GROUP
@@ -27,7 +28,7 @@ from rmqcore.broker.timer.timer import timer_property_of
 from rmqcore.errors import CorruptStoreError, MessageIllegalError, StoreError
 from rmqcore.files.consume_queue import UNIT
 from rmqcore.files.service_topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
-from rmqcore.message import Message, MessageExt, copy_to, without_light_queues
+from rmqcore.message import Message, MessageExt, PutMessageResult, copy_to, without_light_queues
 from rmqcore.native.format._numbers import SysFlag
 from rmqcore.remoting import (
     Connection,
@@ -68,6 +69,8 @@ class Transactions:
         self._undecided = Undecided(0, 0)
         #: half offsets that are decided, or being so, and whose notes are not read yet
         self._ended: set[int] = set()
+        #: of the last decision that was noted
+        self._last_note: PutMessageResult | None = None
 
     def load(self) -> None:
         """Read which half messages are decided, so that none of them is ended twice."""
@@ -133,10 +136,10 @@ class Transactions:
             # a power cut took that one, and this has its place; clients that name none are believed
             return failure(ResponseCode.SYSTEM_ERROR, "The transaction is another's")
         if half.queue_offset in self._ended:
-            return success()
+            return await self._kept()
         if half.queue_offset >= self._offset(HALF_TOPIC):
             if self._undecided.is_ended(half.queue_offset):
-                return success()
+                return await self._kept()
         else:
             notes = self._notes_of(half.queue_offset)
             if not notes:
@@ -149,7 +152,7 @@ class Transactions:
         try:
             if decision == SysFlag.TRANSACTION_COMMIT:
                 await self._commit(half)
-            await self._note(half.queue_offset)
+            self._last_note = await self._note(half.queue_offset)
             noted = True
         except (MessageIllegalError, StoreError) as error:
             logger.warning("a transaction cannot be ended: %s", error)
@@ -158,7 +161,19 @@ class Transactions:
             if not noted:
                 self._ended.discard(half.queue_offset)
         self._checks.pop(half.queue_offset, None)
-        return success()
+        return await self._kept()
+
+    async def _kept(self) -> RemotingCommand:
+        """The answer to a decision, once disk and slaves have it as they have a send.
+
+        Who has it may be gone when nobody knows the decision any more.
+        """
+        if self._last_note is None or not self._store.waits:
+            return success()
+        note = await self._store.confirmed(self._last_note)
+        if is_kept(note.status):
+            return success()
+        return failure(ResponseCode.FLUSH_DISK_TIMEOUT, "it is noted, and not on the disk yet")
 
     def _half_at(self, phy_offset: int) -> MessageExt | None:
         try:
@@ -194,8 +209,11 @@ class Transactions:
             raise StoreError(f"not stored: {receipt.status.name}")
         self._arrived(topic, queue_id)
 
-    async def _note(self, half_offset: int, *, given_up: bool = False) -> None:
-        """Note that a half message is decided, or given up: then its producer still may decide."""
+    async def _note(self, half_offset: int, *, given_up: bool = False) -> PutMessageResult:
+        """Note that a half message is decided, or given up: then its producer still may decide.
+
+        It lies behind the message that a decision has stored.
+        """
         note = Message(
             OP_HALF_TOPIC,
             b"%d" % half_offset,
@@ -207,6 +225,7 @@ class Transactions:
         receipt = await self._store.put_message_async(note)
         if not receipt.ok:
             raise StoreError(f"not stored: {receipt.status.name}")
+        return receipt
 
     # ---- asking
 
