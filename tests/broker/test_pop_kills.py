@@ -12,6 +12,7 @@ from killed_copy import copy_as_killed
 from rmqcore import open_store
 from rmqcore.broker import Broker
 from rmqcore.broker.pop.receipts import REVIVE_QUEUES
+from rmqcore.errors import StoreError
 from rmqcore.remoting import RequestCode, ResponseCode
 
 pytestmark = pytest.mark.engine
@@ -27,6 +28,13 @@ async def killed(broker, scratch, between=None):
     copy_as_killed(broker.store.path, path)
     if between is not None:
         between(path)
+    async with broker_on(path) as both:
+        yield both
+
+
+@asynccontextmanager
+async def broker_on(path):
+    """A broker on a store, and a peer."""
     again = Broker(path, {"listenPort": 0, **SMALL})
     await again.start()
     peer = Peer(again)
@@ -189,5 +197,85 @@ def test_a_topic_that_was_made_again_is_handed_out_from_its_beginning(with_broke
         await send_many(peer, 6, queues=1)
         async with killed(broker, tmp_path) as (_, next_peer):
             assert bodies(await pop(next_peer)) == b"012345"
+
+    with_broker(scenario)
+
+
+class Refused:
+    """Lets one put of a store through, and does something, or refuses, at the next ones."""
+
+    def __init__(self, store, then):
+        self.store, self.put, self.then, self.count = store, store.put_message, then, 0
+        store.put_message = self
+
+    def __call__(self, message):
+        self.count += 1
+        if self.count > 1:
+            self.then()
+        return self.put(message)
+
+    def over(self):
+        self.store.put_message = self.put
+
+
+async def change(peer, found, invisible_ms):
+    """Have what a pop has handed out come again at another time."""
+    fields = {**naming(*found), "invisibleTime": invisible_ms}
+    return await peer.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields)
+
+
+async def nothing_comes(broker, peer, clock):
+    for _ in range(2):
+        clock.go_on(200_000)
+        broker.managers.pop_acks.revive_due()
+        assert bodies(await pop(peer)) == b""
+
+
+@pytest.mark.parametrize("acknowledged", [True, False])
+def test_a_change_of_time_that_a_kill_has_cut_short_leaves_a_message_once(
+    with_broker, clock, tmp_path, acknowledged
+):
+    async def scenario(broker, peer):
+        keep_offsets(broker)
+        await send_many(peer, 1, queues=1)
+        (found,) = handed_out(await pop(peer))
+        path, again = tmp_path / "between", tmp_path / "again"
+        refused = Refused(broker.store, lambda: copy_as_killed(broker.store.path, path))
+        assert (await change(peer, found, 90_000)).code == ResponseCode.SUCCESS
+        refused.over()
+        assert path.is_dir()
+        async with broker_on(path) as (next_broker, next_peer):
+            # the client has no answer, and knows the receipt of before alone
+            if acknowledged:
+                assert (await acknowledge(next_peer, *found)).code == ResponseCode.SUCCESS
+            copy_as_killed(path, again)
+        async with broker_on(again) as (next_broker, next_peer):
+            if not acknowledged:
+                clock.go_on(200_000)
+                next_broker.managers.pop_acks.revive_due()
+                assert await consume(next_peer, 9, topic="T") == b"0"
+            await nothing_comes(next_broker, next_peer, clock)
+
+    with_broker(scenario)
+
+
+def test_a_change_of_time_that_has_no_room_for_its_end_leaves_a_message_once(
+    with_broker, clock, tmp_path
+):
+    def is_full():
+        raise StoreError("no room")
+
+    async def scenario(broker, peer):
+        await send_many(peer, 2, queues=1)
+        found, other = handed_out(await pop(peer))
+        refused = Refused(broker.store, is_full)
+        changed = await change(peer, found, 90_000)
+        assert changed.code == ResponseCode.SUCCESS
+        refused.over()
+        assert (await acknowledge(peer, *found)).code == ResponseCode.SUCCESS
+        assert (await acknowledge(peer, *other)).code == ResponseCode.SUCCESS
+        await nothing_comes(broker, peer, clock)
+        async with killed(broker, tmp_path) as (again, next_peer):
+            await nothing_comes(again, next_peer, clock)
 
     with_broker(scenario)

@@ -217,14 +217,14 @@ class PopAcks:
         invisible_ms = invisible_time_of(request)
         key = (topic, group, queue_id, receipt.start_offset, receipt.pop_time_ms)
         pop_time_ms = self._checkpoints.pop_time_ms(topic)
-        known = self._checkpoints.find(key)
+        known = self._checkpoints.find(key, offset)
         if receipt.revive_queue == ORDERED:
             visible_ms, pop_time_ms = pop_time_ms + invisible_ms, receipt.pop_time_ms
             order_key = (topic, group, queue_id)
             if offset >= (self._store.consumer_offsets.get(*order_key) or 0):
                 self._order.keep_until(order_key, offset, pop_time_ms, visible_ms)
             invisible_ms = visible_ms - pop_time_ms
-        elif known is not None and offset in known.open_offsets:
+        elif known is not None:
             again = Checkpoint(
                 topic,
                 group,
@@ -238,11 +238,10 @@ class PopAcks:
                 kept=True,
             )
             try:
-                pop_time_ms = self._checkpoints.add(again).pop_time_ms
+                pop_time_ms = self._checkpoints.change(known.key, again).pop_time_ms
             except StoreError as error:
                 remark = "the new time cannot be stored now"
                 raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark) from error
-            self._close(key, [offset])
             self.wake()
         fields = {
             "popTime": str(pop_time_ms),

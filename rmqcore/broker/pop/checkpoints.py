@@ -13,6 +13,7 @@ Differs: there the records pass the timer first, and are looked at when they are
 from __future__ import annotations
 
 import heapq
+import logging
 from collections.abc import Sequence
 from typing import Final
 
@@ -32,6 +33,8 @@ from rmqcore.broker.state.queued import number_in
 from rmqcore.errors import StoreError
 from rmqcore.message import Message, MessageExt
 from rmqcore.store.protocol import MessageStore
+
+logger = logging.getLogger(__name__)
 
 _CHECKPOINT: Final = "ck"
 _ACKS: Final = ("ack", "bAck")
@@ -66,6 +69,10 @@ class Checkpoints:
         self._ends = [0] * REVIVE_QUEUES
         #: by revive queue, the first record of which groups' offsets may not know yet
         self._unknown_from: list[int] | None = None
+        #: messages of which a time was changed, and no record closes the checkpoint that they were
+        #: in before: by that and offset the one that they are in, and the other way round
+        self._moved: dict[tuple[CheckpointKey, int], CheckpointKey] = {}
+        self._moved_from: dict[CheckpointKey, CheckpointKey] = {}
         #: by topic, group and queue id, the offsets that are believed whatever the records say
         self._believed: frozenset[tuple[str, str, int]] = frozenset()
 
@@ -98,10 +105,26 @@ class Checkpoints:
                     offsets.advance(self.topic, REVIVE_GROUP, queue_id, done)
             self._read_offsets[queue_id] = 0 if done is None else done + 1
             self.read_back(queue_id)
+        self._finish_changes()
         self._unknown_from, self._believed = None, frozenset()
         if not is_slave:
             offsets.revive_ends_of = self._ends.copy
             offsets.follow_revive_queues()
+
+    def _finish_changes(self) -> None:
+        """Let messages be in one checkpoint of which a time was changed when a kill came."""
+        kept = {key[:4]: each for key, each in self._open.items() if each.kept}
+        for key, each in list(self._open.items()) if kept else ():
+            for offset in list(each.open_offsets):
+                changed = kept.get((*key[:3], offset), each)
+                if changed.revive_queue == each.revive_queue and changed.place > each.place:
+                    self._move(key, offset, changed.key)
+
+    def _move(self, key: CheckpointKey, offset: int, to: CheckpointKey) -> None:
+        """Take a message out of a checkpoint that is in another one; no record says it yet."""
+        self._close(key, [offset])
+        self._moved[key, offset] = to
+        self._moved_from[to] = key
 
     def read_back(self, queue_id: int) -> None:
         """Take in the records of a queue that were not read: at the start, or of the timer."""
@@ -187,6 +210,28 @@ class Checkpoints:
         self._remember(checkpoint, checkpoint.due_ms)
         return checkpoint
 
+    def change(self, key: CheckpointKey, changed: Checkpoint) -> Checkpoint:
+        """Store that a message comes again at another time, as a checkpoint of its own.
+
+        Where the record cannot be stored that closes the one before, it follows with the
+        acknowledgement; until then the message is known by both.
+
+        Args:
+            key: of the checkpoint that it is in.
+            changed: of this message alone; see `add`.
+
+        Raises:
+            StoreError: it cannot be stored; nothing has changed.
+        """
+        changed = self.add(changed)
+        (offset,) = changed.open_offsets
+        try:
+            self.acknowledge(key, [offset])
+        except StoreError as error:
+            logger.warning("a changed time is closed later: %s", error)
+            self._move(key, offset, changed.key)
+        return changed
+
     def note_order(self, key: tuple[str, str, int], offset: int, pop_time_ms: int) -> None:
         """Store that a group goes on behind a message that it was handed out in order.
 
@@ -213,16 +258,26 @@ class Checkpoints:
         Raises:
             StoreError: it cannot be stored; they are as open as before.
         """
+        moved = [(key, offset) for offset in offsets if (key, offset) in self._moved]
+        done = [self.acknowledge(self._moved[place], [place[1]]) for place in moved]
         checkpoint = self._open.get(key)
         if checkpoint is None:
-            return False
+            return any(done)
         known = [offset for offset in offsets if offset in checkpoint.open_offsets]
         if not known:
-            return False
-        body = ack_body(key, known, self._config().broker_name)
-        self._put(checkpoint.revive_queue, _ACKS[len(known) > 1], body)
+            return any(done)
+        at = key
+        while (former := self._moved_from.get(at)) is not None:
+            self._put_ack(checkpoint.revive_queue, former, known)
+            del self._moved_from[at], self._moved[former, known[0]]
+            at = former
+        self._put_ack(checkpoint.revive_queue, key, known)
         self._close(key, known)
         return True
+
+    def _put_ack(self, queue_id: int, key: CheckpointKey, offsets: Sequence[int]) -> None:
+        body = ack_body(key, offsets, self._config().broker_name)
+        self._put(queue_id, _ACKS[len(offsets) > 1], body)
 
     def forget_topic(self, topic: str) -> None:
         """Store that all messages of a topic are done with, before it is deleted.
@@ -241,9 +296,17 @@ class Checkpoints:
         forgotten = (self._forgotten_ms.get(topic, -1) for topic in topics)
         return max(self._clock_ms(), *(ms + 1 for ms in forgotten))
 
-    def find(self, key: CheckpointKey) -> Checkpoint | None:
-        """An open checkpoint, None when there is none."""
-        return self._open.get(key)
+    def find(self, key: CheckpointKey, offset: int) -> Checkpoint | None:
+        """The checkpoint that a message is in; None when it is in none any more.
+
+        Args:
+            key: as the message's receipt names one.
+            offset: of the message in its queue.
+        """
+        while (key, offset) in self._moved:
+            key = self._moved[key, offset]
+        found = self._open.get(key)
+        return found if found is not None and offset in found.open_offsets else None
 
     def _put(self, queue_id: int, tag: str, body: bytes) -> int:
         message = Message(self.topic, body, queue_id=queue_id, tags=tag, wait_store_msg_ok=False)
