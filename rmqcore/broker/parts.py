@@ -152,7 +152,7 @@ class BrokerParts(BrokerState):
     def persist_progress(self) -> None:
         """Write how far groups have come, as far as the disk takes it."""
         resets, offsets = self.offsets.resets, self.store.consumer_offsets
-        for write in (self.pop_order.persist, offsets.persist, resets.persist_ends):
+        for write in (self.pop_order.persist, offsets.persist, resets.persist_told):
             try:
                 write()
             except OSError:
@@ -261,7 +261,7 @@ class BrokerParts(BrokerState):
         self.checkpoints.commit()
         self.pop_order.persist()
         self.offsets.resets.end()
-        self.offsets.resets.persist_ends()
+        self.offsets.resets.persist_told()
         self.store.flush()
 
     def forget(self, connection: Connection) -> None:

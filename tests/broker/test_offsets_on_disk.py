@@ -3,6 +3,7 @@
 import pytest
 from broker.conftest import LONG_MS, SMALL, Peer, records
 from broker.test_pop import acknowledge, comes_again, handed_out, pop, send_many
+from broker.test_state import COMMITS, commit
 from broker.test_transactions import COMMIT, ROLLBACK, decision, send_half
 from killed_copy import copy_as_killed
 
@@ -225,3 +226,29 @@ def test_a_checkpoint_where_a_cut_took_others_is_read_back(power_cut, clock, tmp
             await again.stop()
 
     power_cut(before, after)
+
+
+def test_an_offset_that_was_set_is_gone_on_from_behind_a_restart(lives):
+    async def set_back(broker, peer):
+        await send_many(peer, 10, queues=1)
+        await commit(peer, 10)
+        fields = {"topic": "T", "group": "CG", "queueId": 0, "offset": 3, "isForce": "true"}
+        code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+        assert (await peer.ask(code, fields)).code == ResponseCode.SUCCESS
+
+    async def goes_on(broker, peer):
+        """Its client has not pulled since, and goes on where it was."""
+        answer = await peer.pull("T", offset=10, sysFlag=COMMITS, commitOffset=10)
+        assert answer.code == ResponseCode.PULL_OFFSET_MOVED
+        assert answer.ext_fields["nextBeginOffset"] == "3"
+        await commit(peer, 10)
+        assert broker.store.consumer_offsets.get("T", "CG", 0) == 3
+        assert len(records((await peer.pull("T", offset=3)).body)) == 7
+
+    async def has_gone_on(broker, peer):
+        answer = await peer.pull("T", offset=10)
+        assert answer.code == ResponseCode.PULL_NOT_FOUND
+        assert (await commit(peer, 10)).code == ResponseCode.SUCCESS
+        assert broker.store.consumer_offsets.get("T", "CG", 0) == 10
+
+    lives(set_back, goes_on, has_gone_on)

@@ -468,7 +468,7 @@ def test_a_slave_knows_where_queues_ended_for_groups_that_have_no_offset(tmp_pat
 
 @pytest.mark.usefixtures("asks_when_told")
 def test_a_slave_that_is_made_master_sends_back_whom_its_master_had_to(tmp_path):
-    lost, deleted = ("CG", "T", 0), ("CG", "Again", 0)
+    lost, deleted, told = ("CG", "T", 0), ("CG", "Again", 0), ("Told", "T", 0)
 
     async def scenario():
         async with running(tmp_path) as pair, Producer(pair.namesrv) as producer:
@@ -480,15 +480,18 @@ def test_a_slave_that_is_made_master_sends_back_whom_its_master_had_to(tmp_path)
             master.commit("CG", "T", 0, 2)
             master.resets.take_over({lost: 3})
             master.resets[deleted] = 0
+            # an administrator has
+            master.commit("Told", "T", 0, 4)
+            master.resets[told] = 4
             await pair.synchronize()
         # it is started again before it is made master
         for role in ({"brokerRole": "SLAVE", "brokerId": 1}, {}):
             broker = Broker(tmp_path / "s", {**SMALL, **role})
             await broker.start()
             resets = broker.managers.offsets.resets
-            assert resets.ends == {lost: 3}
+            assert resets.ends[lost] == 3
             await broker.stop()
-        assert resets == {deleted: 0}
+        assert resets == {deleted: 0, told: 4}
 
     asyncio.run(scenario())
 

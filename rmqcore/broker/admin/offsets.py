@@ -79,6 +79,7 @@ class AdminOffsets:
         try:
             with expect_written(f"offsets of {group}"):
                 await asyncio.to_thread(self._store.consumer_offsets.persist)
+                await asyncio.to_thread(self._offsets.resets.persist_resets)
         finally:
             # the offsets count, whatever the disk says: who waits at the end would hear of them
             # with the next message, or much later

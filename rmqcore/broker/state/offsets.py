@@ -101,7 +101,7 @@ class Offsets:
                 also where a broker has not ended in order before the store was opened last.
         """
         table, resets = self._store.consumer_offsets, self.resets
-        resets.bring_back(lambda key: table.get(key[1], key[0], key[2]) is not None)
+        resets.bring_back(lambda key: table.get(key[1], key[0], key[2]))
         read = [
             (topic, group, queue_id, offset)
             for topic, group in table.pairs()

@@ -16,6 +16,8 @@ from rmqcore.remoting import Connection
 
 _NAME: Final = "readersOfDeleted.json"
 _ENDS_NAME: Final = "readersOfLost.json"
+#: A member of the first one: where groups have to go on.
+_OFFSETS: Final = "offsets"
 #: Fields of our own in what a master tells of offsets: `Resets`, its `ends`, its `unknown_groups`.
 _RESETS: Final = "readersToReset"
 _ENDS: Final = "readersOfLost"
@@ -155,8 +157,8 @@ class UnknownGroups(dict[ReadQueue, int]):
 class Resets(dict[ReadQueue, int]):
     """Offsets that an administrator set, or with which a topic that was deleted begins again.
 
-    Until a pull is from there the group is sent there, and commits nothing. Those of deleted topics
-    are kept in ``config/readersOfDeleted.json``, `ends` in ``config/readersOfLost.json``: clients
+    Until a pull is from there the group is sent there, and commits nothing. They are kept in
+    ``config/readersOfDeleted.json``, `ends` in ``config/readersOfLost.json``: clients
     outlive a broker. Used on the event loop, `keep` and `persist_ends` by any thread.
 
     Attributes:
@@ -179,7 +181,7 @@ class Resets(dict[ReadQueue, int]):
     def __init__(self, folder: Path) -> None:
         super().__init__()
         self._file = ConfigFile(folder / _NAME, _readers_in)
-        self._kept = self._file.load() or []
+        self._kept, self._kept_offsets = self._file.load() or ([], {})
         self._ends_file = ConfigFile(folder / _ENDS_NAME, _ends_in)
         self.ends: dict[ReadQueue, int]
         self.unknown_groups = UnknownGroups()
@@ -199,7 +201,7 @@ class Resets(dict[ReadQueue, int]):
 
     def forget(self, key: ReadQueue) -> None:
         """Let a group go on where it is."""
-        self.pop(key, None)
+        self._resets_changed |= self.pop(key, None) is not None
         self._ends_changed |= self.ends.pop(key, None) is not None
 
     def note_came(self, key: ReadQueue, client: Connection | None, offset: int) -> None:
@@ -311,15 +313,27 @@ class Resets(dict[ReadQueue, int]):
             self._ends_changed = True
 
     def persist_told(self) -> None:
-        """Write what was adopted, if that has changed.
+        """Write all of this, if it has changed. Any thread.
 
         Raises:
             OSError: it cannot be written.
         """
         if self._resets_changed:
-            self._store_resets()
-            self._resets_changed = False
+            self.persist_resets()
         self.persist_ends()
+
+    def persist_resets(self) -> None:
+        """Write where groups have to go on. Any thread.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        self._resets_changed = False
+        try:
+            self._store_resets()
+        except BaseException:
+            self._resets_changed = True
+            raise
 
     def persist_ends(self) -> None:
         """Write `ends` and `unknown_groups` down, and whether a broker serves, if that has changed.
@@ -374,9 +388,15 @@ class Resets(dict[ReadQueue, int]):
         """
         return self.get(key) is None and offset <= self.ends.get(key, offset)
 
-    def bring_back(self, has_offset: Callable[[ReadQueue], bool]) -> None:
-        """Go on with what was kept, but for groups that have consumed of the new topic."""
-        self.update({key: 0 for key in self._kept if not has_offset(key)})
+    def bring_back(self, offset_of: Callable[[ReadQueue], int | None]) -> None:
+        """Go on with what was kept, but for groups that have gone on since.
+
+        Args:
+            offset_of: what a group has committed; None: nothing, of a topic that begins anew.
+        """
+        kept = self._kept_offsets.items()
+        self.update({key: offset for key, offset in kept if offset_of(key) == offset})
+        self.update({key: 0 for key in self._kept if offset_of(key) is None})
 
     def keep(self, more: Collection[ReadQueue]) -> None:
         """Write down that groups begin anew, before a topic is deleted.
@@ -390,14 +410,16 @@ class Resets(dict[ReadQueue, int]):
 
     def _store_resets(self) -> None:
         with self._writing:
-            begun = [key for key, offset in self.copy().items() if offset == 0]
-            self._write_readers(dict.fromkeys([*begun, *self._beginning]))
+            resets = self.copy()
+            begun = [key for key, offset in resets.items() if offset == 0]
+            self._write_readers(dict.fromkeys([*begun, *self._beginning]), resets)
 
-    def _write_readers(self, keys: Iterable[ReadQueue]) -> None:
+    def _write_readers(self, keys: Iterable[ReadQueue], resets: Mapping[ReadQueue, int]) -> None:
         table: dict[str, dict[str, list[int]]] = {}
         for group, topic, queue_id in keys:
             table.setdefault(topic, {}).setdefault(group, []).append(queue_id)
-        self._file.store(format_compact_java_json({"readers": table}))
+        offsets = {_OFFSETS: _by_topic(resets)} if resets else {}
+        self._file.store(format_compact_java_json({"readers": table, **offsets}))
 
     def begin_anew(self, readers: Iterable[ReadQueue], begins: Callable[[ReadQueue], bool]) -> None:
         """Send groups to the beginning of their queues, once a topic was deleted or was not.
@@ -418,19 +440,21 @@ def _of_all(key: ReadQueue) -> ReadQueue:
     return "", key[1], key[2]
 
 
-def _readers_in(text: str) -> list[ReadQueue]:
-    """Read the file.
+def _readers_in(text: str) -> tuple[list[ReadQueue], dict[ReadQueue, int]]:
+    """Read the file: who begins anew, and where groups have to go on.
 
     Raises:
         ValueError: it is none.
     """
+    content = parse_java_json(text)
     try:
-        return [
+        readers = [
             (group, topic, int(queue_id))
-            for topic, groups in (parse_java_json(text).get("readers") or {}).items()
+            for topic, groups in (content.get("readers") or {}).items()
             for group, queue_ids in groups.items()
             for queue_id in queue_ids
         ]
+        return readers, _offsets_in(content.get(_OFFSETS))
     except (AttributeError, TypeError) as error:
         raise ValueError("it does not say who has read deleted topics") from error
 
