@@ -22,7 +22,8 @@ def serving(store, *options):
     """`rmqcore serve` on free ports; yields the process and what it says of itself."""
     command = [
         *(sys.executable, "-m", "rmqcore", "serve", str(store), "--namesrv-port", "0"),
-        *("--port", "0", "--json", "-c", "mappedFileSizeCommitLog=1048576", *options),
+        *("--port", "0", "--grpc-port", "0", "--json", "-c", "mappedFileSizeCommitLog=1048576"),
+        *options,
     ]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ}
