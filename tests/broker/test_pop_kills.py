@@ -279,3 +279,23 @@ def test_a_change_of_time_that_has_no_room_for_its_end_leaves_a_message_once(
             await nothing_comes(again, next_peer, clock)
 
     with_broker(scenario)
+
+
+def test_what_comes_again_on_a_full_disk_comes_once(with_broker, clock):
+    def is_full():
+        raise StoreError("no room")
+
+    async def scenario(broker, peer):
+        await send_many(peer, 1, queues=1)
+        await pop(peer, invisible_ms=1000)
+        clock.go_on(200_000)
+        refused = Refused(broker.store, is_full)
+        for _ in range(3):
+            with pytest.raises(StoreError, match="no room"):
+                broker.managers.pop_acks.revive_due()
+        refused.over()
+        broker.managers.pop_acks.revive_due()
+        assert broker.store.max_queue_offset("%RETRY%CG_T", 0) == 1
+        assert len(broker.managers.checkpoints) == 0
+
+    with_broker(scenario)

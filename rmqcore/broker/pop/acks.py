@@ -90,6 +90,8 @@ class PopAcks:
         self._checkpoints = checkpoints
         self._order = order
         self._sooner = asyncio.Event()
+        #: what was handed out again, and no record says it yet
+        self._revived: tuple[CheckpointKey, int] | None = None
 
     # ---- requests 200051, 200151: acknowledgements, one and several
 
@@ -297,10 +299,14 @@ class PopAcks:
             guard = self._passed_over.guard(
                 REVIVE, f"offset {offset} of {topic}", (topic, queue_id, offset)
             )
-            with guard:
-                self._revive(checkpoint, offset)
-            if not guard.held:
-                self._checkpoints.acknowledge(checkpoint.key, [offset])
+            if self._revived != (checkpoint.key, offset):
+                with guard:
+                    self._revive(checkpoint, offset)
+                if guard.held:
+                    continue
+                self._revived = checkpoint.key, offset
+            self._checkpoints.acknowledge(checkpoint.key, [offset])
+            self._revived = None
         return True
 
     def _revive(self, checkpoint: Checkpoint, offset: int) -> None:
