@@ -121,7 +121,31 @@ class AnyNeed:
         return f"{self.permission.name} on a group"
 
 
-_Need: TypeAlias = Need | NotDenied | AnyNeed
+@dataclass(frozen=True, slots=True)
+class OfMessage:
+    """What a message's topic needs, of whose name a refusal tells nothing: who asks has not said it.
+
+    Attributes:
+        need: met by who has this.
+    """
+
+    need: Need | NotDenied
+
+    def is_met_by(self, account: Account, is_topic: IsTopic = _none_is) -> bool:
+        """Tell whether an account has it.
+
+        Args:
+            account: with its permissions by topic and by group.
+            is_topic: tells whether there is a topic of a name.
+        """
+        return self.need.is_met_by(account, is_topic)
+
+    def __str__(self) -> str:
+        permission = self.need.permission if isinstance(self.need, Need) else SUB
+        return f"{permission.name} on the topic of the message"
+
+
+_Need: TypeAlias = Need | NotDenied | AnyNeed | OfMessage
 
 
 class AdminOnly(Enum):
@@ -133,6 +157,7 @@ class AdminOnly(Enum):
 ADMIN: Final = AdminOnly.ADMIN
 #: What a request needs.
 Rule: TypeAlias = Callable[[RemotingCommand, TopicAt], Iterable[_Need]] | AdminOnly
+
 
 _SOME_GROUP = AnyNeed(SUB)
 _SOMETHING = AnyNeed(PUB | SUB, topics_too=True)
@@ -148,7 +173,7 @@ def _behind_each(name: str, separator: str) -> Iterator[str]:
 # ---- the rules, by what their topic and group are named in -------------------------------------
 
 
-def _of_topic(topic: str, permission: Permission, group: str = "") -> Iterator[_Need]:
+def _of_topic(topic: str, permission: Permission, group: str = "") -> Iterator[Need | NotDenied]:
     """A topic's permission; retry and dead-letter topics belong to their group."""
     prefix = next((each for each in _GROUP_PREFIXES if topic.startswith(each)), None)
     if prefix is None:
@@ -248,13 +273,14 @@ def view_message(request: RemotingCommand, topic_at: TopicAt) -> Iterator[_Need]
     Raises:
         RequestRefusedError: no message begins there.
     """
+    yield _SOMETHING
     offset = request.number("offset")
     topic = topic_at(offset)
     if topic is None:
         # answered here: behind the gate there might be one a moment later
         remark = f"can not find message by the offset, {offset}"
         raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark)
-    yield from _of_topic(topic, SUB)
+    yield from map(OfMessage, _of_topic(topic, SUB))
 
 
 def send_back(request: RemotingCommand, topic_at: TopicAt) -> Iterator[_Need]:
@@ -274,7 +300,7 @@ def send_back(request: RemotingCommand, topic_at: TopicAt) -> Iterator[_Need]:
     if topic is None:
         remark = f"look message by offset failed, {offset}"
         raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark)
-    yield from _of_topic(topic, SUB, group.group)
+    yield from map(OfMessage, _of_topic(topic, SUB, group.group))
 
 
 def end_transaction(request: RemotingCommand, topic_at: TopicAt) -> Iterator[_Need]:
@@ -293,7 +319,7 @@ def end_transaction(request: RemotingCommand, topic_at: TopicAt) -> Iterator[_Ne
     if topic is None:
         remark = "Find prepared transaction message failed"
         raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark)
-    yield from of_transaction(group, topic)
+    yield from map(OfMessage, _of_topic(topic, PUB))
 
 
 def any_is(_: str) -> bool:
