@@ -27,6 +27,8 @@ _GROUP_PREFIXES = (_RETRY_PREFIX, "%DLQ%")
 #: topics in which the broker keeps what was sent to others, and other programs their tables; a
 #: default does not open them
 _SYSTEM_PREFIXES = ("rmq_sys_", "schedule_topic_", "trans_check_max_time_", "offset_moved_", "%kv%")
+#: where a broker keeps the replies that it passes on, behind the name of its cluster
+_REPLIES_SUFFIX = "_reply_topic"
 #: properties of a message whose transaction is open, and of one that goes to light queues, too
 _HALF, _LIGHT = "TRAN_MSG", "INNER_MULTI_DISPATCH"
 #: characters at the end of a retry topic's name in which a topic's is looked for: more than one has
@@ -56,7 +58,7 @@ class Need:
             return bool(account.groups.get(self.group, account.default_group) & self.permission)
         granted = account.topics.get(self.topic)
         if granted is None:
-            hidden = self.topic.lower().startswith(_SYSTEM_PREFIXES) and self.permission == SUB
+            hidden = self.permission == SUB and _keeps_what_is_others(self.topic.lower())
             granted = Permission.DENY if hidden else account.default_topic
         return bool(granted & self.permission)
 
@@ -123,7 +125,7 @@ class AnyNeed:
 
 @dataclass(frozen=True, slots=True)
 class OfMessage:
-    """What a message's topic needs, of whose name a refusal tells nothing: who asks has not said it.
+    """What a message's topic needs; a refusal does not say its name: who asks has not named it.
 
     Attributes:
         need: met by who has this.
@@ -157,6 +159,11 @@ class AdminOnly(Enum):
 ADMIN: Final = AdminOnly.ADMIN
 #: What a request needs.
 Rule: TypeAlias = Callable[[RemotingCommand, TopicAt], Iterable[_Need]] | AdminOnly
+
+
+def _keeps_what_is_others(topic: str) -> bool:
+    """Tell whether a topic, in lower case, is one that a default does not open to readers."""
+    return topic.startswith(_SYSTEM_PREFIXES) or topic.endswith(_REPLIES_SUFFIX)
 
 
 _SOME_GROUP = AnyNeed(SUB)

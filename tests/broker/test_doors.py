@@ -1,7 +1,9 @@
 """What an account is not told, or given, that may do something else."""
 
 import pytest
+from broker.conftest import records
 from broker.test_access import guarded  # noqa: F401 - a fixture
+from broker.test_pop import pop
 
 from rmqcore.remoting import RequestCode, ResponseCode
 
@@ -31,5 +33,25 @@ def test_who_names_a_place_in_the_log_is_not_told_whose_topic_it_is(guarded):  #
             for offset in (0, 1)
         ]
         assert {answer.code for answer in refused} == {16}
+
+    guarded(scenario)
+
+
+def test_a_default_does_not_open_the_replies_to_others(guarded):  # noqa: F811
+    async def scenario(peers):
+        operator, reader = peers["operator"], peers["everything"]
+        properties = {"REPLY_TO_CLIENT": "asking", "CORRELATION_ID": "1"}
+        code, topic = RequestCode.SEND_REPLY_MESSAGE_V2, "DefaultCluster_REPLY_TOPIC"
+        stored = await operator.send(topic, b"private", code=code, properties=properties)
+        assert stored.ext_fields["queueOffset"] == "0"
+        assert (await reader.pull(topic)).code == ResponseCode.NO_PERMISSION
+        assert (await pop(reader, topic=topic)).code == ResponseCode.NO_PERMISSION
+        at = {"offset": next(operator.broker.store.messages()).phy_offset}
+        assert (await reader.ask(RequestCode.VIEW_MESSAGE_BY_ID, at)).code == 16
+        # whoever consumes may reply
+        sent = await reader.send(topic, b"pong", code=code, properties=properties)
+        assert sent.ext_fields["queueOffset"] == "1"
+        (first, _) = records((await operator.pull(topic)).body)
+        assert first.body == b"private"
 
     guarded(scenario)
