@@ -27,7 +27,7 @@ from ngh2 import Configuration, Connection, NGH2Error, Role, events
 
 from rmqcore.proxy.calls import Answer, Call, Methods
 from rmqcore.proxy.grpc_status import CallFailedError, GrpcStatus
-from rmqcore.proxy.shared_bound import SharedBound
+from rmqcore.remoting.shared_bound import SharedBound
 from rmqcore.remoting.connection import TURN_S
 from rmqcore.remoting.first_bytes import OtherProtocol
 
@@ -475,7 +475,7 @@ class Http2Connection(OtherProtocol):
         except NGH2Error:  # nothing can be said any more
             transport.close()
             return
-        self.unread.add(self._http2.queued_body_size() - self.unread.size)
+        self.unread.set(self._http2.queued_body_size())
         if not (self._http2.want_read or self._http2.want_write):
             # the peer has broken a rule of the connection, and was told so
             transport.close()

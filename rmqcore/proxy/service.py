@@ -29,7 +29,7 @@ from rmqcore.proxy.producing import ProducerCalls
 from rmqcore.proxy.renewal import Renewals
 from rmqcore.proxy.routes import RouteCalls
 from rmqcore.proxy.settling import SettlingCalls
-from rmqcore.proxy.shared_bound import SharedBound
+from rmqcore.remoting.shared_bound import SharedBound
 from rmqcore.proxy.transaction_id import TransactionId
 from rmqcore.remoting import Account, RemotingCommand, RequestRefusedError
 from rmqcore.remoting.background import restarted

@@ -35,6 +35,7 @@ from rmqcore.remoting.errors import (
     RemotingTimeoutError,
     RequestRefusedError,
 )
+from rmqcore.remoting.shared_bound import SharedBound
 
 logger = logging.getLogger(__name__)
 
@@ -92,6 +93,7 @@ class Connection(asyncio.Protocol):
         serves: bool,
         gate: Gate | None = None,
         direct: tuple[DirectAnswers, ...] = (),
+        kept: SharedBound | None = None,
         on_open: Callable[[Connection], None] | None = None,
         on_close: Callable[[Connection], None] | None = None,
     ) -> None:
@@ -104,6 +106,7 @@ class Connection(asyncio.Protocol):
                 client reads on, else both could wait for each other.
             gate: asked before each request's processor.
             direct: answer what needs neither gate nor processor.
+            kept: bounds what all connections keep of frames that are not whole, or not read.
             on_open: called when the connection stands.
             on_close: called when it is gone.
         """
@@ -115,6 +118,7 @@ class Connection(asyncio.Protocol):
         self._serves = serves
         self._gate = gate
         self._direct = direct
+        self._kept = None if kept is None else kept.share(self._give_up_kept)
         self._on_open = on_open
         self._on_close = on_close
         self._loop = asyncio.get_running_loop()
@@ -322,10 +326,9 @@ class Connection(asyncio.Protocol):
         self.remote_address = _address(transport.get_extra_info("peername"))
         self.local_address = _address(transport.get_extra_info("sockname"))
         self._transport.set_write_buffer_limits(high=self._settings.write_high_size)
-        if self._settings.idle_timeout_s > 0:
-            self._idle_timer = self._loop.call_later(
-                self._settings.idle_timeout_s, self._check_idle
-            )
+        idle_s = self._settings.idle_timeout_s
+        if idle_s > 0:
+            self._idle_timer = self._loop.call_later(idle_s, self._check_idle)
         if self._on_open is not None:
             self._on_open(self)
 
@@ -343,6 +346,7 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Go on: see asyncio.Protocol."""
         self._write_paused = False
+        self._count_kept()
         self._last_active = self._loop.time()
         if self._writable is not None:
             self._writable.set_result(None)
@@ -355,6 +359,8 @@ class Connection(asyncio.Protocol):
         self._out, self._out_size = [], 0
         if self._idle_timer is not None:
             self._idle_timer.cancel()
+        if self._kept is not None:
+            self._kept.close()
         for future in (*self._waiting.values(), self._writable):
             if future is not None and not future.done():
                 future.set_exception(RemotingClosedError(self.remote_address))
@@ -405,6 +411,7 @@ class Connection(asyncio.Protocol):
         finally:
             self._in_turn = False
         self._flush()
+        self._count_kept()
         if not self._taking or not more:
             self._go_on_reading()
         elif self._at_limit:
@@ -518,9 +525,25 @@ class Connection(asyncio.Protocol):
             transport.writelines(buffers)
         if not self._write_paused:
             self._last_active = self._loop.time()
-        elif transport.get_write_buffer_size() > self._settings.write_size_max:
+            return
+        self._count_kept()
+        if transport.get_write_buffer_size() > self._settings.write_size_max:
             logger.warning("%r: disconnected, for it does not read what it is sent", self)
             self.abort()
+
+    def _count_kept(self) -> None:
+        """Let the bound of all connections know what this one keeps."""
+        if self._kept is not None:
+            paused = self._transport if self._write_paused else None
+            unread = 0 if paused is None else paused.get_write_buffer_size()
+            self._kept.set(self._decoder.size + unread)
+
+    def _give_up_kept(self) -> None:
+        """Close the connection: all together keep too much, this one the most."""
+        if self._kept is not None:
+            logger.warning("%r: closed, for %d bytes of it wait", self, self._kept.size)
+            self.abort()
+            self._kept.close()
 
     def _resumed(self) -> asyncio.Future[None]:
         """Done when the peer takes something again, or the connection is gone."""

@@ -20,6 +20,7 @@ from rmqcore.errors import ArgumentError
 from rmqcore.remoting.codec import DirectAnswers
 from rmqcore.remoting.connection import Connection, ConnectionSettings, Gate, Processor
 from rmqcore.remoting.first_bytes import FirstBytes, OtherProtocol
+from rmqcore.remoting.shared_bound import SharedBound
 from rmqcore.remoting.sockets import listen
 from rmqcore.remoting.tls import TlsMode
 from rmqcore.world import connections_allowed
@@ -47,6 +48,8 @@ class ServerSettings:
         connection: the bounds of each connection.
         connection_max: connections at a time; further ones are closed at once, and so are those
             beyond what `connections_allowed` gives all servers of the process together.
+        kept_total_max: bytes that all connections together may keep of frames that are not whole, and
+            of answers that are not read; beyond it those that keep the most are closed.
         backlog: connections that the system keeps until they are accepted.
         tls: the certificate and how to use it; None serves no TLS.
         tls_mode: whether clients with and without TLS are served.
@@ -54,6 +57,7 @@ class ServerSettings:
 
     connection: ConnectionSettings = field(default_factory=ConnectionSettings)
     connection_max: int = 10_000
+    kept_total_max: int = 512 * 1024 * 1024
     backlog: int = 1024
     tls: ssl.SSLContext | None = None
     tls_mode: TlsMode = TlsMode.PERMISSIVE
@@ -111,6 +115,7 @@ class RemotingServer:
         self._on_close = on_close
         self._http2 = http2
         self._socket = listening
+        self._kept = SharedBound(self._settings.kept_total_max)
         self._acceptor: asyncio.Task[None] | None = None
         # in order of their coming
         self._greetings: dict[asyncio.Task[None], None] = {}
@@ -271,6 +276,7 @@ class RemotingServer:
             serves=True,
             gate=self._gate,
             direct=self.direct if self._gate is None else (),
+            kept=self._kept,
             on_open=self._opened,
             on_close=self._closed,
         )

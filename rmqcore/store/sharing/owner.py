@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import socket
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
@@ -139,7 +140,8 @@ class StoreServer:
         connection = ConnectionSettings(frames=LIMITS, idle_timeout_s=0, request_max=1 << 20)
         self._server = RemotingServer(
             listening=self._listening,
-            settings=ServerSettings(connection=connection),
+            # its clients are processes of the store's user, whose requests may be as large as that
+            settings=ServerSettings(connection=connection, kept_total_max=sys.maxsize),
             on_close=self._closed,
         )
         self._server.register(STORE_CALL, self._answer)

@@ -86,6 +86,11 @@ class Share:
         self.size += size
         self._count(size)
 
+    def set(self, size: int) -> None:
+        """Note how many bytes are kept now."""
+        if size != self.size:
+            self.add(size - self.size)
+
     def close(self) -> None:
         """Keep nothing any more: the connection is gone, and what it notes counts for nobody."""
         self.add(-self.size)

@@ -1,0 +1,84 @@
+"""What all connections keep together: of frames that are not whole, of answers that are not read."""
+
+import asyncio
+
+import pytest
+from patience import until_async
+from remoting.ends import ECHO, LATER, bounds, frame_of, narrow, raw, request, serving
+
+from rmqcore.remoting import success
+
+pytestmark = pytest.mark.engine
+
+MIB = 1 << 20
+
+
+def test_frames_that_are_not_whole_have_a_bound_together(run):
+    async def scene():
+        async with (
+            serving(kept_total_max=4 * MIB) as server,
+            raw(server) as honest,
+            raw(server) as one,
+            raw(server) as two,
+            raw(server) as three,
+        ):
+            whole = frame_of(request(ECHO, 7, bytes(MIB)))
+            honest.writer.write(whole[: MIB // 2])
+            # as much as is kept in all, and not one whole frame
+            for peer in (one, two, three):
+                peer.writer.write(frame_of(request(ECHO, 1, bytes(3 * MIB)))[: 2 * MIB])
+            await until_async(lambda: len(server.connections) < 4, "a closed one")
+            honest.writer.write(whole[MIB // 2 :])
+            assert len((await honest.receive()).body) == MIB
+
+    run(scene())
+
+
+def test_answers_that_are_not_read_have_a_bound_together(run):
+    opened = []
+
+    def large(connection, request):
+        return success(body=bytes(MIB))
+
+    async def scene():
+        settings = bounds(write_high_size=MIB // 2)
+        async with (
+            serving(
+                {LATER: large},
+                connection=settings,
+                kept_total_max=3 * MIB,
+                on_open=opened.append,
+            ) as server,
+            raw(server, limit=1000) as one,
+            raw(server, limit=1000) as two,
+            raw(server, limit=1000) as three,
+            raw(server, limit=1000) as four,
+            raw(server) as honest,
+        ):
+            await until_async(lambda: len(opened) == 5, "the connections")
+            for each in opened:
+                narrow(each)
+            for peer in (one, two, three, four):
+                # one that waits to be written, and what the system takes before
+                for number in range(8):
+                    peer.send(request(LATER, number))
+            await until_async(lambda: len(server.connections) < 5, "a closed one")
+            honest.send(request(ECHO, 7, b"served"))
+            assert (await honest.receive()).body == b"served"
+            assert server.connections
+
+    run(scene())
+
+
+def test_what_is_read_and_worked_on_counts_no_more(run):
+    async def scene():
+        async with serving(kept_total_max=MIB) as server, raw(server) as peer:
+            for number in range(8):
+                frame = frame_of(request(ECHO, number, bytes(MIB // 2)))
+                peer.writer.write(frame[:-1])
+                await asyncio.sleep(0)
+                peer.writer.write(frame[-1:])
+                assert (await peer.receive()).opaque == number
+            assert len(server.connections) == 1
+
+    run(scene())
