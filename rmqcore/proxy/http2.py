@@ -21,15 +21,16 @@ import urllib.parse
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from ngh2 import Configuration, Connection, NGH2Error, Role, events
 
 from rmqcore.proxy.calls import Answer, Call, Methods
 from rmqcore.proxy.grpc_status import CallFailedError, GrpcStatus
-from rmqcore.remoting.shared_bound import SharedBound
 from rmqcore.remoting.connection import TURN_S
 from rmqcore.remoting.first_bytes import OtherProtocol
+from rmqcore.remoting.shared_bound import SharedBound
+from rmqcore.remoting.sockets import address_text
 
 logger = logging.getLogger(__name__)
 
@@ -156,7 +157,7 @@ class Http2Connection(OtherProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start: see asyncio.Protocol."""
         self._transport = cast("asyncio.Transport", transport)
-        self.peer = _address(transport.get_extra_info("peername"))
+        self.peer = address_text(transport.get_extra_info("peername"))
         settings = self._settings
         self._transport.set_write_buffer_limits(high=settings.write_high_size)
         self._http2.initiate_connection(
@@ -542,11 +543,3 @@ class Http2Connection(OtherProtocol):
 def _trailers(status: GrpcStatus, reason: str) -> tuple[tuple[bytes, bytes], ...]:
     text = urllib.parse.quote(reason[:1024], safe=" !#$&'()*+,/:;=?@[]")
     return (b"grpc-status", b"%d" % status), (b"grpc-message", text.encode("ascii"))
-
-
-def _address(name: Any) -> str:
-    """`host:port` of what a socket calls its name."""
-    if not isinstance(name, tuple):
-        return ""
-    host, port = name[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -29,12 +29,12 @@ from rmqcore.proxy.producing import ProducerCalls
 from rmqcore.proxy.renewal import Renewals
 from rmqcore.proxy.routes import RouteCalls
 from rmqcore.proxy.settling import SettlingCalls
-from rmqcore.remoting.shared_bound import SharedBound
 from rmqcore.proxy.transaction_id import TransactionId
 from rmqcore.remoting import Account, RemotingCommand, RequestRefusedError
 from rmqcore.remoting.background import restarted
 from rmqcore.remoting.first_bytes import OtherProtocol
 from rmqcore.remoting.permissions import may_end_transaction
+from rmqcore.remoting.shared_bound import SharedBound
 from rmqcore.world import REAL, World
 
 logger = logging.getLogger(__name__)

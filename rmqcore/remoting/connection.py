@@ -36,6 +36,7 @@ from rmqcore.remoting.errors import (
     RequestRefusedError,
 )
 from rmqcore.remoting.shared_bound import SharedBound
+from rmqcore.remoting.sockets import address_text
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +68,7 @@ class ConnectionSettings:
         write_size_max: bytes that wait to be sent, above which the peer is disconnected.
         request_max: requests of the peer that coroutines work on at a time; those that are answered
             directly count as one when they came at once, and by the bytes of their answers.
+        worked_size_max: bytes of their bodies, beyond which a server takes no more requests.
     """
 
     frames: FrameLimits = DEFAULT_LIMITS
@@ -74,6 +76,7 @@ class ConnectionSettings:
     write_high_size: int = 1024 * 1024
     write_size_max: int = 64 * 1024 * 1024
     request_max: int = 1024
+    worked_size_max: int = 16 * 1024 * 1024
 
 
 class Connection(asyncio.Protocol):
@@ -126,9 +129,9 @@ class Connection(asyncio.Protocol):
         self._decoder = FrameDecoder(settings.frames)
         self._opaques = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[RemotingCommand]] = {}
-        #: tasks that work on requests, with the bytes of the answer that each holds back
-        self._tasks: dict[asyncio.Task[None], int] = {}
-        self._held_size = 0
+        #: tasks that work on requests: bytes of the answer that each holds back, of its body
+        self._tasks: dict[asyncio.Task[None], tuple[int, int]] = {}
+        self._held_size = self._worked_size = 0
         self._out: list[Buffer] = []
         self._out_size = 0
         self._in_turn = False
@@ -323,8 +326,8 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start: see asyncio.Protocol."""
         self._transport = cast("asyncio.Transport", transport)
-        self.remote_address = _address(transport.get_extra_info("peername"))
-        self.local_address = _address(transport.get_extra_info("sockname"))
+        self.remote_address = address_text(transport.get_extra_info("peername"))
+        self.local_address = address_text(transport.get_extra_info("sockname"))
         self._transport.set_write_buffer_limits(high=self._settings.write_high_size)
         idle_s = self._settings.idle_timeout_s
         if idle_s > 0:
@@ -378,6 +381,7 @@ class Connection(asyncio.Protocol):
         return (
             len(self._tasks) >= self._settings.request_max
             or self._out_size + self._held_size > self._settings.write_high_size
+            or self._worked_size > self._settings.worked_size_max
             or (self._write_paused and self._serves)
         )
 
@@ -394,7 +398,7 @@ class Connection(asyncio.Protocol):
                 for direct in self._direct:
                     answers = self._decoder.answer_directly(direct, self.remote_address)
                     if isinstance(answers, LaterAnswers):
-                        self._add_task(self._send_later(answers.frames), answers.size)
+                        self._add_task(self._send_later(answers.frames), answers.size, 0)
                     elif answers:
                         self._send([answers], len(answers))
                 command = self._decoder.next()
@@ -458,18 +462,21 @@ class Connection(asyncio.Protocol):
             self.answer(request, self._answer_to(error, request))
 
     def _work_on(self, request: RemotingCommand, result: Awaitable[Answer]) -> None:
-        self._add_task(self._finish_request(request, result), 0)
+        self._add_task(self._finish_request(request, result), 0, len(request.body))
 
-    def _add_task(self, work: Coroutine[Any, Any, None], held_size: int) -> None:
+    def _add_task(self, work: Coroutine[Any, Any, None], held_size: int, body_size: int) -> None:
         task = self._loop.create_task(work)
-        self._tasks[task] = held_size
+        self._tasks[task] = held_size, body_size
         self._held_size += held_size
+        self._worked_size += body_size
         task.add_done_callback(self._task_is_done)
 
     def _task_is_done(self, task: asyncio.Task[None]) -> None:
         if self._at_limit:
             self._plan_turn()
-        self._held_size -= self._tasks.pop(task)
+        held_size, body_size = self._tasks.pop(task)
+        self._held_size -= held_size
+        self._worked_size -= body_size
 
     async def _send_later(self, frames: Awaitable[bytes]) -> None:
         try:
@@ -590,11 +597,3 @@ def _not_supported(request: RemotingCommand) -> RemotingCommand:
 def _internal_error(request: RemotingCommand) -> RemotingCommand:
     remark = f"request {request.code} failed; the log of the server says why"
     return failure(ResponseCode.SYSTEM_ERROR, remark)
-
-
-def _address(name: Any) -> str:
-    """`host:port` of what a socket calls its name."""
-    if not isinstance(name, tuple):
-        return ""
-    host, port = name[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -48,8 +48,8 @@ class ServerSettings:
         connection: the bounds of each connection.
         connection_max: connections at a time; further ones are closed at once, and so are those
             beyond what `connections_allowed` gives all servers of the process together.
-        kept_total_max: bytes that all connections together may keep of frames that are not whole, and
-            of answers that are not read; beyond it those that keep the most are closed.
+        kept_total_max: bytes that all connections together may keep of frames that are not whole,
+            and of answers that are not read; beyond it those that keep the most are closed.
         backlog: connections that the system keeps until they are accepted.
         tls: the certificate and how to use it; None serves no TLS.
         tls_mode: whether clients with and without TLS are served.

@@ -128,6 +128,14 @@ def local_address(host: str, port: int) -> str:
         return "127.0.0.1"
 
 
+def address_text(name: object) -> str:
+    """`host:port` of what a socket calls its name; empty for one without."""
+    if not isinstance(name, tuple):
+        return ""
+    host, port = name[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def _family(host: str) -> int:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 

@@ -1,11 +1,14 @@
 """A reply goes to the producer that has asked, and is stored."""
 
+import asyncio
 import json
 
 import pytest
 from broker.conftest import records
+from patience import until_async
 
 from rmqcore._codec import decode_properties, encode_properties
+from rmqcore.broker.send import reply
 from rmqcore.remoting import RequestCode, ResponseCode, failure, success
 
 pytestmark = pytest.mark.engine
@@ -89,5 +92,38 @@ def test_a_reply_for_nobody_says_why(with_broker):
         await ask_as_producer(peer, failure(ResponseCode.SYSTEM_ERROR, "no"))
         answer = await reply(CLIENT)
         assert (answer.code, "code 1" in answer.remark) == (ResponseCode.SYSTEM_ERROR, True)
+
+    with_broker(scenario)
+
+
+def test_a_client_that_says_nothing_of_its_replies_has_few_under_way(with_broker, monkeypatch):
+    for name, size in (("_MAX", 10), ("_TOTAL_MAX", 4), ("_ALWAYS", 1)):
+        monkeypatch.setattr(reply, f"_BROUGHT{name}", size)
+    code = RequestCode.SEND_REPLY_MESSAGE_V2
+
+    async def scenario(broker, peer):
+        asked, go = [], asyncio.Event()
+
+        async def take(_, request):
+            asked.append(request.body)
+            await go.wait()
+            return success()
+
+        peer.client.register(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, take)
+        body = {"clientID": CLIENT, "producerDataSet": [{"groupName": "PG"}]}
+        await peer.ask(RequestCode.HEART_BEAT, {}, json.dumps(body).encode())
+
+        async def answer(body):
+            return (await peer.send(REPLY_TOPIC, body, code=code, properties=properties())).code
+
+        first = asyncio.create_task(answer(b"one"))
+        await until_async(lambda: asked, "the first reply")
+        # beside it nothing has room that would be more than all may have
+        assert await answer(b"two") == ResponseCode.SYSTEM_ERROR
+        second = asyncio.create_task(answer(b"2"))
+        await until_async(lambda: len(asked) == 2, "the second reply")
+        go.set()
+        assert [await first, await second, await answer(b"again")] == [0, 0, 0]
+        assert asked == [b"one", b"2", b"again"]
 
     with_broker(scenario)

@@ -1,10 +1,20 @@
-"""What all connections keep together: of frames that are not whole, of answers that are not read."""
+"""What connections keep: frames that are not whole, answers not read, bodies worked on."""
 
 import asyncio
 
 import pytest
 from patience import until_async
-from remoting.ends import ECHO, LATER, bounds, frame_of, narrow, raw, request, serving
+from remoting.ends import (
+    ECHO,
+    LATER,
+    SLOW,
+    bounds,
+    frame_of,
+    narrow,
+    raw,
+    request,
+    serving,
+)
 
 from rmqcore.remoting import success
 
@@ -80,5 +90,34 @@ def test_what_is_read_and_worked_on_counts_no_more(run):
                 peer.writer.write(frame[-1:])
                 assert (await peer.receive()).opaque == number
             assert len(server.connections) == 1
+
+    run(scene())
+
+
+def test_bodies_that_are_worked_on_have_a_bound_in_a_connection(run):
+    taken = []
+
+    async def scene():
+        go = asyncio.Event()
+
+        async def slow(connection, request):
+            taken.append(request.opaque)
+            await go.wait()
+            return success()
+
+        settings = bounds(worked_size_max=2 * MIB)
+        async with (
+            serving({SLOW: slow}, connection=settings) as server,
+            raw(server) as peer,
+            raw(server) as other,
+        ):
+            for number in range(8):
+                peer.send(request(SLOW, number, bytes(MIB)))
+            await until_async(lambda: len(taken) == 3, "as many as there is room for, and one")
+            other.send(request(ECHO, 7, bytes(MIB)))
+            assert (await other.receive()).opaque == 7
+            assert taken == [0, 1, 2]
+            go.set()
+            assert {(await peer.receive()).opaque for _ in range(8)} == set(range(8))
 
     run(scene())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -31,6 +32,11 @@ logger = logging.getLogger(__name__)
 _PUSH_TIMEOUT_MS: Final = 3000.0
 #: Each property of a text of properties ends with this character.
 _END: Final = "\x02"
+#: A client that is brought more bytes of replies than this, and does not say that it has them, is
+#: brought no more; nor beyond the sum for all clients one that is brought more than the last.
+_BROUGHT_MAX: Final = 64 << 20
+_BROUGHT_TOTAL_MAX: Final = 256 << 20
+_BROUGHT_ALWAYS: Final = 1 << 20
 _NOT_STORED: Final = {"msgId": "0", "queueOffset": "0"}
 
 #: Stores a message as a plain send does.
@@ -49,6 +55,8 @@ class ReplyMessages:
         self._config, self._topics = state.config, state.topics
         self._producers = state.producers
         self._store = store
+        #: bytes of replies that clients have not said to have, by their connections
+        self._brought: Counter[Connection] = Counter()
         self._clock_ms = state.world.clock_ms
 
     @serves(RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2, needs=needs.publish)
@@ -118,11 +126,25 @@ class ReplyMessages:
             "unitMode": "false",
         }
         push = RemotingCommand(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, fields, request.body)
+        size = len(push.body)
+        if not self._may_bring(asking, size):
+            return f"push reply message to {client_id} fail, it does not take others."
+        self._brought[asking] += size
         try:
             answer = await asking.invoke(push, _PUSH_TIMEOUT_MS)
         except RemotingError as error:
             logger.warning("%r: a reply for %s: %s", asking, client_id, error)
             return f"push reply message to {client_id} fail."
+        finally:
+            self._brought[asking] -= size
+            if not self._brought[asking]:
+                del self._brought[asking]
         if answer.code != ResponseCode.SUCCESS:
             return f"push reply message to {client_id} failed with code {answer.code}"
         return None
+
+    def _may_bring(self, asking: Connection, size: int) -> bool:
+        """Tell whether a reply has room beside those that are under way."""
+        own = self._brought[asking]
+        few = own <= _BROUGHT_ALWAYS or self._brought.total() + size <= _BROUGHT_TOTAL_MAX
+        return few and own + size <= _BROUGHT_MAX

@@ -137,7 +137,9 @@ class StoreServer:
             self._loop.close()
 
     async def _start(self) -> None:
-        connection = ConnectionSettings(frames=LIMITS, idle_timeout_s=0, request_max=1 << 20)
+        connection = ConnectionSettings(
+            frames=LIMITS, idle_timeout_s=0, request_max=1 << 20, worked_size_max=sys.maxsize
+        )
         self._server = RemotingServer(
             listening=self._listening,
             # its clients are processes of the store's user, whose requests may be as large as that
