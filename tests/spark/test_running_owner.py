@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from patience import TIMEOUT_S, until
 from staged_rows import stage, three_files
 
 import rmqcore
@@ -25,7 +26,7 @@ from rmqcore.spark.log_owner import (
 )
 from rmqcore.store.append_ledger import anonymous_name, appending, staging_root
 from rmqcore.store.message_store import DefaultMessageStore
-from rmqcore.store.sharing import place
+from rmqcore.store.sharing import append_server, place
 from rmqcore.store.sharing.staged_calls import call_owner, owner_config
 from rmqcore.store.sharing.staged_files_in import listed
 from rmqcore.store.staged_appends import is_under_way
@@ -327,6 +328,34 @@ def test_a_broker_and_who_appends_are_of_the_directorys_owner_or_root(store_path
             call_owner(store_path, None, "finish_staged", "job")
 
     with_broker(store_path, work)
+
+
+def test_others_take_few_of_the_connections_that_a_broker_has(store_path, monkeypatch):
+    pid, own = os.getpid(), store_path.parent.stat().st_uid
+    monkeypatch.setattr(append_server, "_STRANGER_S", 3600)
+
+    def work(broker):
+        def connected():
+            return place.MeetingPlace.connect(place.AppendsPlace(store_path), TIMEOUT_S)
+
+        monkeypatch.setattr(place, "_credentials_of", lambda _: (pid, own + 1))
+        others = [connected() for _ in range(3 * append_server._STRANGERS_MAX)]
+        refused = 2 * append_server._STRANGERS_MAX
+        until(lambda: sum(map(is_closed, others)) == refused, "the end of most of them")
+        monkeypatch.setattr(place, "_credentials_of", lambda _: (pid, own))
+        assert call_owner(store_path, None, "config") is not None
+        for each in others:
+            each.close()
+
+    with_broker(store_path, work)
+
+
+def is_closed(connected):
+    """Tell whether the other side has closed a socket."""
+    try:
+        return connected.recv(1, socket.MSG_PEEK) == b""
+    except BlockingIOError:
+        return False
 
 
 def test_an_address_that_others_can_tell_is_not_asked(store_path):

@@ -32,6 +32,10 @@ from rmqcore.store.sharing.values import unpack
 #: What it takes, beside the question for the store's settings.
 _CALLS: Final = ("append_staged", "finish_staged")
 
+#: Connections of others than the directory's owner and root: so many, each for so long, seconds.
+_STRANGERS_MAX: Final = 8
+_STRANGER_S: Final = 5.0
+
 #: Awaited with the (topic, queue id) pairs that are about to get records.
 Prepare = Callable[[Iterable[tuple[str, int]]], Awaitable[None]]
 
@@ -50,6 +54,7 @@ class AppendServer:
         self._place = AppendsPlace(store.path.absolute())
         self._one_by_one = asyncio.Lock()
         self._server: RemotingServer | None = None
+        self._strangers: set[Connection] = set()
 
     async def start(self) -> None:
         """Listen for programs on this machine.
@@ -58,7 +63,12 @@ class AppendServer:
             OSError: the system refused.
         """
         settings = ServerSettings(connection=ConnectionSettings(idle_timeout_s=0))
-        self._server = RemotingServer(listening=self._place.listen(), settings=settings)
+        self._server = RemotingServer(
+            listening=self._place.listen(),
+            settings=settings,
+            on_open=self._opened,
+            on_close=self._strangers.discard,
+        )
         self._server.register(HELLO, self._hello)
         self._server.register(STORE_CALL, self._answer)
         self._server.register(RequestCode.HEART_BEAT, lambda *_: success())
@@ -85,6 +95,20 @@ class AppendServer:
                 f"version {VERSION}, this process has {request.text('version')}; use one rmqcore"
             )
         )
+
+    def _opened(self, connection: Connection) -> None:
+        """Let whoever could not write the store's files stay for his refusal, a few at a time.
+
+        The system lists the name to everybody: all could take the places that connections have.
+        """
+        with suppress(StoreError, OSError):
+            self._check_peer(connection)
+            return
+        if len(self._strangers) >= _STRANGERS_MAX:
+            connection.abort()
+        else:
+            self._strangers.add(connection)
+            asyncio.get_running_loop().call_later(_STRANGER_S, connection.abort)
 
     def _check_peer(self, connection: Connection) -> None:
         """Raise where whoever asks could not write the store's files."""
