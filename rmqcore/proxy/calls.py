@@ -37,10 +37,12 @@ class Method:
         handle: gets the call and, unless the client streams, its one message; returns the answer's
             bytes, or what is awaited for them; None where the answers were sent already.
         streams_in: the client sends any number of messages: `Call.receive` gives them.
+        size_max: bytes of one message of the client; a connection's own bound may be less.
     """
 
     handle: Callable[[Call, bytes], Answer | Awaitable[Answer]]
     streams_in: bool = False
+    size_max: int = 1024 * 1024
 
 
 Answer: TypeAlias = bytes | None

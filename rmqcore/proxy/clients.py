@@ -20,6 +20,7 @@ from rmqcore.proxy.callers import Caller, ClientKey
 from rmqcore.proxy.calls import Call
 from rmqcore.proxy.cluster import HEART_BEAT_S, Cluster
 from rmqcore.proxy.codes import OK, Code, RefusedError, status
+from rmqcore.proxy.field_count import has_too_many_fields, shape_of
 from rmqcore.proxy.grpc_status import CallFailedError, GrpcStatus
 from rmqcore.proxy.incoming import BODY_SIZE_MAX
 from rmqcore.proxy.messages import (
@@ -59,6 +60,7 @@ _RECEIVE_BATCH: Final = 32
 _POLL_MS: Final = 20_000
 _LITE_QUOTA: Final = 2000
 _LITE_TOPIC_SIZE: Final = 64
+_COMMAND: Final = shape_of(TelemetryCommand.DESCRIPTOR)
 _PRODUCERS: Final = (ClientType.PRODUCER, ClientType.CLIENT_TYPE_UNSPECIFIED)
 
 
@@ -145,18 +147,27 @@ class Clients:
         client.streams.append(call)
         try:
             while (data := await call.receive()) is not None:
-                try:
-                    command = TelemetryCommand.FromString(data)
-                except DecodeError as error:
-                    raise CallFailedError(
-                        GrpcStatus.INVALID_ARGUMENT, "the message is no TelemetryCommand"
-                    ) from error
-                if command.HasField("settings"):
-                    answer = await self._full_settings(caller, command.settings)
-                    call.send(answer.SerializeToString())
+                await self._answer(call, caller, data)
+                # nothing of it is kept while the next one is waited for
+                del data
         finally:
             client.streams.remove(call)
             client.seen_s = self._monotonic_s()
+
+    async def _answer(self, call: Call, caller: Caller, data: bytes) -> None:
+        """Answer one message of a client's stream."""
+        if has_too_many_fields(data, _COMMAND):
+            reason = "a TelemetryCommand of too many fields"
+            raise CallFailedError(GrpcStatus.RESOURCE_EXHAUSTED, reason)
+        try:
+            command = TelemetryCommand.FromString(data)
+        except DecodeError as error:
+            raise CallFailedError(
+                GrpcStatus.INVALID_ARGUMENT, "the message is no TelemetryCommand"
+            ) from error
+        if command.HasField("settings"):
+            answer = await self._full_settings(caller, command.settings)
+            call.send(answer.SerializeToString())
 
     def note(self, caller: Caller) -> None:
         """Note that a client is there, so that it is known when it goes.

@@ -16,7 +16,7 @@ from rmqcore.proxy.calls import Call
 from rmqcore.proxy.cluster import Cluster, GroupView, TopicView, check_may_use
 from rmqcore.proxy.codes import OK, Code, RefusedError, expect_success, status
 from rmqcore.proxy.messages import Assignment, V2Message, v2_class
-from rmqcore.proxy.names import group_name, topic_name
+from rmqcore.proxy.names import copied_name, group_name, topic_name
 from rmqcore.proxy.outgoing import outgoing, timestamp
 from rmqcore.proxy.popped import Popped, popped_of
 from rmqcore.proxy.receiving import Wanted
@@ -123,25 +123,25 @@ class ConsumerCalls:
             RefusedError: a field is not what it should be, or the broker refuses.
         """
         wanted = Wanted.of(call, request, asyncio.get_running_loop().time())
+        # of the request, which may be large, nothing else is kept while it waits
+        named = copied_name(request.message_queue.topic)
         if wanted.renews:
             self._note(caller)
         view = self._cluster.known_topic(wanted.topic)
         group = self._cluster.known_group(wanted.group)
         if view is None or group is None:
-            return self._receive(call, caller, request, wanted)
+            return self._receive(call, caller, named, wanted)
         broker_name = self._broker_of(wanted, view)
         asked = self._ask(call, caller, wanted, group, broker_name)
         if not isinstance(asked, RemotingCommand):
-            return self._receive_later(call, caller, request, wanted, group, broker_name, asked)
+            return self._receive_later(call, caller, named, wanted, group, broker_name, asked)
         popped = _popped_of(asked, broker_name)
         if any(self._is_left_out(wanted, group, each) for each in popped):
-            return self._hand_out_some(call, caller, request, wanted, group, popped)
-        self._hand_out(call, caller, request, wanted, popped)
+            return self._hand_out_some(call, caller, named, wanted, group, popped)
+        self._hand_out(call, caller, named, wanted, popped)
         return None
 
-    async def _receive(
-        self, call: Call, caller: Caller, request: V2Message, wanted: Wanted
-    ) -> None:
+    async def _receive(self, call: Call, caller: Caller, named: V2Message, wanted: Wanted) -> None:
         """As `receive`, of a topic or a group that has to be looked up."""
         view = await self._view(wanted.topic, caller)
         group = await self._cluster.group(wanted.group, caller)
@@ -149,15 +149,15 @@ class ConsumerCalls:
         asked = self._ask(call, caller, wanted, group, broker_name)
         if isinstance(asked, RemotingCommand):
             popped = _popped_of(asked, broker_name)
-            await self._hand_out_some(call, caller, request, wanted, group, popped)
+            await self._hand_out_some(call, caller, named, wanted, group, popped)
         else:
-            await self._receive_later(call, caller, request, wanted, group, broker_name, asked)
+            await self._receive_later(call, caller, named, wanted, group, broker_name, asked)
 
     async def _receive_later(
         self,
         call: Call,
         caller: Caller,
-        request: V2Message,
+        named: V2Message,
         wanted: Wanted,
         group: GroupView,
         broker_name: str,
@@ -166,13 +166,13 @@ class ConsumerCalls:
         """As `receive`, of a broker that does not answer at once."""
         answer = await self._while_waited_for(call, caller, wanted, broker_name, asked)
         popped = [] if answer is None else _popped_of(answer, broker_name)
-        await self._hand_out_some(call, caller, request, wanted, group, popped)
+        await self._hand_out_some(call, caller, named, wanted, group, popped)
 
     async def _hand_out_some(
         self,
         call: Call,
         caller: Caller,
-        request: V2Message,
+        named: V2Message,
         wanted: Wanted,
         group: GroupView,
         popped: list[Popped],
@@ -184,13 +184,13 @@ class ConsumerCalls:
         if call.closed:
             await self._return(caller, wanted, popped)
         else:
-            self._hand_out(call, caller, request, wanted, popped)
+            self._hand_out(call, caller, named, wanted, popped)
 
     def _hand_out(
         self,
         call: Call,
         caller: Caller,
-        request: V2Message,
+        named: V2Message,
         wanted: Wanted,
         deliverable: list[Popped],
     ) -> None:
@@ -198,7 +198,6 @@ class ConsumerCalls:
             none = status(Code.MESSAGE_NOT_FOUND, "no new message")
             call.send(_ReceiveResponse(status=none).SerializeToString())
             return
-        topic = request.message_queue.topic
         answers = [_RECEIVE_OK]
         for each in deliverable:
             handle = str(each.handle)
@@ -206,7 +205,7 @@ class ConsumerCalls:
                 self._renewals.add(caller, wanted.group, wanted.topic, handle, each.handle)
             message = outgoing(
                 each.message,
-                topic,
+                named,
                 handle=handle,
                 invisible_ms=each.handle.invisible_ms,
                 tries=each.tries,

@@ -298,7 +298,7 @@ class Http2Connection(OtherProtocol):
         call.ended = ended
         try:
             if not call.method.streams_in and ended and not call.chunks:
-                self._work_on(call, self._whole(data))
+                self._work_on(call, self._whole(call, data))
                 return
             self._keep(call, data)
             if call.method.streams_in:
@@ -307,7 +307,7 @@ class Http2Connection(OtherProtocol):
             elif ended:
                 whole = bytes(call.chunks)
                 self._release(call)
-                self._work_on(call, self._whole(whole))
+                self._work_on(call, self._whole(call, whole))
         except CallFailedError as error:
             self.fail(call, error.status, error.reason)
 
@@ -316,7 +316,7 @@ class Http2Connection(OtherProtocol):
         call.chunks += data
         self.unfinished.add(len(data))
         if len(call.chunks) >= _PREFIX.size:
-            size = self._size_of(call.chunks)
+            size = self._size_of(call, call.chunks)
             if not call.method.streams_in and len(call.chunks) > _PREFIX.size + size:
                 raise CallFailedError(GrpcStatus.INTERNAL, "the call has to carry one message")
         if self.unfinished.size > self._settings.unfinished_size_max:
@@ -326,7 +326,7 @@ class Http2Connection(OtherProtocol):
     def _cut(self, call: Call) -> None:
         """Cut whole messages off what a client that streams has sent."""
         while len(call.chunks) >= _PREFIX.size:
-            end = _PREFIX.size + self._size_of(call.chunks)
+            end = _PREFIX.size + self._size_of(call, call.chunks)
             if len(call.chunks) < end:
                 break
             call.messages.append(bytes(call.chunks[_PREFIX.size : end]))
@@ -343,19 +343,20 @@ class Http2Connection(OtherProtocol):
         for call in [each for each in self._calls.values() if each.chunks]:
             self.fail(call, GrpcStatus.RESOURCE_EXHAUSTED, reason)
 
-    def _whole(self, data: bytes) -> bytes:
+    def _whole(self, call: Call, data: bytes) -> bytes:
         """The message of a call that has one."""
-        if len(data) < _PREFIX.size or len(data) != _PREFIX.size + self._size_of(data):
+        if len(data) < _PREFIX.size or len(data) != _PREFIX.size + self._size_of(call, data):
             raise CallFailedError(GrpcStatus.INTERNAL, "the call has to carry one whole message")
         return data[_PREFIX.size :]
 
-    def _size_of(self, data: bytes | bytearray) -> int:
+    def _size_of(self, call: Call, data: bytes | bytearray) -> int:
         compressed, size = _PREFIX.unpack_from(data)
         if compressed:
             reason = "compressed messages are not taken; grpc-accept-encoding is identity"
             raise CallFailedError(GrpcStatus.UNIMPLEMENTED, reason)
-        if size > self._settings.message_size_max:
-            reason = f"a message of {size} bytes, {self._settings.message_size_max} at most"
+        most = min(call.method.size_max, self._settings.message_size_max)
+        if size > most:
+            reason = f"a message of {size} bytes, {most} at most"
             raise CallFailedError(GrpcStatus.RESOURCE_EXHAUSTED, reason)
         return int(size)
 

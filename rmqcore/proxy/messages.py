@@ -51,6 +51,7 @@ def v2_class(name: str) -> V2Class:
 Assignment: V2Class = v2_class("Assignment")
 Message: V2Class = v2_class("Message")
 MessageQueue: V2Class = v2_class("MessageQueue")
+Resource: V2Class = v2_class("Resource")
 Settings: V2Class = v2_class("Settings")
 Status: V2Class = v2_class("Status")
 TelemetryCommand: V2Class = v2_class("TelemetryCommand")

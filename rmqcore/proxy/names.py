@@ -9,7 +9,7 @@ import re
 from typing import Final
 
 from rmqcore.proxy.codes import Code, RefusedError
-from rmqcore.proxy.messages import V2Message
+from rmqcore.proxy.messages import Resource, V2Message
 
 #: A topic's name has at most this many characters, and a group's as many as its retry topic
 #: leaves.
@@ -43,6 +43,11 @@ def group_name(resource: V2Message) -> str:
         rule = f"1 to {GROUP_MAX} letters, digits, %, |, _ and -"
         raise RefusedError(Code.ILLEGAL_CONSUMER_GROUP, f"group {name[:GROUP_MAX]!r}: {rule}")
     return name
+
+
+def copied_name(resource: V2Message) -> V2Message:
+    """A name as a client has given it, and nothing else of its request: to be kept."""
+    return Resource(resource_namespace=resource.resource_namespace, name=resource.name)
 
 
 def _full_name(resource: V2Message) -> str:

@@ -6,6 +6,7 @@ A client that pulls chooses queues and offsets by itself; the group's offset is 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Final
 
 from rmqcore.errors import CorruptRecordError
@@ -14,7 +15,7 @@ from rmqcore.proxy.calls import Call
 from rmqcore.proxy.cluster import Cluster
 from rmqcore.proxy.codes import OK, Code, RefusedError, code_of, expect_success, status
 from rmqcore.proxy.messages import FilterType, QueryOffsetPolicy, V2Message, v2_class
-from rmqcore.proxy.names import group_name, topic_name
+from rmqcore.proxy.names import copied_name, group_name, topic_name
 from rmqcore.proxy.outgoing import duration_ms, outgoing
 from rmqcore.proxy.popped import messages_of
 from rmqcore.proxy.receiving import BATCH_MAX, POLL_MS_MAX
@@ -44,42 +45,56 @@ class OffsetCalls:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
-    async def pull(self, call: Call, caller: Caller, request: V2Message) -> None:
+    def pull(self, call: Call, caller: Caller, request: V2Message) -> Awaitable[None]:
         """Send a queue's messages from an offset on, and the offset behind them.
 
         Args:
-            call: gets the answer, which is several messages; a refusal is one of them.
+            call: gets the answer, which is several messages.
             caller: who it is.
-            request: a ``PullMessageRequest``.
+            request: a ``PullMessageRequest``; nothing of it is kept while the pull waits.
+
+        Raises:
+            RefusedError: a field is none. So does what is awaited, where the broker refuses.
         """
+        wait_ms, fields = self._wanted(call, request)
+        broker_name, offset = request.message_queue.broker.name, request.offset
+        named = copied_name(request.message_queue.topic)
+        command = RemotingCommand(RequestCode.PULL_MESSAGE, fields)
+        timeout_ms = wait_ms + _PULL_LATE_MS
+        asked = self._cluster.ask(broker_name, command, caller, call=call, timeout_ms=timeout_ms)
+        return self._send_pulled(call, named, offset, asked)
+
+    @staticmethod
+    async def _send_pulled(
+        call: Call,
+        named: V2Message,
+        offset: int,
+        asked: RemotingCommand | Awaitable[RemotingCommand],
+    ) -> None:
+        """Send what a pull (11) was answered with."""
+        answer = asked if isinstance(asked, RemotingCommand) else await asked
+        if answer.code not in _NONE:
+            expect_success(answer)
         try:
-            answer = await self._pulled(call, caller, request)
             messages = messages_of([answer.body, *answer.parts])
-        except RefusedError as error:
-            refused = status(error.code, error.reason)
-            call.send(_PullResponse(status=refused).SerializeToString())
-            return
         except CorruptRecordError as error:
-            broken = status(Code.INTERNAL_SERVER_ERROR, str(error))
-            call.send(_PullResponse(status=broken).SerializeToString())
-            return
-        following = answer.number("nextBeginOffset", request.offset)
+            raise RefusedError(Code.INTERNAL_SERVER_ERROR, str(error)) from error
+        following = answer.number("nextBeginOffset", offset)
         none = status(Code.MESSAGE_NOT_FOUND, answer.remark or "no new message")
         call.send(_PullResponse(status=OK if messages else none).SerializeToString())
         for message in messages:
-            sent = outgoing(message, request.message_queue.topic)
-            call.send(_PullResponse(message=sent).SerializeToString())
+            call.send(_PullResponse(message=outgoing(message, named)).SerializeToString())
         call.send(_PullResponse(next_offset=following).SerializeToString())
 
-    async def _pulled(self, call: Call, caller: Caller, request: V2Message) -> RemotingCommand:
-        """The answer to a pull (11) that has come, or waited as long as the client lets it."""
+    def _wanted(self, call: Call, request: V2Message) -> tuple[int, dict[str, str]]:
+        """For how long a pull may wait, ms, and its header: as long as its client lets it."""
         queue, chosen = request.message_queue, request.filter_expression
         if request.offset < 0:
             raise RefusedError(Code.ILLEGAL_OFFSET, "an offset is 0 or more")
         left_ms = call.left_s(asyncio.get_running_loop().time()) * 1000 - _BEFORE_DEADLINE_MS
         wait_ms = max(0, min(duration_ms(request.long_polling_timeout), POLL_MS_MAX))
         wait_ms = max(0, round(min(wait_ms, left_ms)))
-        fields = self._queue(queue) | {
+        return wait_ms, self._queue(queue) | {
             "consumerGroup": group_name(request.group),
             "queueOffset": str(request.offset),
             "maxMsgNums": str(max(1, min(request.batch_size, BATCH_MAX))),
@@ -90,12 +105,6 @@ class OffsetCalls:
             "subVersion": "0",
             "expressionType": "SQL92" if chosen.type == FilterType.SQL else "TAG",
         }
-        command = RemotingCommand(RequestCode.PULL_MESSAGE, fields)
-        asked = self._cluster.ask(
-            queue.broker.name, command, caller, call=call, timeout_ms=wait_ms + _PULL_LATE_MS
-        )
-        answer = asked if isinstance(asked, RemotingCommand) else await asked
-        return answer if answer.code in _NONE else expect_success(answer)
 
     async def update(self, call: Call, caller: Caller, request: V2Message) -> V2Message:
         """Set how far a group is in a queue.

@@ -9,6 +9,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 
 from google.protobuf.message import DecodeError
 
@@ -19,6 +20,7 @@ from rmqcore.proxy.clients import Clients
 from rmqcore.proxy.cluster import Cluster
 from rmqcore.proxy.codes import Code, RefusedError, status
 from rmqcore.proxy.consuming import ConsumerCalls
+from rmqcore.proxy.field_count import has_too_many_fields, shape_of
 from rmqcore.proxy.grpc_status import CallFailedError, GrpcStatus
 from rmqcore.proxy.http2 import Http2Connection, Http2Settings
 from rmqcore.proxy.messages import SERVICE, TelemetryCommand, V2Message, v2_class
@@ -113,6 +115,8 @@ class Service:
             f"/{SERVICE}/{name}".encode(): Method(self._method(name, handler))
             for name, handler in handlers.items()
         }
+        send = f"/{SERVICE}/SendMessage".encode()
+        found[send] = replace(found[send], size_max=self._settings.message_size_max)
         found[f"/{SERVICE}/Telemetry".encode()] = Method(self._telemetry, streams_in=True)
         return found
 
@@ -121,6 +125,7 @@ class Service:
     ) -> Callable[[Call, bytes], Answer | Awaitable[Answer]]:
         """What a connection calls for an RPC: bytes in, bytes out."""
         request_class, response_class = v2_class(f"{name}Request"), v2_class(f"{name}Response")
+        shape = shape_of(request_class.DESCRIPTOR)
 
         def refused(error: RefusedError) -> bytes:
             said = response_class(status=status(error.code, error.reason))
@@ -137,7 +142,11 @@ class Service:
 
         def handle(call: Call, data: bytes) -> Answer | Awaitable[Answer]:
             try:
-                answer = handler(call, self._callers.of(call), request_class.FromString(data))
+                caller = self._callers.of(call)
+                if has_too_many_fields(data, shape):
+                    reason = f"a {name}Request of too many fields"
+                    raise CallFailedError(GrpcStatus.RESOURCE_EXHAUSTED, reason)
+                answer = handler(call, caller, request_class.FromString(data))
             except RefusedError as error:
                 return refused(error)
             except DecodeError as error:
