@@ -7,8 +7,9 @@ ConsumerProcessor.java.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from rmqcore.proxy.callers import Caller
@@ -17,7 +18,7 @@ from rmqcore.proxy.cluster import Cluster, GroupView, TopicView, check_may_use
 from rmqcore.proxy.codes import OK, Code, RefusedError, expect_success, status
 from rmqcore.proxy.messages import Assignment, V2Message, v2_class
 from rmqcore.proxy.names import copied_name, group_name, topic_name
-from rmqcore.proxy.outgoing import outgoing, timestamp
+from rmqcore.proxy.outgoing import Body, bodies_of, is_packed, outgoing, timestamp
 from rmqcore.proxy.popped import Popped, popped_of
 from rmqcore.proxy.receiving import Wanted
 from rmqcore.proxy.renewal import Renewals
@@ -136,7 +137,9 @@ class ConsumerCalls:
         if not isinstance(asked, RemotingCommand):
             return self._receive_later(call, caller, named, wanted, group, broker_name, asked)
         popped = _popped_of(asked, broker_name)
-        if any(self._is_left_out(wanted, group, each) for each in popped):
+        if any(
+            self._is_left_out(wanted, group, each) or is_packed(each.message) for each in popped
+        ):
             return self._hand_out_some(call, caller, named, wanted, group, popped)
         self._hand_out(call, caller, named, wanted, popped)
         return None
@@ -180,9 +183,16 @@ class ConsumerCalls:
         """Hand out those of what was popped that the group wants, while the client is there."""
         if not call.closed:
             popped = await self._deliverable(caller, wanted, group, popped)
+        bodies: list[Body] = []
+        if any(is_packed(each.message) for each in popped):
+            bodies = await asyncio.to_thread(bodies_of, [each.message for each in popped])
         # also when it has gone meanwhile
         if call.closed:
             await self._return(caller, wanted, popped)
+        elif bodies:
+            self._hand_out(call, caller, named, wanted, popped[: len(bodies)], bodies)
+            # the rest has no room beside them
+            await self._return(caller, wanted, popped[len(bodies) :])
         else:
             self._hand_out(call, caller, named, wanted, popped)
 
@@ -193,13 +203,14 @@ class ConsumerCalls:
         named: V2Message,
         wanted: Wanted,
         deliverable: list[Popped],
+        bodies: Sequence[Body] = (),
     ) -> None:
         if not deliverable:
             none = status(Code.MESSAGE_NOT_FOUND, "no new message")
             call.send(_ReceiveResponse(status=none).SerializeToString())
             return
         answers = [_RECEIVE_OK]
-        for each in deliverable:
+        for each, body in itertools.zip_longest(deliverable, bodies):
             handle = str(each.handle)
             if wanted.renews:
                 self._renewals.add(caller, wanted.group, wanted.topic, handle, each.handle)
@@ -209,6 +220,7 @@ class ConsumerCalls:
                 handle=handle,
                 invisible_ms=each.handle.invisible_ms,
                 tries=each.tries,
+                body=body,
             )
             answers.append(_ReceiveResponse(message=message).SerializeToString())
         now = timestamp(self._clock_ms())

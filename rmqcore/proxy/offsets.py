@@ -6,17 +6,19 @@ A client that pulls chooses queues and offsets by itself; the group's offset is 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable
 from typing import Final
 
 from rmqcore.errors import CorruptRecordError
+from rmqcore.message import MessageExt, light_numbers
 from rmqcore.proxy.callers import Caller
 from rmqcore.proxy.calls import Call
 from rmqcore.proxy.cluster import Cluster
 from rmqcore.proxy.codes import OK, Code, RefusedError, code_of, expect_success, status
 from rmqcore.proxy.messages import FilterType, QueryOffsetPolicy, V2Message, v2_class
 from rmqcore.proxy.names import copied_name, group_name, topic_name
-from rmqcore.proxy.outgoing import duration_ms, outgoing
+from rmqcore.proxy.outgoing import Body, bodies_of, duration_ms, is_packed, outgoing
 from rmqcore.proxy.popped import messages_of
 from rmqcore.proxy.receiving import BATCH_MAX, POLL_MS_MAX
 from rmqcore.remoting import RemotingCommand, RequestCode, ResponseCode
@@ -33,6 +35,12 @@ _NONE: Final = (
     ResponseCode.PULL_RETRY_IMMEDIATELY,
     ResponseCode.PULL_OFFSET_MOVED,
 )
+
+
+def _number_in(topic: str, message: MessageExt) -> int:
+    """The number of a message in the queue that it was pulled from, which may be a light one."""
+    numbers = (number for name, number in light_numbers(message) if name == topic)
+    return next(numbers, message.queue_offset)
 
 
 class OffsetCalls:
@@ -82,8 +90,19 @@ class OffsetCalls:
         following = answer.number("nextBeginOffset", offset)
         none = status(Code.MESSAGE_NOT_FOUND, answer.remark or "no new message")
         call.send(_PullResponse(status=OK if messages else none).SerializeToString())
-        for message in messages:
-            call.send(_PullResponse(message=outgoing(message, named)).SerializeToString())
+        bodies: list[Body] = []
+        if any(map(is_packed, messages)):
+            bodies = await asyncio.to_thread(bodies_of, messages)
+            if len(bodies) < len(messages):
+                # the rest has no room beside them
+                following = _number_in(topic_name(named), messages[len(bodies)])
+                messages = messages[: len(bodies)]
+        for message, body in itertools.zip_longest(messages, bodies):
+            sent = outgoing(message, named, body=body)
+            call.send(_PullResponse(message=sent).SerializeToString())
+            if body is not None:
+                # others have their turn: it may be large
+                await asyncio.sleep(0)
         call.send(_PullResponse(next_offset=following).SerializeToString())
 
     def _wanted(self, call: Call, request: V2Message) -> tuple[int, dict[str, str]]:
