@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
@@ -12,7 +12,7 @@ _SECONDS: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, 
 _TIMEOUT_DIGITS_MAX: Final = 8
 
 
-class CallConnection(Protocol):
+class CallConnection(Hashable, Protocol):
     """What a call needs of its connection."""
 
     peer: str
@@ -102,6 +102,11 @@ class Call:
         self._waiter: asyncio.Future[None] | None = None
         self._gone: asyncio.Event | None = None
         self.head_sent = False
+
+    @property
+    def owner(self) -> Hashable:
+        """The connection that it came over."""
+        return self._connection
 
     def left_s(self, now_s: float) -> float:
         """What is left of the time that the client gives the call, seconds."""

@@ -72,7 +72,8 @@ class LocalBroker(KeptViews):
         if server is None or broker_name != self._name():
             raise RefusedError(Code.INTERNAL_SERVER_ERROR, f"broker {broker_name} is not here now")
         address = caller.address if caller is not None else ""
-        connection = LocalConnection(address, None if call is None else lambda: call.closed)
+        gone, owner = (None, None) if call is None else (lambda: call.closed, call.owner)
+        connection = LocalConnection(address, gone, owner=owner)
         account = caller.account if caller is not None else None
         return server.ask(connection, request, account)
 

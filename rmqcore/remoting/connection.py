@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
@@ -159,6 +159,11 @@ class Connection(asyncio.Protocol):
     def writable(self) -> bool:
         """Tell whether the peer takes what it is sent; if not, more would pile up here."""
         return not self.closed and not self._write_paused
+
+    @property
+    def owner(self) -> Hashable:
+        """Whose budget it is what requests keep."""
+        return self
 
     def fileno(self) -> int:
         """The descriptor of the connection's socket; -1 when it is closed."""
@@ -451,7 +456,8 @@ class Connection(asyncio.Protocol):
             if answer is not None:
                 self.answer(request, answer)
             elif processor is None:
-                self.answer(request, _not_supported(request))
+                remark = f" request type {request.code} not supported"
+                self.answer(request, failure(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))
             else:
                 result = processor(self, request)
                 if type(result) is RemotingCommand:
@@ -587,11 +593,6 @@ class Connection(asyncio.Protocol):
         else:
             logger.info("%r: closed, for it was idle", self)
             self.abort()
-
-
-def _not_supported(request: RemotingCommand) -> RemotingCommand:
-    remark = f" request type {request.code} not supported"
-    return failure(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
 
 
 def _internal_error(request: RemotingCommand) -> RemotingCommand:

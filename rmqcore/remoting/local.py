@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 
 from rmqcore.remoting.accounts import Account
 from rmqcore.remoting.codes import JSON_HEADER, ResponseCode
@@ -30,6 +30,7 @@ class LocalConnection(Connection):
         remote_address: who asks, `host:port`.
         gone: tells whether nobody waits for an answer any more; None: somebody always does.
         asked: gets what the server asks of its own accord; None drops it.
+        owner: the connection that all of a client's requests came over; None: this one.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class LocalConnection(Connection):
         remote_address: str,
         gone: Callable[[], bool] | None = None,
         asked: Asked | None = None,
+        owner: Hashable | None = None,
     ) -> None:
         # nothing of a socket's connection is needed: every method that uses it is replaced
         self.remote_address = remote_address
@@ -45,6 +47,7 @@ class LocalConnection(Connection):
         self._closed = False
         self._is_gone = gone
         self._asked = asked
+        self._owner = owner
         self._answers: dict[int, asyncio.Future[RemotingCommand]] = {}
 
     @property
@@ -56,6 +59,11 @@ class LocalConnection(Connection):
     def writable(self) -> bool:
         """Tell whether answers are taken."""
         return not self.closed
+
+    @property
+    def owner(self) -> Hashable:
+        """See `Connection`."""
+        return self if self._owner is None else self._owner
 
     def fileno(self) -> int:
         """No descriptor: -1."""

@@ -37,6 +37,10 @@ class Client:
 
     closed = False
 
+    @property
+    def owner(self):
+        return self
+
 
 @pytest.mark.parametrize("how", ["arrived", "comes again"])
 def test_a_notification_takes_neither_a_pops_turn_nor_its_place(how, monkeypatch):

@@ -8,6 +8,7 @@ from patience import until_async
 from proxy.test_hostile import run
 from proxy.wire import Ended
 
+from rmqcore.broker.pull import waiting
 from rmqcore.proxy import field_count
 from rmqcore.proxy.field_count import FIELDS_MAX, has_too_many_fields, shape_of
 from rmqcore.proxy.grpc_status import GrpcStatus
@@ -139,5 +140,39 @@ def test_nothing_of_a_request_is_kept_while_it_waits(with_grpc):
         assert not [each for each in found if isinstance(each, kinds)]
         assert said.SerializeToString() not in found
         assert not any(each.closed for each in streams)
+
+    with_grpc(scenario)
+
+
+@pytest.mark.parametrize("name", ["ReceiveMessage", "PullMessage"])
+def test_all_that_waits_over_one_connection_has_its_budget(with_grpc, monkeypatch, name):
+    """Each call is asked for as if it were a connection of its own."""
+    monkeypatch.setattr(waiting, "_TEXTS_OF_ONE_MAX", 2_500)
+
+    async def scenario(served, wire):
+        await wire.send("T", b"x")
+        (message,) = (await wire.receive("T"))[1]
+        await wire.ack("T", message)
+        queue = {"topic": {"name": "T"}, "broker": {"name": "broker-a"}}
+        fields = {
+            "group": {"name": "G"},
+            "filter_expression": {"type": 1, "expression": "tag" * 400},
+            "batch_size": 1,
+            "long_polling_timeout": {"seconds": 20},
+        }
+        if name == "ReceiveMessage":
+            fields |= {"message_queue": {**queue, "id": -1}, "invisible_duration": {"seconds": 30}}
+        else:
+            fields |= {"message_queue": {**queue, "id": 0}, "offset": 1}
+        request = v2_class(f"{name}Request")(**fields)
+        streams = [wire.begin(name, request) for _ in range(4)]
+        managers = served.broker.managers
+        held = managers.waiting_pops if name == "ReceiveMessage" else managers.waiting_pulls
+        await until_async(lambda: sum(each.closed for each in streams) == 2, "two refusals")
+        assert len(held) == 2
+        other = await served.connect()
+        one = other.begin(name, request)
+        await until_async(lambda: len(held) == 3, "another connection's")
+        assert not one.closed
 
     with_grpc(scenario)

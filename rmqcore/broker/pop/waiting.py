@@ -6,7 +6,7 @@ Source: RocketMQ broker/longpolling/PopLongPollingService.java.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -53,6 +53,11 @@ class WaitingPop:
     timer: asyncio.TimerHandle | None = field(default=None)
 
     @property
+    def owner(self) -> Hashable:
+        """The connection whose budget it is: of several calls over one, all are that one's."""
+        return self.connection.owner
+
+    @property
     def full_key(self) -> _Key:
         """What it waits for, and how."""
         return *self.key, self.takes
@@ -66,7 +71,7 @@ class WaitingPops:
 
     def __init__(self) -> None:
         self._by_key: dict[_Key, dict[WaitingPop, None]] = {}
-        self._by_connection: dict[Connection, dict[WaitingPop, None]] = {}
+        self._by_connection: dict[Hashable, dict[WaitingPop, None]] = {}
         #: by topic, and by retry topic: the keys that an arrival there concerns
         self._keys: dict[str, dict[_Key, None]] = {}
         self._texts = WaitingTexts()
@@ -90,12 +95,12 @@ class WaitingPops:
             again_s: when it is woken whatever arrives; None for never.
         """
         key = pop.full_key
-        waiting, own = self._by_key.get(key, {}), self._by_connection.get(pop.connection, {})
+        waiting, own = self._by_key.get(key, {}), self._by_connection.get(pop.owner, {})
         if (
             self._released
             or len(waiting) >= _OF_ONE_KEY_MAX
             or len(own) >= _OF_ONE_CONNECTION_MAX
-            or not self._texts.have_room(pop.connection, pop.text_size)
+            or not self._texts.have_room(pop.owner, pop.text_size)
             or not self._has_room(len(own))
         ):
             return False
@@ -105,9 +110,9 @@ class WaitingPops:
             for each in {topic, retry_topic_of(group, topic)}:
                 self._keys.setdefault(each, {})[key] = None
         waiting[pop] = None
-        self._by_connection.setdefault(pop.connection, {})[pop] = None
+        self._by_connection.setdefault(pop.owner, {})[pop] = None
         self._count += 1
-        self._texts.add(pop.connection, pop.text_size)
+        self._texts.add(pop.owner, pop.text_size)
         loop, left_s = asyncio.get_running_loop(), max(0.0, min(timeout_s, WAIT_S_MAX))
         if again_s is not None and again_s < left_s:
             pop.timer = loop.call_later(again_s, self._wake, pop)
@@ -157,7 +162,7 @@ class WaitingPops:
 
     def _add_wake(self, key: _Key) -> None:
         waiting = self._by_key[key]
-        self._wakes.add(next(iter(waiting)).connection, key, len(waiting))
+        self._wakes.add(next(iter(waiting)).owner, key, len(waiting))
 
     def _wake_first(self, key: _Key) -> None:
         """Wake the one that waits longest and can still be answered."""
@@ -188,12 +193,12 @@ class WaitingPops:
         if waiting is None or pop not in waiting:
             return False
         del waiting[pop]
-        own = self._by_connection[pop.connection]
+        own = self._by_connection[pop.owner]
         del own[pop]
         if not own:
-            del self._by_connection[pop.connection]
+            del self._by_connection[pop.owner]
         self._count -= 1
-        self._texts.remove(pop.connection, pop.text_size)
+        self._texts.remove(pop.owner, pop.text_size)
         if pop.timer is not None:
             pop.timer.cancel()
         if not waiting:

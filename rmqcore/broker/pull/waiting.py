@@ -45,6 +45,11 @@ class WaitingPull:
     text_size: int = 0
     timer: asyncio.TimerHandle | None = field(default=None)
 
+    @property
+    def owner(self) -> Hashable:
+        """The connection whose budget it is: of several calls over one, all are that one's."""
+        return self.connection.owner
+
 
 _Item = TypeVar("_Item", bound=Hashable)
 
@@ -61,10 +66,10 @@ class Wakes(Generic[_Item]):
     def __init__(self, wake: Callable[[_Item], None]) -> None:
         self._wake = wake
         #: by connection, who is to be woken, and how often
-        self._waiting: OrderedDict[Connection, OrderedDict[_Item, int]] = OrderedDict()
+        self._waiting: OrderedDict[Hashable, OrderedDict[_Item, int]] = OrderedDict()
         self._is_planned = False
 
-    def add(self, connection: Connection, item: _Item, times_max: int = 1) -> None:
+    def add(self, connection: Hashable, item: _Item, times_max: int = 1) -> None:
         """Have one woken, or once more, but no more often than that; `begin` lets it happen.
 
         Args:
@@ -103,9 +108,9 @@ class WaitingTexts:
     """How long the texts are that requests keep while they wait."""
 
     def __init__(self) -> None:
-        self._sizes: Counter[Connection] = Counter()
+        self._sizes: Counter[Hashable] = Counter()
 
-    def have_room(self, connection: Connection, size: int) -> bool:
+    def have_room(self, connection: Hashable, size: int) -> bool:
         """Tell whether one more request of a connection may keep so many characters.
 
         Args:
@@ -118,7 +123,7 @@ class WaitingTexts:
             and self._sizes.total() + more <= _TEXTS_MAX
         )
 
-    def add(self, connection: Connection, size: int) -> None:
+    def add(self, connection: Hashable, size: int) -> None:
         """Note that a request waits.
 
         Args:
@@ -128,7 +133,7 @@ class WaitingTexts:
         if size > _USUAL_TEXT:
             self._sizes[connection] += size - _USUAL_TEXT
 
-    def remove(self, connection: Connection, size: int) -> None:
+    def remove(self, connection: Hashable, size: int) -> None:
         """Note that a request waits no more.
 
         Args:
@@ -146,9 +151,9 @@ class WaitingPulls:
 
     def __init__(self) -> None:
         self._by_queue: dict[tuple[str, int], dict[WaitingPull, None]] = {}
-        self._by_connection: dict[Connection, set[WaitingPull]] = {}
+        self._by_connection: dict[Hashable, set[WaitingPull]] = {}
         #: by connection and queue, how many wait
-        self._counts: Counter[tuple[Connection, tuple[str, int]]] = Counter()
+        self._counts: Counter[tuple[Hashable, tuple[str, int]]] = Counter()
         self._texts = WaitingTexts()
         self._wakes = Wakes[WaitingPull](lambda pull: self._answer(pull, True))
         self._released = False
@@ -172,17 +177,17 @@ class WaitingPulls:
         if self._released:
             loop.call_soon(pull.wake, False)
             return True
-        place = (pull.connection, pull.queue)
+        place = (pull.owner, pull.queue)
         if (
-            len(self._by_connection.get(pull.connection, ())) >= _OF_ONE_CONNECTION_MAX
+            len(self._by_connection.get(pull.owner, ())) >= _OF_ONE_CONNECTION_MAX
             or self._counts[place] >= _OF_ONE_QUEUE_MAX
-            or not self._texts.have_room(pull.connection, pull.text_size)
+            or not self._texts.have_room(pull.owner, pull.text_size)
         ):
             return False
         self._counts[place] += 1
-        self._texts.add(pull.connection, pull.text_size)
+        self._texts.add(pull.owner, pull.text_size)
         self._by_queue.setdefault(pull.queue, {})[pull] = None
-        self._by_connection.setdefault(pull.connection, set()).add(pull)
+        self._by_connection.setdefault(pull.owner, set()).add(pull)
         pull.timer = loop.call_later(min(timeout_s, WAIT_S_MAX), self._answer, pull, False)
         return True
 
@@ -199,7 +204,7 @@ class WaitingPulls:
             queue_id: of the queue.
         """
         for pull in self._by_queue.get((topic, queue_id), ()):
-            self._wakes.add(pull.connection, pull)
+            self._wakes.add(pull.owner, pull)
         self._wakes.begin()
 
     def release(self) -> None:
@@ -213,20 +218,20 @@ class WaitingPulls:
             pull.wake(arrived)
 
     def _remove(self, pull: WaitingPull) -> bool:
-        others, own = self._by_queue.get(pull.queue), self._by_connection.get(pull.connection)
+        others, own = self._by_queue.get(pull.queue), self._by_connection.get(pull.owner)
         if others is None or own is None or pull not in others:
             return False
         del others[pull]
         own.discard(pull)
-        self._texts.remove(pull.connection, pull.text_size)
-        place = (pull.connection, pull.queue)
+        self._texts.remove(pull.owner, pull.text_size)
+        place = (pull.owner, pull.queue)
         self._counts[place] -= 1
         if not self._counts[place]:
             del self._counts[place]
         if not others:
             del self._by_queue[pull.queue]
         if not own:
-            del self._by_connection[pull.connection]
+            del self._by_connection[pull.owner]
         if pull.timer is not None:
             pull.timer.cancel()
         return True
