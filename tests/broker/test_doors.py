@@ -1,5 +1,7 @@
 """What an account is not told, or given, that may do something else."""
 
+import struct
+
 import pytest
 from broker.conftest import records
 from broker.test_access import guarded  # noqa: F401 - a fixture
@@ -53,5 +55,41 @@ def test_a_default_does_not_open_the_replies_to_others(guarded):  # noqa: F811
         assert sent.ext_fields["queueOffset"] == "1"
         (first, _) = records((await operator.pull(topic)).body)
         assert first.body == b"private"
+
+    guarded(scenario)
+
+
+def in_batch(*messages):
+    """A batch of (body, text of properties)."""
+    parts = []
+    for body, properties in messages:
+        size = 22 + len(body) + len(properties)
+        parts += [struct.pack(">5i", size, 0, 0, 0, len(body)), body]
+        parts += [struct.pack(">h", len(properties)), properties]
+    return b"".join(parts)
+
+
+FORGED = b"POP_CK\x010 1 60000 1 0 broker-a 0 0\x02"
+
+
+def test_a_producers_batch_has_no_receipts_of_others_pops(guarded):  # noqa: F811
+    """A consumer acknowledges by the receipt that stands in a message."""
+
+    async def scenario(peers):
+        batch = in_batch(
+            (b"one", b"UNIQ_KEY\x01U1\x02" + FORGED + b"k\x01v\x02"),
+            (FORGED, b"UNIQ_KEY\x01U2\x02"),
+            (b"three", FORGED[:-1]),
+        )
+        code = RequestCode.SEND_BATCH_MESSAGE
+        assert (await peers["producer"].send("A", batch, code=code)).code == 0
+        found = records((await peers["consumer"].pull("A")).body)
+        assert [each.body for each in found] == [b"one", FORGED, b"three"]
+        assert not any("POP_CK" in each.properties for each in found)
+        assert [each.unique_key for each in found] == ["U1", "U2", None]
+        assert found[0].properties["k"] == "v"
+        for broken in (batch[:-3], batch + b"x", in_batch((FORGED, b""))[:-2]):
+            refused = await peers["producer"].send("A", broken, code=code)
+            assert refused.code == ResponseCode.MESSAGE_ILLEGAL
 
     guarded(scenario)

@@ -15,6 +15,7 @@ from typing import Final
 from rmqcore._codec import decode_properties
 from rmqcore.broker.send._direct_sends import DirectSends
 from rmqcore.broker.send._send_request import SendRequest
+from rmqcore.broker.send.batches import check_batch, without_receipts
 from rmqcore.broker.send.given_back import check_origin, is_kept
 from rmqcore.broker.send.priority import PRIORITY_PROPERTY, queue_by_priority
 from rmqcore.broker.state.broker_state import BrokerState
@@ -24,7 +25,7 @@ from rmqcore.broker.state.traffic import DELAY, FIFO, NORMAL, PRIORITY, TRANSACT
 from rmqcore.broker.timer.timer import TimerMessages
 from rmqcore.chance import token_hex
 from rmqcore.errors import CorruptStoreError, MessageIllegalError, StoreError
-from rmqcore.files.config_tables import TOPIC_NAME_MAX, TopicConfig
+from rmqcore.files.config_tables import TopicConfig
 from rmqcore.files.service_topics import HALF_TOPIC
 from rmqcore.files.timer_check import TIMER_TOPIC
 from rmqcore.message import DEAD_LETTER_PREFIX, RETRY_PREFIX, Message, MessageExt, PutMessageResult
@@ -229,10 +230,11 @@ class SendMessages:
         queue_id: int,
     ) -> RemotingCommand | Awaitable[RemotingCommand]:
         """Store what came as it came, properties and all; on the event loop, but for the disk."""
-        unique_key = wanted.unique_key
+        unique_key, body = wanted.unique_key, request.body
         properties: bytes | None = None
         if wanted.batch:
-            _check_batch(wanted.topic)
+            check_batch(wanted.topic)
+            body = without_receipts(body)
         else:
             unique_key = unique_key or token_hex(16).upper()
             properties = wanted.stored_properties(self._own_properties(), unique_key)
@@ -240,7 +242,7 @@ class SendMessages:
             message = WireMessage(
                 wanted.topic,
                 queue_id,
-                request.body,
+                body,
                 properties,
                 wanted.flag,
                 _flags(wanted, topic),
@@ -560,17 +562,6 @@ def check_body(request: RemotingCommand) -> None:
     """
     if not request.body:
         raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, "the message body is empty")
-
-
-def _check_batch(topic: str) -> None:
-    """Refuse a topic that batches cannot go to.
-
-    Raises:
-        RequestRefusedError: a retry topic, or a name that is too long; answers with code 13.
-    """
-    if len(topic) > TOPIC_NAME_MAX or topic.startswith(RETRY_PREFIX):
-        remark = "batch request does not support retry groups and names above 127 characters"
-        raise RequestRefusedError(ResponseCode.MESSAGE_ILLEGAL, remark)
 
 
 def _unique_key(message: Message) -> str | None:
