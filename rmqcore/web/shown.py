@@ -20,6 +20,8 @@ JSON_MAX: Final = 1 << 20
 #: what a body may grow to when it is unpacked for a page
 UNPACKED_MAX: Final = 16 << 20
 _PREVIEW: Final = 160
+#: and for a line of a list, which may have many such messages
+_PREVIEW_UNPACKED_MAX: Final = 256 << 10
 #: what stands where there is nothing to say
 NONE: Final = "\N{EN DASH}"
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -134,10 +136,15 @@ class BodyView:
     trouble: str = ""
 
 
-def plain_body(message: MessageExt) -> tuple[bytes, str]:
-    """A message's body as the producer gave it, and why it is not, or an empty text."""
+def plain_body(message: MessageExt, size_max: int = UNPACKED_MAX) -> tuple[bytes, str]:
+    """A message's body as the producer gave it, and why it is not, or an empty text.
+
+    Args:
+        message: whose body.
+        size_max: bytes that it may unpack to.
+    """
     try:
-        return message.decompressed_body(max_size=UNPACKED_MAX), ""
+        return message.decompressed_body(max_size=size_max), ""
     except (CorruptRecordError, RmqCoreError) as error:
         return bytes(message.body_view), f"shown as it is stored: {error}"
 
@@ -176,11 +183,12 @@ def body_view(message: MessageExt, form: str, start: int) -> BodyView:
 def preview(message: MessageExt) -> str:
     """The beginning of a body in one line."""
     if message.sys_flag & SysFlag.COMPRESSED:
-        if len(message.body_view) > TEXT_SHOWN:
-            return f"compressed, {size_text(len(message.body_view))}"
-        body, trouble = plain_body(message)
+        size = len(message.body_view)
+        body, trouble = b"", "large"
+        if size <= TEXT_SHOWN:
+            body, trouble = plain_body(message, _PREVIEW_UNPACKED_MAX)
         if trouble:
-            return trouble
+            return f"compressed, {size_text(size)}"
     else:
         body = bytes(message.body_view[: 4 * _PREVIEW])
     text = body[: _whole_letters(body, 4 * _PREVIEW - 4)].decode("utf-8", "backslashreplace")

@@ -5,9 +5,19 @@ from types import SimpleNamespace
 
 import pytest
 
+from rmqcore.errors import CorruptRecordError
+from rmqcore.web import shown
 from rmqcore.web.overview import messages_by_time
 from rmqcore.web.paging import paged
-from rmqcore.web.shown import body_view, parse_time, rates_text, size_text, span_text, visible
+from rmqcore.web.shown import (
+    body_view,
+    parse_time,
+    preview,
+    rates_text,
+    size_text,
+    span_text,
+    visible,
+)
 from rmqcore.web.sparkline import sparkline
 
 pytestmark = pytest.mark.logic
@@ -82,3 +92,29 @@ def test_json_that_is_longer_than_its_body_is_shown_to_its_end():
         shown.append(view.text)
         start = view.after
     assert "".join(shown) == json.dumps(json.loads(body), indent=2)
+
+
+class Packed:
+    """A message of few bytes that unpack to many; notes how many are asked for."""
+
+    sys_flag = 1
+    body_view = memoryview(b"packed")
+
+    def __init__(self, size):
+        self.size, self.asked = size, []
+
+    def decompressed_body(self, *, max_size):
+        self.asked.append(max_size)
+        if self.size > max_size:
+            raise CorruptRecordError("log", 0, "too large")
+        return b"x" * self.size
+
+
+def test_a_line_of_a_list_unpacks_little():
+    small, large = Packed(10), Packed(shown.UNPACKED_MAX)
+    assert preview(small) == "x" * 10
+    assert preview(large) == "compressed, 6 B"
+    assert max(small.asked + large.asked) <= 256 << 10
+    large.body_view = memoryview(bytes(shown.TEXT_SHOWN + 1))
+    assert preview(large) == "compressed, 64.0 KiB"
+    assert len(large.asked) == 1
