@@ -449,7 +449,8 @@ class Broker:
         """Let clients and locks go that were not renewed for too long; note what was counted."""
         while True:
             await asyncio.sleep(SAMPLE_S)
-            parts.rates.sample()
+            for _ in parts.rates.sample_some():
+                await asyncio.sleep(0)
             parts.locks.drop_old()
             for connection in expired(parts.consumers, parts.producers, self._world.monotonic_s()):
                 logger.info("%r: no heart-beat, closed", connection)

@@ -52,7 +52,7 @@ class History:
             return
         traffic = managers.traffic
         stored = sum(each.messages for each in list(traffic.stored.values()))
-        fetched = sum(each.messages for each in list(traffic.fetched.values()))
+        fetched = traffic.all_fetched.messages
         self._samples.append((monotonic_s(), stored, fetched))
 
     def rates(self) -> tuple[list[float], list[float]]:

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from rmqcore.broker.state import traffic
 from rmqcore.broker.state.rates import SAMPLE_S, DayTotals, Rates
 from rmqcore.broker.state.traffic import DELAY, NORMAL, Traffic
 from rmqcore.remoting import RequestCode, ResponseCode
@@ -118,3 +119,48 @@ def test_a_broker_tells_what_was_sent_and_pulled(with_broker):
         assert b'"topicPutTps":' in bytes(stats.body)
 
     with_broker(scenario)
+
+
+def test_as_many_topics_and_groups_are_counted_as_have_room(monkeypatch):
+    monkeypatch.setattr(traffic, "PAIRS_COUNTED_MAX", 3)
+    run = Run()
+    for topic in ("T", "U", "V"):
+        run.traffic.add_fetched(topic, "G", 2, 100)
+    run.go_on(SAMPLE_S)
+    # the one that was counted longest ago makes room
+    run.traffic.add_fetched("T", "G", 2, 100)
+    run.traffic.add_fetched("W", "G", 2, 100)
+    assert list(run.traffic.fetched) == [("V", "G"), ("T", "G"), ("W", "G")]
+    run.go_on(SAMPLE_S)
+    assert run.rates.of("GROUP_GET_NUMS", "U@G") is None
+    assert run.sums("GROUP_GET_NUMS", "T@G") == [4, 4, 4]
+    assert run.sums("BROKER_GET_NUMS", "C") == [10, 10, 10]
+    assert len(run.rates._histories) == 4
+    # and begins anew when it comes again
+    run.traffic.add_fetched("U", "G", 1, 100)
+    run.go_on(SAMPLE_S)
+    assert run.sums("GROUP_GET_NUMS", "U@G") == [1, 1, 1]
+    for topic in ("T", "U", "V", "W", "W"):
+        run.traffic.add_dead(topic, "G")
+    assert dict(run.traffic.dead) == {("U", "G"): 1, ("V", "G"): 1, ("W", "G"): 2}
+
+
+def test_what_begins_anew_between_two_samples_has_no_rates_below_0(monkeypatch):
+    monkeypatch.setattr(traffic, "PAIRS_COUNTED_MAX", 1)
+    run = Run()
+    for _ in range(3):
+        run.traffic.add_fetched("T", "G", 5, 100)
+    run.go_on(SAMPLE_S)
+    for topic in ("U", "T"):
+        run.traffic.add_fetched(topic, "G", 1, 100)
+    assert run.sums("GROUP_GET_NUMS", "T@G") == [1, 1, 1]
+    run.go_on(SAMPLE_S)
+    assert run.sums("GROUP_GET_NUMS", "T@G") == [1, 1, 1]
+
+
+def test_others_are_served_between_the_counters_that_are_sampled():
+    run = Run()
+    for number in range(1000):
+        run.traffic.add_fetched(f"T{number}", "G", 1, 100)
+    assert sum(1 for _ in run.rates.sample_some()) == 3
+    assert run.sums("GROUP_GET_NUMS", "T999@G") == [1, 1, 1]

@@ -17,6 +17,8 @@ from rmqcore.world import World
 _SPANS: Final = (("statsMinute", 60, 1), ("statsHour", 3600, 60), ("statsDay", 86400, 360))
 #: `Rates.sample` is called at this interval.
 SAMPLE_S: Final = 10.0
+#: Between so many counters that are sampled others are served.
+_AT_ONCE: Final = 256
 _PUT: Final = "PUT"
 _GET: Final = "GET"
 _ALL_PUT: Final = "ALL_PUT"
@@ -119,7 +121,7 @@ class DayTotals:
 
     def _now(self) -> tuple[int, int]:
         put = sum(counts.messages for counts in self._traffic.stored.values())
-        return put, sum(counts.messages for counts in self._traffic.fetched.values())
+        return put, self._traffic.all_fetched.messages
 
 
 class Rates:
@@ -144,12 +146,22 @@ class Rates:
         self._sampled_s = self._clock()
 
     def sample(self) -> None:
-        """Note what the counters have reached; to be called every `SAMPLE_S`."""
+        """Note what the counters have reached; see `sample_some`."""
+        for _ in self.sample_some():
+            pass
+
+    def sample_some(self) -> Iterator[None]:
+        """Note what the counters have reached, some at a time; to be called every `SAMPLE_S`."""
         self.days.sample()
-        now_s = self._clock()
+        now_s, seen = self._clock(), set[tuple[str, str]]()
         self._number += 1
-        for key, counts in self._counters():
-            self._history(key).add(self._number, now_s, counts)
+        for number, (key, counts) in enumerate(self._counters(), 1):
+            self._history(key, counts).add(self._number, now_s, counts)
+            seen.add(key)
+            if number % _AT_ONCE == 0:
+                yield
+        for key in self._histories.keys() - seen:
+            del self._histories[key]
         self._sampled_s = now_s
 
     def of(self, name: str, key: str) -> dict[str, dict[str, float]] | None:
@@ -167,24 +179,27 @@ class Rates:
         counts = self._counts(kind, key)
         if counts is None:
             return None
-        return self._history((kind, key)).sums(self._clock(), counts, size=size)
+        return self._history((kind, key), counts).sums(self._clock(), counts, size=size)
 
     def put_tps(self, topic: str) -> float:
         """Messages that a topic got a second, in the last minute."""
         sums = self.of("TOPIC_PUT_NUMS", topic)
         return 0.0 if sums is None else sums["statsMinute"]["tps"]
 
-    def _history(self, key: tuple[str, str]) -> _History:
+    def _history(self, key: tuple[str, str], counts: _Counts) -> _History:
         found = self._histories.get(key)
-        if found is None:
+        if found is None or counts.calls < found.samples[0][-1][1].calls:
             # what is new has begun after the last sample
             found = self._histories[key] = _History(self._sampled_s)
         return found
 
     def _counts(self, kind: str, key: str) -> _Counts | None:
         if kind in (_ALL_PUT, _ALL_GET):
-            counted = self._traffic.stored if kind == _ALL_PUT else self._traffic.fetched
-            return _total(list(counted.values())) if key == self._cluster else None
+            if key != self._cluster:
+                return None
+            if kind == _ALL_PUT:
+                return _total(list(self._traffic.stored.values()))
+            return _total([self._traffic.all_fetched] if self._traffic.fetched else [])
         if kind == _GET:
             topic, _, group = key.rpartition("@")
             fetched = self._traffic.fetched.get((topic, group))
@@ -205,7 +220,7 @@ class Rates:
             counts = self._counts(kind, self._cluster)
             if counts is not None:
                 yield (kind, self._cluster), counts
-        for (topic, group), fetched in self._traffic.fetched.items():
+        for (topic, group), fetched in list(self._traffic.fetched.items()):
             yield (_GET, f"{topic}@{group}"), _Counts(fetched.messages, fetched.size, fetched.calls)
 
 

@@ -1,7 +1,11 @@
-"""Traffic counters: messages and bytes in and out by topic; they only grow."""
+"""Traffic counters: messages and bytes in and out by topic.
+
+They only grow; of a topic and a group that were counted long ago they may begin anew.
+"""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -14,6 +18,11 @@ KINDS: Final = (NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY)
 
 #: A message is counted in the first bucket whose bound, in bytes, it does not exceed; or the last.
 SIZE_BOUNDS: Final = (1 << 10, 4 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20)
+
+
+#: So many pairs of a topic and a group are counted, those that were counted last: clients make them
+#: up, and each has its rates.
+PAIRS_COUNTED_MAX: Final = 20_000
 
 
 @dataclass(slots=True)
@@ -41,16 +50,28 @@ class Traffic:
 
     Attributes:
         stored: by (topic, type of message).
-        fetched: by (topic, group).
-        dead: dead letters by (topic, group).
+        fetched: by (topic, group), at most `PAIRS_COUNTED_MAX`.
+        dead: dead letters by (topic, group), as many.
 
     Source: BrokerMetricsManager.
     """
 
     def __init__(self) -> None:
         self.stored: dict[tuple[str, str], StoredCounts] = {}
-        self.fetched: dict[tuple[str, str], FetchedCounts] = {}
-        self.dead: dict[tuple[str, str], int] = {}
+        self.fetched: OrderedDict[tuple[str, str], FetchedCounts] = OrderedDict()
+        self.dead: OrderedDict[tuple[str, str], int] = OrderedDict()
+        #: of the pairs that are not counted any more
+        self._former = FetchedCounts()
+
+    @property
+    def all_fetched(self) -> FetchedCounts:
+        """What all groups have got of all topics; may be called on any thread."""
+        counts = [self._former, *list(self.fetched.values())]
+        return FetchedCounts(
+            sum(each.messages for each in counts),
+            sum(each.size for each in counts),
+            sum(each.calls for each in counts),
+        )
 
     def add_stored(self, topic: str, kind: str, messages: int, size: int) -> None:
         """Count what a send has stored.
@@ -76,17 +97,29 @@ class Traffic:
         """Count what a pull was answered with.
 
         Args:
-            topic: by name; each pair has counts of its own until the broker ends.
+            topic: by name; each pair has counts of its own.
             group: by name.
             messages: how many.
             size: bytes of all of them.
         """
         counts = self.fetched.get((topic, group))
         if counts is None:
+            if len(self.fetched) >= PAIRS_COUNTED_MAX:
+                self._former = self._with_former(self.fetched.popitem(last=False)[1])
             counts = self.fetched[topic, group] = FetchedCounts()
+        else:
+            self.fetched.move_to_end((topic, group))
         counts.calls += 1
         counts.messages += messages
         counts.size += size
+
+    def _with_former(self, counts: FetchedCounts) -> FetchedCounts:
+        former = self._former
+        return FetchedCounts(
+            former.messages + counts.messages,
+            former.size + counts.size,
+            former.calls + counts.calls,
+        )
 
     def add_dead(self, topic: str, group: str) -> None:
         """Count a message that was tried often enough.
@@ -95,4 +128,6 @@ class Traffic:
             topic: that it was sent to.
             group: that could not consume it.
         """
-        self.dead[topic, group] = self.dead.get((topic, group), 0) + 1
+        self.dead[topic, group] = self.dead.pop((topic, group), 0) + 1
+        if len(self.dead) > PAIRS_COUNTED_MAX:
+            self.dead.popitem(last=False)
