@@ -22,7 +22,7 @@ from rmqcore.proxy.outgoing import Body, bodies_of, is_packed, outgoing, timesta
 from rmqcore.proxy.popped import Popped, popped_of
 from rmqcore.proxy.receiving import Wanted
 from rmqcore.proxy.renewal import Renewals
-from rmqcore.proxy.routes import queue_message
+from rmqcore.proxy.routes import checked_endpoints, queue_message
 from rmqcore.proxy.settling import SettlingCalls
 from rmqcore.remoting import RemotingCommand, RequestCode, ResponseCode
 
@@ -82,9 +82,11 @@ class ConsumerCalls:
             request: a ``QueryAssignmentRequest``: topic, group, endpoints that answers name.
 
         Raises:
-            RefusedError: topic or group is none, or has no queue to read from.
+            RefusedError: topic or group is none, or has no queue to read from, or the endpoints are
+                too long.
         """
         topic, group = topic_name(request.topic), group_name(request.group)
+        named, endpoints = copied_name(request.topic), checked_endpoints(request.endpoints)
         check_may_use(topic, None, caller)
         view = await self._view(topic, caller)
         group_view = await self._cluster.group(group, caller)
@@ -93,7 +95,7 @@ class ConsumerCalls:
             any_queue = range(-1, 0) if broker.readable else range(0)
             queues = range(broker.readable) if group_view.ordered else any_queue
             for queue_id in queues:
-                queue = queue_message(request.topic, view, broker, queue_id, request.endpoints)
+                queue = queue_message(named, view, broker, queue_id, endpoints)
                 assignments.append(Assignment(message_queue=queue))
         if not assignments:
             raise RefusedError(Code.FORBIDDEN, f"the topic {topic} has no queue to read from")

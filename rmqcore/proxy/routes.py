@@ -14,9 +14,11 @@ from rmqcore.proxy.calls import Call
 from rmqcore.proxy.cluster import BrokerQueues, Cluster, TopicView
 from rmqcore.proxy.codes import OK, Code, RefusedError
 from rmqcore.proxy.messages import MessageQueue, Permission, V2Message, v2_class
-from rmqcore.proxy.names import topic_name
+from rmqcore.proxy.names import copied_name, topic_name
 
 _Response: Final = v2_class("QueryRouteResponse")
+#: Each queue of an answer has the endpoints that its client has named, of so many bytes.
+_ENDPOINTS_MAX: Final = 1024
 
 
 class RouteCalls:
@@ -38,20 +40,37 @@ class RouteCalls:
             request: a ``QueryRouteRequest``: topic, and the endpoints that answers name.
 
         Raises:
-            RefusedError: there is no such topic, and none is made.
+            RefusedError: there is no such topic, and none is made, or the endpoints are too long.
         """
         name = topic_name(request.topic)
+        named, endpoints = copied_name(request.topic), checked_endpoints(request.endpoints)
         view = await self._cluster.topic(name)
         if view is None:
             view = await self._cluster.topic_to_be(name)
         if view is None:
             raise RefusedError(Code.TOPIC_NOT_FOUND, f"there is no topic {name}")
         queues = [
-            queue_message(request.topic, view, broker, queue_id, request.endpoints)
+            queue_message(named, view, broker, queue_id, endpoints)
             for broker in view.brokers
             for queue_id in range(max(broker.readable, broker.writable))
         ]
         return _Response(status=OK, message_queues=queues)
+
+
+def checked_endpoints(endpoints: V2Message) -> V2Message:
+    """Where a client finds the proxy, as it says, which is told it again with each queue.
+
+    Args:
+        endpoints: RocketMQ's ``Endpoints``.
+
+    Raises:
+        RefusedError: they have too many bytes.
+    """
+    size = endpoints.ByteSize()
+    if size > _ENDPOINTS_MAX:
+        reason = f"endpoints of {size} bytes, {_ENDPOINTS_MAX} at most"
+        raise RefusedError(Code.BAD_REQUEST, reason)
+    return endpoints
 
 
 def queue_message(

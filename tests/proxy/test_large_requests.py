@@ -10,6 +10,7 @@ from proxy.wire import Ended
 
 from rmqcore.broker.pull import waiting
 from rmqcore.proxy import field_count
+from rmqcore.proxy.codes import Code
 from rmqcore.proxy.field_count import FIELDS_MAX, has_too_many_fields, shape_of
 from rmqcore.proxy.grpc_status import GrpcStatus
 from rmqcore.proxy.messages import SERVICE, Settings, TelemetryCommand, v2_class
@@ -174,5 +175,31 @@ def test_all_that_waits_over_one_connection_has_its_budget(with_grpc, monkeypatc
         one = other.begin(name, request)
         await until_async(lambda: len(held) == 3, "another connection's")
         assert not one.closed
+
+    with_grpc(scenario)
+
+
+@pytest.mark.parametrize("name", ["QueryRoute", "QueryAssignment"])
+def test_what_each_queue_of_an_answer_repeats_is_short(with_grpc, name):
+    async def scenario(served, wire):
+        more = {} if name == "QueryRoute" else {"group": {"name": "G"}}
+
+        async def answer(host, unknown=b""):
+            endpoints = {"scheme": 1, "addresses": [{"host": host, "port": 8081}]}
+            topic = v2_class("Resource")(name="BenchmarkTest")
+            # a field that nobody knows
+            topic.MergeFromString(unknown)
+            fields = {"topic": topic, "endpoints": endpoints, **more}
+            return await wire.call(name, **fields)
+
+        refused = await answer("h" * 2_000)
+        assert refused.status.code == Code.BAD_REQUEST
+        assert "endpoints" in refused.status.message
+        usual = await answer("proxy.example")
+        assert usual.status.code == Code.OK
+        queues = usual.message_queues if name == "QueryRoute" else usual.assignments
+        assert len(queues) == (1024 if name == "QueryRoute" else 1)
+        padded = await answer("proxy.example", in_field(200 >> 4, b"x" * 20_000))
+        assert padded.ByteSize() == usual.ByteSize()
 
     with_grpc(scenario)
