@@ -42,6 +42,12 @@ class Client:
         return self
 
 
+@pytest.fixture(autouse=True)
+def rounds_by_number(monkeypatch):
+    """Let a round end when it has woken as many as it may, however long that takes here."""
+    monkeypatch.setattr(waiting, "WOKEN_FOR_S", 3600)
+
+
 @pytest.mark.parametrize("how", ["arrived", "comes again"])
 def test_a_notification_takes_neither_a_pops_turn_nor_its_place(how, monkeypatch):
     monkeypatch.setattr(pop_waiting, "_OF_ONE_KEY_MAX", 2)
@@ -62,6 +68,23 @@ def test_a_notification_takes_neither_a_pops_turn_nor_its_place(how, monkeypatch
         assert sorted(waking.woken) == [("pop", True), ("told 0", True)]
         pops.release()
         assert ("told 1", False) in waking.woken
+
+    asyncio.run(scene())
+
+
+def test_a_round_of_those_that_are_woken_has_an_end_in_time(monkeypatch):
+    """Each of them may look into very many queues."""
+    monkeypatch.setattr(waiting, "WOKEN_FOR_S", -1)
+
+    async def scene():
+        waking, pulls, served = Waking(), WaitingPulls(), []
+        for number in range(3):
+            pulls.add(waking.pull(Client(), number), 60)
+        pulls.arrived("T", 0)
+        while len(pulls):
+            served.append(len(waking.woken))
+            await asyncio.sleep(0)
+        assert served == [1, 2]
 
     asyncio.run(scene())
 

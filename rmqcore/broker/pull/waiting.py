@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
 from rmqcore.remoting import Connection
+from rmqcore.remoting.connection import TURN_S
 
 #: A pull that may wait longer is answered after this; Java clients give up after 30 s.
 WAIT_S_MAX: Final = 30.0
@@ -24,8 +25,10 @@ _TEXTS_OF_ONE_MAX: Final = 4 << 20
 _TEXTS_MAX: Final = 64 << 20
 #: An expression's first characters are not counted, so that long ones displace no usual ones.
 _USUAL_TEXT: Final = 256
-#: A round wakes this many requests; then the event loop serves others before the next round.
+#: A round wakes this many requests, and no further one after so many seconds: a POP may look into
+#: very many queues. Then the event loop serves others before the next round.
 WOKEN_AT_ONCE: Final = 64
+WOKEN_FOR_S: Final = TURN_S
 
 
 @dataclass(slots=True, eq=False)
@@ -87,9 +90,11 @@ class Wakes(Generic[_Item]):
             self._round()
 
     def _round(self) -> None:
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + WOKEN_FOR_S
         try:
-            for _ in range(WOKEN_AT_ONCE):
-                if not self._waiting:
+            for number in range(WOKEN_AT_ONCE):
+                if not self._waiting or (number and loop.time() > end_s):
                     break
                 connection, items = self._waiting.popitem(last=False)
                 item, times = items.popitem(last=False)
@@ -101,7 +106,7 @@ class Wakes(Generic[_Item]):
         finally:
             self._is_planned = bool(self._waiting)
             if self._is_planned:
-                asyncio.get_running_loop().call_soon(self._round)
+                loop.call_soon(self._round)
 
 
 class WaitingTexts:
