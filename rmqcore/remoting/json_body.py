@@ -14,6 +14,8 @@ from rmqcore.remoting.errors import RequestRefusedError
 BODY_SIZE_MAX: Final = 1 << 20
 #: A list with more entries in such a body is refused.
 ENTRIES_MAX: Final = 16_384
+#: Acknowledgements of so many checkpoints come in one request at most.
+ACKS_MAX: Final = 4096
 #: An administrator's list of topics or groups may have this many bytes, some 10,000 names.
 LIST_SIZE_MAX: Final = 4 << 20
 

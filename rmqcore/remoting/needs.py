@@ -18,7 +18,7 @@ from rmqcore.remoting.accounts import Account, Permission
 from rmqcore.remoting.codes import ResponseCode
 from rmqcore.remoting.command import RemotingCommand
 from rmqcore.remoting.errors import RequestRefusedError
-from rmqcore.remoting.json_body import objects_in, read_object
+from rmqcore.remoting.json_body import ACKS_MAX, objects_in, read_object
 
 PUB, SUB = Permission.PUB, Permission.SUB
 
@@ -400,7 +400,7 @@ def check_expression(request: RemotingCommand, _: TopicAt) -> Iterator[_Need]:
 def acknowledge_several(request: RemotingCommand, _: TopicAt) -> Iterator[_Need]:
     """SUB on the group and on the topic of each checkpoint."""
     yield _SOME_GROUP
-    for ack in objects_in(read_object(request), "acks"):
+    for ack in objects_in(read_object(request), "acks", ACKS_MAX):
         for given in _under(ack, "c", "consumerGroup"):
             group = _named(given)
             yield Need(SUB, group=group)

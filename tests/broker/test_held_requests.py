@@ -1,18 +1,21 @@
 """What one client may make a broker keep, or compute, while others are served."""
 
 import asyncio
+import json
 
 import pytest
 from broker.conftest import LONG_MS, held
 from patience import until_async
 
 from rmqcore import open_store
+from rmqcore.broker.pop import acks
 from rmqcore.broker.pop import waiting as pop_waiting
 from rmqcore.broker.pop.waiting import WaitingPop, WaitingPops
 from rmqcore.broker.pull import matching, waiting
 from rmqcore.broker.pull.matching import get_matching
 from rmqcore.broker.pull.waiting import WaitingPull, WaitingPulls
-from rmqcore.remoting import Connection, ResponseCode
+from rmqcore.remoting import Connection, RemotingCommand, RequestCode, ResponseCode
+from rmqcore.remoting.json_body import ACKS_MAX
 from rmqcore.status import GetMessageStatus
 from rmqcore.store.consume.sql92 import _COMPILED, _KEPT_LENGTH, compile_condition
 
@@ -327,3 +330,33 @@ def test_the_conditions_that_are_kept_are_so_long_at_most():
         compile_condition(f"a{number} = 1 OR " + " OR ".join(["a < 0"] * 900))
     assert _COMPILED._length == sum(map(len, _COMPILED._found)) <= _KEPT_LENGTH
     assert compile_condition("b = 1") is compile_condition("b = 1")
+
+
+def driven(coroutine):
+    """How often a coroutine lets others have their turn, and what it returns."""
+    turns = 0
+    while True:
+        try:
+            coroutine.send(None)
+        except StopIteration as done:
+            return turns, done.value
+        turns += 1
+
+
+def test_others_are_served_between_many_acknowledgements(with_broker, monkeypatch):
+    monkeypatch.setattr(acks, "TURN_S", -1)
+
+    def acknowledging(count):
+        entry = {"c": "G", "t": "T", "so": 0, "q": 0, "pt": 1, "b": "AQ=="}
+        return json.dumps({"acks": [entry] * count}).encode()
+
+    async def scenario(broker, peer):
+        request = RemotingCommand(RequestCode.BATCH_ACK_MESSAGE, body=acknowledging(3))
+        turns, answer = driven(broker.managers.pop_acks.acknowledge_many(None, request))
+        assert (turns, answer.code) == (3, ResponseCode.SUCCESS)
+        monkeypatch.setattr(acks, "TURN_S", 3600)
+        for count, code in ((ACKS_MAX, 0), (ACKS_MAX + 1, 1)):
+            body = acknowledging(count)
+            assert (await peer.ask(RequestCode.BATCH_ACK_MESSAGE, body=body)).code == code
+
+    with_broker(scenario)

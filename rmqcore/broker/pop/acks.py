@@ -46,7 +46,8 @@ from rmqcore.remoting import (
     needs,
     success,
 )
-from rmqcore.remoting.json_body import objects_in, read_object
+from rmqcore.remoting.connection import TURN_S
+from rmqcore.remoting.json_body import ACKS_MAX, objects_in, read_object
 from rmqcore.remoting.serves import serves
 
 logger = logging.getLogger(__name__)
@@ -167,14 +168,18 @@ class PopAcks:
 
     @serves(RequestCode.BATCH_ACK_MESSAGE, needs=needs.acknowledge_several)
     @masters_only(ResponseCode.NO_PERMISSION)
-    def acknowledge_many(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+    async def acknowledge_many(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """Several messages are done with, of several checkpoints."""
-        body = read_object(request)
-        entries = objects_in(body, "acks")
+        entries = objects_in(read_object(request), "acks", ACKS_MAX)
         if not entries:
             return failure(ResponseCode.NO_MESSAGE, "no acks are named")
-        answer = success()
+        answer, loop = success(), asyncio.get_running_loop()
+        end_s = loop.time() + TURN_S
         for entry in entries:
+            if loop.time() > end_s:
+                # others have their turn
+                await asyncio.sleep(0)
+                end_s = loop.time() + TURN_S
             fields = {_LONG_NAMES.get(name, name): value for name, value in entry.items()}
             try:
                 key, offsets, revive_queue = _batch_entry(fields)
