@@ -3,9 +3,12 @@
 import json
 
 import pytest
-from broker.conftest import records
+from broker.conftest import SMALL, records
 from patience import until_async
 
+from rmqcore import Message, open_store
+from rmqcore._codec import encode_batch
+from rmqcore.files.config_tables import TopicConfig
 from rmqcore.remoting import RequestCode, ResponseCode
 
 pytestmark = pytest.mark.engine
@@ -162,5 +165,25 @@ def test_a_message_that_was_timed_is_not_timed_again_when_it_comes_back(with_bro
         assert (await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)).code == 0
         (dead,) = records((await peer.pull(DEAD)).body)
         assert dead.body == b"x"
+
+    with_broker(scenario)
+
+
+@pytest.mark.parametrize("level", [-1, 1])
+def test_who_gives_back_one_of_a_stored_batch_has_to_send_it_itself(with_broker, tmp_path, level):
+    kinds = {"topic_queue_types": (("B", "BatchCQ"),)}
+    with open_store(tmp_path / "store", config={**SMALL, **kinds}) as store:
+        body = encode_batch([Message("B", b"0"), Message("B", b"1")])
+        properties = {"INNER_NUM": "2", "UNIQ_KEY": "u"}
+        batch = store.put("B", body, sys_flag=0x80 | 0x40, properties=properties)
+        attributes = {"queue.type": "BatchCQ"}
+        store.topics.put(TopicConfig(topic_name="B", attributes=attributes))
+
+    async def scenario(broker, peer):
+        fields = {"group": "CG", "offset": batch.phy_offset, "delayLevel": level}
+        answer = await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, fields)
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+        assert "send the message itself" in answer.remark
+        assert broker.store.queues() == [("B", 0)]
 
     with_broker(scenario)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from rmqcore.native.format._numbers import SysFlag
 from rmqcore.remoting import RequestRefusedError, ResponseCode
 from rmqcore.status import PutMessageStatus
 
@@ -25,7 +26,7 @@ _KEPT: Final = (
 def check_origin(stored: MessageExt, message_id: str) -> None:
     """Refuse to give back another message than the consumer has: a log may have lost its end.
 
-    A record that holds a batch has none of the ids of its messages, and is given back by any.
+    A record that holds a batch is none: its consumer has taken it apart, and gives back one of it.
 
     Args:
         stored: what lies at the place that was told.
@@ -36,7 +37,10 @@ def check_origin(stored: MessageExt, message_id: str) -> None:
 
     Differs: RocketMQ believes the place.
     """
-    if not message_id or "INNER_NUM" in stored.properties:
+    if stored.sys_flag & SysFlag.INNER_BATCH:
+        remark = f"the record at {stored.phy_offset} holds a batch: send the message itself"
+        raise RequestRefusedError(ResponseCode.MESSAGE_ILLEGAL, remark)
+    if not message_id:
         return
     # the broker may have another address now than when the message was stored
     place = f"{stored.phy_offset:0{_PLACE_DIGITS}X}"
