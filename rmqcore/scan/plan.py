@@ -518,7 +518,7 @@ class LogPlan:
     def place_in_log(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
         """Physical offset from which on a queue has what comes from a queue offset on.
 
-        None for a queue that is not there, or of batches, or that does not reach there.
+        None for a queue that is not there, or of batches, or that does not know the place.
 
         Args:
             topic: topic of the queue.
@@ -526,10 +526,11 @@ class LogPlan:
             queue_offset: number of a message, or that of the next one.
         """
         queue = self._opened(self.directory.consume_queue / topic / str(queue_id))
-        if queue is None or not 0 < queue_offset <= queue.max_offset:
+        if queue is None or not max(1, queue.min_offset) <= queue_offset <= queue.max_offset:
             return None
-        unit = queue.unit_at(queue_offset)
-        return queue.end_phy_offset if unit is None else unit[0]
+        # of a record that is damaged the queue has no place, but those that follow
+        units = map(queue.unit_at, range(queue_offset, queue.max_offset))
+        return next((unit[0] for unit in units if unit is not None), queue.end_phy_offset)
 
     def last_of_queue(self, topic: str, queue_id: int) -> GoodRecord | None:
         """The last record that a queue knows; None for none.

@@ -6,7 +6,7 @@ from unit.test_delayed_delivery import HOUR_MS, SMALL, clock, delivered  # noqa:
 from unit.test_scan_export import FORMATS
 
 import rmqcore
-from rmqcore.files.consume_queue import SCHEDULE_TOPIC
+from rmqcore.files.consume_queue import FILLER, SCHEDULE_TOPIC
 from rmqcore.files.service_topics import HALF_TOPIC, OP_HALF_TOPIC
 from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck, TimerProgress
 from rmqcore.transfer import export_store, import_once
@@ -109,3 +109,18 @@ def test_of_lost_queues_all_is_exported_that_waits(tmp_path):
         b"decided",
         b"asked for",
     ]
+
+
+@pytest.mark.parametrize(("lost", "waits"), [("message", [b"2"]), ("file", [b"0", b"1", b"2"])])
+def test_a_delivered_offset_that_its_queue_has_no_more_hides_nothing_that_waits(
+    tmp_path, lost, waits
+):
+    with rmqcore.open_store(tmp_path / "old", **SMALL, mapped_file_size_consume_queue=40) as store:
+        put(store, HALF_TOPIC, b"0", b"1", b"2")
+        store.consumer_offsets.commit(HALF_TOPIC, "CID_RMQ_SYS_TRANS", 0, 1)
+    first = tmp_path / "old" / "consumequeue" / HALF_TOPIC / "0" / f"{0:020d}"
+    if lost == "message":
+        first.write_bytes(first.read_bytes()[:20] + FILLER)
+    else:
+        first.unlink()
+    assert [body for _, body in imported(tmp_path, file_format="jsonl")] == waits
