@@ -186,6 +186,7 @@ class BrokerParts(BrokerState):
                 self.offsets.forget_topic(name)
                 self.pop_order.forget_topic(name)
                 self.checkpoints.forget_topic(name)
+                self.passed_over.forget_topic(name)
             await asyncio.to_thread(self.pop_order.persist)
             await asyncio.to_thread(self.offsets.resets.keep, readers)
             yield along

@@ -112,3 +112,18 @@ def test_a_half_message_stays_undecided(with_broker):
     settings = {"transactionCheckInterval": 50, "transactionTimeOut": 1}
     with_broker(scenario, **settings)
     with_broker(again, **settings)
+
+
+def test_a_topic_that_is_made_anew_has_nothing_held_back(with_broker, clock):
+    async def scenario(broker, peer):
+        for count in (2, 3):
+            await send_many(peer, 3, queues=1)
+            assert len(handed_out(await pop(peer, queue_id=0, invisible_ms=1000))) == 3
+            if count == 2:
+                damage_unit(broker, "T", 1)
+            clock.go_on(60_000, broker)
+            await pop_until(peer, count)
+            deleted = await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+            assert deleted.code == ResponseCode.SUCCESS
+
+    with_broker(scenario)

@@ -123,6 +123,11 @@ class PassedOver:
         held = self._held.get((topic, queue_id), ())
         return bool(held) if offset is None else offset in held
 
+    def forget_topic(self, topic: str) -> None:
+        """Hold nothing of a topic back that is deleted: its offsets will be those of others."""
+        for key in [key for key in self._held if key[0] == topic]:
+            del self._held[key]
+
     def guard(self, service: str, record: str, place: Place | None = None) -> Guard:
         """A context that passes a record over when the work on it raises.
 
