@@ -46,8 +46,8 @@ class StoreMark:
         first_units: number of the first unit of those queues that looked then as if a file in front
             of it were missing; see `UnitFile.may_lack_first_file`. None where the mark does not
             say which.
-        derive_from: physical offset from which an opening was deriving queues when it was
-            interrupted; -1 when none is.
+        derive_from: physical offset from which the next opening derives queues; -1 when there is
+            none: see `derive_again_from`.
         unsure_from: physical offset from which a crash may have left other bytes than were written;
             -1 when there was none, or all was compared with another copy since.
         machine: which start of the machine, and which directory, the store was last opened in and
@@ -104,6 +104,19 @@ class StoreMark:
         self.log_end = log_end
         self.ends = {key: min(self.ends[key], ends[key]) for key in self.ends.keys() & ends}
         self.batch_queues &= self.ends.keys()
+
+    def derive_again_from(self, offset: int) -> None:
+        """Have queues derived from a place of the log on, until ``derive_from`` is -1 again.
+
+        Args:
+            offset: physical offset; an earlier one that is noted stays.
+
+        Raises:
+            OSError: as of `store`.
+        """
+        if not 0 <= self.derive_from <= offset:
+            self.derive_from = offset
+            self.store()
 
     def store(self) -> None:
         """Write the file when anything has changed.

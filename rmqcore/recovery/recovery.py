@@ -77,10 +77,7 @@ class DerivedAnew:
         Args:
             number: of the file.
         """
-        offset = self._log.queue.files[number].file_from_offset
-        if not 0 <= self._mark.derive_from <= offset:
-            self._mark.derive_from = offset
-            self._mark.store()
+        self._mark.derive_again_from(self._log.queue.files[number].file_from_offset)
 
 
 class Recovery:

@@ -165,3 +165,35 @@ def test_every_byte(tmp_path, intact, rng, part, mode):
 @pytest.mark.storm
 def test_every_byte_of_the_index(tmp_path, intact, rng):
     check_flips(tmp_path, intact, rng, "index", "a", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("at", "mask", "numbers"), [(7, 8, [5]), (11, 1, [5]), (7, 8, [4, 5]), (7, 8, [0, 1])]
+)
+def test_a_unit_that_has_rotted_while_the_store_was_open_is_derived_at_the_next_opening(
+    store_path, at, mask, numbers
+):
+    settings = {
+        "mapped_file_size_commit_log": 1 << 16,
+        "message_index_enable": False,
+        # the queue has to be held against more of the log than is usual
+        "open_check_bytes": 0,
+    }
+    with rmqcore.open_store(store_path, **settings) as store:
+        for number in range(300):
+            store.put(f"T{number % 2}", bytes(1000))
+        store.flush()
+        assert store.max_queue_offset("T0", 0) == 150
+        with (store_path / "consumequeue/T0/0" / f"{0:020}").open("r+b") as queue:
+            for number in numbers:
+                queue.seek(number * 20 + at)
+                (byte,) = queue.read(1)
+                queue.seek(number * 20 + at)
+                queue.write(bytes([byte ^ mask]))
+        with pytest.raises(CorruptConsumeQueueError, match="rebuild the consume queue"):
+            store.get_message("T0", 0, numbers[-1], max_messages=1)
+    for _ in range(2):
+        with rmqcore.open_store(store_path, **settings) as store:
+            found = store.get_message("T0", 0, 0, max_messages=150).messages
+            assert [message.queue_offset for message in found] == list(range(150))
+    assert store.recovery_report.start_offset > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -42,6 +43,8 @@ _STRETCH_UNITS: Final = 1 << 13
 #: A stretch that recovery reads ends at this many units at the latest, however many queues there
 #: are: two stretches are in memory at a time.
 _STRETCH_UNITS_MAX: Final = 1 << 18
+
+_log = logging.getLogger("rmqcore")
 
 
 class StoreFiles:
@@ -104,8 +107,16 @@ class StoreFiles:
         self.batch = self._new_batch(1 << 15)
         self.checkpoint = StoreCheckpoint(directory.checkpoint, trace.note)
         self.mark = StoreMark(directory, trace.note)
+        self.reader.doubt = self._derive_again_from
         self.deleted = DeletedTopics(directory)
         self.topics = TopicConfigTable(directory.config, clock=clock_ms)
+
+    def _derive_again_from(self, phy_offset: int) -> None:
+        """Let the next opening mend a queue that a get has found damaged."""
+        try:
+            self.mark.derive_again_from(phy_offset)
+        except OSError as error:
+            _log.warning("what the next opening has to derive is noted later: %s", error)
 
     def _made_file(self, path: Path, offset: int) -> MappedFile:
         return self.writer.make_file(path, offset)

@@ -15,6 +15,7 @@ from rmqcore._codec import decode_message_id, tags_code
 from rmqcore.errors import CorruptConsumeQueueError, CorruptRecordError
 from rmqcore.files.batch_consume_queue import BatchConsumeQueue
 from rmqcore.files.consume_queue import FILLER, UNIT
+from rmqcore.files.queue_damage import agrees_from
 from rmqcore.files.unit_file import UNIT_HEAD
 from rmqcore.native.format._numbers import UNIT_SIZE
 from rmqcore.native.read._fast_reads import READ_ALONG_MAX, FastReads
@@ -23,7 +24,7 @@ from rmqcore.native.read._key_query import QueryMessageResult, is_hit
 from rmqcore.status import BoundaryType, GetMessageStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from rmqcore.derived.consume_queue_store import ConsumeQueueStore
     from rmqcore.derived.index_service import IndexQuery, IndexService
@@ -112,6 +113,8 @@ class GeneralReads:
                 )
                 for _ in range(2)
             )
+        #: called where a unit is wrong: the log has the queue's message from this offset on
+        self.doubt: Callable[[int], object] | None = None
         self._found_count = 0
         self._missed_count = 0
         self._transferred_count = 0
@@ -320,10 +323,10 @@ class GeneralReads:
             if why == _ENOUGH:
                 return number, gone, True
             if why == _MISMATCH:
-                self._check_unit(queue, units, number)
+                self._check_unit(queue, units, number, result.next_queue_offset)
             if why == _ELSEWHERE and number == before:
                 if view is not None or not 0 <= phy_offset < self._log.max_offset:
-                    self._check_unit(queue, units, number)
+                    self._check_unit(queue, units, number, result.next_queue_offset)
                 gone = gone or units[number * UNIT_SIZE : (number + 1) * UNIT_SIZE] != FILLER
                 number += 1
         return number, gone, False
@@ -336,6 +339,12 @@ class GeneralReads:
             return 0
         return 0 if message is None else tags_code(message.tags)
 
+    def _is_whole(self, phy_offset: int) -> bool:
+        try:
+            return self.message_at(phy_offset) is not None
+        except CorruptRecordError:
+            return False
+
     @staticmethod
     def _span(units: bytes, number: int) -> int:
         """Bytes of the log from one unit's record to the last unit's end, within reason."""
@@ -345,12 +354,14 @@ class GeneralReads:
         span = last + last_size - first
         return span if size <= span <= _READ_AHEAD else size
 
-    def _check_unit(self, queue: StoredQueue, units: bytes, number: int) -> None:
+    def _check_unit(self, queue: StoredQueue, units: bytes, number: int, first: int) -> None:
         phy_offset, size = UNIT_HEAD.unpack_from(units, number * UNIT_SIZE)
         record = self._log.record_head(phy_offset)
         # a writer's log has lost no end
         lost = phy_offset >= self._log.max_offset and self._log.queue.writable
         nowhere = phy_offset < 0 or lost or self._log.lies_in_a_record(phy_offset)
+        if self.doubt is not None and (nowhere if record is None else self._is_whole(phy_offset)):
+            self.doubt(agrees_from(self._log, queue, queue.offset_after(first, number)))
         if record is None and nowhere:
             raise CorruptConsumeQueueError(
                 queue.queue.directory,
