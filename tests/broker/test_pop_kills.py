@@ -299,3 +299,47 @@ def test_what_comes_again_on_a_full_disk_comes_once(with_broker, clock):
         assert len(broker.managers.checkpoints) == 0
 
     with_broker(scenario)
+
+
+@pytest.mark.parametrize("between_ms", [10, 0])
+def test_a_time_that_was_changed_often_without_room_for_its_ends_leaves_a_message_once(
+    with_broker, clock, tmp_path, between_ms
+):
+    def is_full():
+        raise StoreError("no room")
+
+    async def scenario(broker, peer):
+        keep_offsets(broker)
+        await send_many(peer, 1, queues=1)
+        (found,) = handed_out(await pop(peer))
+        for invisible_ms in (90_000, 95_000, 92_000):
+            clock.go_on(between_ms)
+            refused = Refused(broker.store, is_full)
+            assert (await change(peer, found, invisible_ms)).code == ResponseCode.SUCCESS
+            refused.over()
+        async with killed(broker, tmp_path / "1") as (again, next_peer):
+            assert (await acknowledge(next_peer, *found)).code == ResponseCode.SUCCESS
+            async with killed(again, tmp_path / "2") as (last, last_peer):
+                await nothing_comes(last, last_peer, clock)
+
+    with_broker(scenario)
+
+
+def test_a_receipt_of_before_a_change_is_good_behind_two_restarts(with_broker, clock, tmp_path):
+    async def scenario(broker, peer):
+        keep_offsets(broker)
+        await send_many(peer, 1, queues=1)
+        (found,) = handed_out(await pop(peer))
+        path = tmp_path / "between"
+        refused = Refused(broker.store, lambda: copy_as_killed(broker.store.path, path))
+        assert (await change(peer, found, 90_000)).code == ResponseCode.SUCCESS
+        refused.over()
+        async with broker_on(path):
+            pass
+        async with broker_on(path):
+            pass
+        async with broker_on(path) as (again, next_peer):
+            assert (await acknowledge(next_peer, *found)).code == ResponseCode.SUCCESS
+            await nothing_comes(again, next_peer, clock)
+
+    with_broker(scenario)

@@ -17,6 +17,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
+from rmqcore.broker.pop.changes import Changes
 from rmqcore.broker.pop.receipts import (
     AHEAD_MS_MAX,
     REVIVE_QUEUES,
@@ -69,10 +70,7 @@ class Checkpoints:
         self._ends = [0] * REVIVE_QUEUES
         #: by revive queue, the first record of which groups' offsets may not know yet
         self._unknown_from: list[int] | None = None
-        #: messages of which a time was changed, and no record closes the checkpoint that they were
-        #: in before: by that and offset the one that they are in, and the other way round
-        self._moved: dict[tuple[CheckpointKey, int], CheckpointKey] = {}
-        self._moved_from: dict[CheckpointKey, CheckpointKey] = {}
+        self._changes = Changes()
         #: by topic, group and queue id, the offsets that are believed whatever the records say
         self._believed: frozenset[tuple[str, str, int]] = frozenset()
 
@@ -122,9 +120,8 @@ class Checkpoints:
 
     def _move(self, key: CheckpointKey, offset: int, to: CheckpointKey) -> None:
         """Take a message out of a checkpoint that is in another one; no record says it yet."""
+        self._changes.add(key, offset, to, self._open[key].place)
         self._close(key, [offset])
-        self._moved[key, offset] = to
-        self._moved_from[to] = key
 
     def read_back(self, queue_id: int) -> None:
         """Take in the records of a queue that were not read: at the start, or of the timer."""
@@ -188,7 +185,12 @@ class Checkpoints:
             checkpoint.open_offsets.remove(offset)
         if not checkpoint.open_offsets:
             del self._open[key]
-            self._places[checkpoint.revive_queue].pop(checkpoint.place, None)
+            places = self._places[checkpoint.revive_queue]
+            if not self._changes.is_former(key):
+                places.pop(checkpoint.place, None)
+            for former, place in self._changes.end(key, closed[-1]).items() if closed else ():
+                if former not in self._open:
+                    places.pop(place, None)
             if len(self._heap) > 2 * len(self._open) + _BATCH:
                 # the most of it is done with, and would stay until it were due
                 self._heap = [each for each in self._heap if each[1] in self._open]
@@ -203,7 +205,7 @@ class Checkpoints:
         Raises:
             StoreError: it cannot be stored.
         """
-        while checkpoint.key in self._open:
+        while checkpoint.key in self._open or self._changes.is_former(checkpoint.key):
             checkpoint.pop_time_ms += 1
         body = checkpoint.to_java(self._config().broker_name)
         checkpoint.place = self._put(checkpoint.revive_queue, _CHECKPOINT, body)
@@ -258,19 +260,17 @@ class Checkpoints:
         Raises:
             StoreError: it cannot be stored; they are as open as before.
         """
-        moved = [(key, offset) for offset in offsets if (key, offset) in self._moved]
-        done = [self.acknowledge(self._moved[place], [place[1]]) for place in moved]
+        found = [(self._changes.find(key, offset), offset) for offset in offsets]
+        done = [self.acknowledge(at, [offset]) for at, offset in found if at != key]
         checkpoint = self._open.get(key)
         if checkpoint is None:
             return any(done)
         known = [offset for offset in offsets if offset in checkpoint.open_offsets]
         if not known:
             return any(done)
-        at = key
-        while (former := self._moved_from.get(at)) is not None:
+        for former in self._changes.not_noted(key):
             self._put_ack(checkpoint.revive_queue, former, known)
-            del self._moved_from[at], self._moved[former, known[0]]
-            at = former
+            self._changes.note(key, former)
         self._put_ack(checkpoint.revive_queue, key, known)
         self._close(key, known)
         return True
@@ -303,9 +303,7 @@ class Checkpoints:
             key: as the message's receipt names one.
             offset: of the message in its queue.
         """
-        while (key, offset) in self._moved:
-            key = self._moved[key, offset]
-        found = self._open.get(key)
+        found = self._open.get(self._changes.find(key, offset))
         return found if found is not None and offset in found.open_offsets else None
 
     def _put(self, queue_id: int, tag: str, body: bytes) -> int:
