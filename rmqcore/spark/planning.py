@@ -133,8 +133,11 @@ def _say_what_is_missing(path: str, options: ReadOptions) -> None:
     """Log what a store's last writer had on the disk and its files no longer have."""
     if is_archive(path) or options.archive is not None:
         return
-    # whoever plans says why it cannot be opened
-    with suppress(RmqCoreError), open_store(path, mode="r", config=options.config) as store:
+    # whoever plans says why it cannot be opened, or reads the log without what is unreadable
+    with (
+        suppress(RmqCoreError, OSError),
+        open_store(path, mode="r", config=options.config) as store,
+    ):
         for line in store.missing(queues=False):
             text = (
                 "%s: %s, and rows of it are lacking; `rmqcore doctor %s` says what can be had again"

@@ -225,3 +225,12 @@ def test_what_the_log_has_lost_is_said(log, caplog):
     (told,) = caplog.messages
     assert f"the log ends at {len(log[:-1]) * FILE_SIZE}, and has ended at" in told
     assert "rmqcore doctor" in told
+
+
+def test_a_queue_that_the_disk_refuses_to_read_leaves_no_row_out(log, monkeypatch):
+    def refused(*_, **__):
+        raise PermissionError(13, "Permission denied", "consumequeue/T/0/00000000000000000000")
+
+    whole = rows(log[0].parents[1])
+    monkeypatch.setattr("rmqcore.spark.planning.open_store", refused)
+    assert rows(log[0].parents[1]) == whole
