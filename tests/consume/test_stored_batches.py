@@ -16,11 +16,11 @@ SETTINGS = {"topic_queue_types": (("B", "BatchCQ"),)}
 INNER_BATCH = 0x80 | 0x40
 
 
-def put_batches(store, *counts):
+def put_batches(store, *counts, **more):
     for count in counts:
         first = store.max_queue_offset("B", 0)
         body = encode_batch([Message("B", b"%d" % (first + n)) for n in range(count)])
-        properties = {"INNER_NUM": str(count), "UNIQ_KEY": f"u{first}"}
+        properties = {"INNER_NUM": str(count), "UNIQ_KEY": f"u{first}", **more}
         store.put("B", body, sys_flag=INNER_BATCH, properties=properties)
 
 
@@ -80,3 +80,14 @@ def test_a_batch_that_came_too_often_is_one_dead_letter(opened):
     assert firsts(letters) == [0, 3]
     assert [letter.properties["INNER_NUM"] for letter in letters] == ["3", "2"]
     assert store.lease("h", BATCHES) == []
+
+
+def test_a_batch_comes_again_in_a_light_queue_too(opened, clock):
+    store = opened(**SETTINGS, enable_lmq=True, enable_multi_dispatch=True)
+    put_batches(store, 3)
+    put_batches(store, 2, 4, INNER_MULTI_DISPATCH="%LMQ%a")
+    for _ in range(2):
+        found = store.lease("g", {"%LMQ%a": "*"}, lease_ms=1000)
+        assert [place.queue_offset for place in places(found)] == [0, 1]
+        assert firsts(found) == [3, 5]
+        clock.pass_ms(1000)

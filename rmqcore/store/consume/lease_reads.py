@@ -76,7 +76,9 @@ class LeaseReads:
                 raise
             return Damaged(bytes(raw[0]) if raw else b"", str(error))
         last = result.next_queue_offset - 1
-        first = message.queue_offset if is_stored_batch(message) else last
+        # a light queue lists a batch as one
+        several = is_stored_batch(message) and not queue.topic.startswith(LIGHT_QUEUE_PREFIX)
+        first = message.queue_offset if several else last
         return message if first <= offset <= last else None
 
     def fresh(self, queue: LeaseQueue, taken: LeaseResult, count: int) -> Fresh:
