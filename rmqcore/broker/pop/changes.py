@@ -43,7 +43,12 @@ class Changes:
         self._counts[key] += 1
 
     def find(self, key: CheckpointKey, offset: int) -> CheckpointKey:
-        """The checkpoint that a message is in, by one that it is or was in."""
+        """The checkpoint that a message is in.
+
+        Args:
+            key: of one that it is in, or was.
+            offset: of the message.
+        """
         return self._to.get((key, offset), key)
 
     def not_noted(self, key: CheckpointKey) -> list[CheckpointKey]:
@@ -51,7 +56,12 @@ class Changes:
         return [former for former, (_, noted) in self._formers.get(key, {}).items() if not noted]
 
     def note(self, key: CheckpointKey, former: CheckpointKey) -> None:
-        """Take in that a record closes a message in a former checkpoint."""
+        """Take in that a record closes a message in a former checkpoint.
+
+        Args:
+            key: of the checkpoint that it is in.
+            former: of the one that it was in.
+        """
         self._formers[key][former] = self._formers[key][former][0], True
 
     def end(self, key: CheckpointKey, offset: int) -> dict[CheckpointKey, int]:
