@@ -114,6 +114,21 @@ def test_a_half_message_stays_undecided(with_broker):
     with_broker(again, **settings)
 
 
+def test_half_messages_behind_those_that_are_held_back_are_asked_for_at_once(with_broker, clock):
+    async def scenario(broker, peer):
+        producer, asked = await producer_of(broker)
+        for body in (b"0", b"1", b"2"):
+            await send_half(peer, body)
+        for offset in (0, 1):
+            damage_unit(broker, HALF_TOPIC, offset)
+        clock.go_on(60_000)
+        assert await broker.managers.transactions.check() == 1
+        await question(asked, 2)
+        await producer.client.close()
+
+    with_broker(scenario, transactionTimeOut=1)
+
+
 def test_a_topic_that_is_made_anew_has_nothing_held_back(with_broker, clock):
     async def scenario(broker, peer):
         for count in (2, 3):

@@ -268,15 +268,13 @@ class Transactions:
             await asyncio.to_thread(self._read, OP_HALF_TOPIC, undecided.note_offset)
         ):
             pass
-        while undecided.half_offset < end:
-            halves, following = await asyncio.to_thread(
-                self._read, HALF_TOPIC, undecided.half_offset
-            )
+        while (begin := undecided.half_offset) < end:
+            halves, following = await asyncio.to_thread(self._read, HALF_TOPIC, begin)
             for half in halves:
                 undecided.add_half(half.queue_offset)
             if self._passed_over.holds(HALF_TOPIC, 0, undecided.half_offset):
                 undecided.add_half(undecided.half_offset)
-            if following <= undecided.half_offset and not halves:
+            if following <= begin and not halves:
                 break
             undecided.half_offset = max(undecided.half_offset, following)
 
