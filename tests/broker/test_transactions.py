@@ -4,11 +4,14 @@ import asyncio
 
 import pytest
 from broker.conftest import Peer, records
+from broker.test_pop_kills import broker_on
+from killed_copy import copy_as_killed
 from patience import TIMEOUT_S, rounds, until_async
 
 from rmqcore import Message
 from rmqcore._codec import encode_record
 from rmqcore.broker.state.topics import HALF_TOPIC
+from rmqcore.errors import StoreError
 from rmqcore.java.json import format_java_json
 from rmqcore.remoting import RemotingCommand, RequestCode, ResponseCode
 
@@ -245,6 +248,58 @@ def test_a_decision_that_no_note_tells_of_any_more_is_refused(with_broker):
         assert broker.store.max_queue_offset("T", 0) == 1
 
     with_broker(scenario, messageIndexEnable=False)
+
+
+def keep_no_notes(transactions, monkeypatch):
+    """Have no decision noted: the disk is full, or the kill comes before it."""
+
+    async def refuse(*_, **__):
+        raise StoreError("no room")
+
+    monkeypatch.setattr(transactions, "_note", refuse)
+
+
+@pytest.mark.parametrize("then", [COMMIT, ROLLBACK])
+def test_what_was_committed_and_not_noted_is_not_stored_again(with_broker, monkeypatch, then):
+    async def scenario(broker, peer):
+        sent = await send_half(peer, b"half")
+        with monkeypatch.context() as patch:
+            keep_no_notes(broker.managers.transactions, patch)
+            answer = await peer.ask(RequestCode.END_TRANSACTION, decision(sent, COMMIT))
+            assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        for kind in (then, COMMIT):
+            answer = await peer.ask(RequestCode.END_TRANSACTION, decision(sent, kind))
+            assert answer.code == ResponseCode.SUCCESS
+        assert await bodies(peer) == [b"half"]
+
+    with_broker(scenario)
+
+
+@pytest.mark.parametrize("then", [COMMIT, ROLLBACK, UNKNOWN])
+def test_what_was_committed_and_not_noted_before_a_kill_is_not_stored_again(
+    with_broker, tmp_path, monkeypatch, then
+):
+    async def scenario(broker, peer):
+        sent, other = await send_half(peer, b"half"), await send_half(peer, b"other")
+        keep_no_notes(broker.managers.transactions, monkeypatch)
+        await peer.ask(RequestCode.END_TRANSACTION, decision(sent, COMMIT))
+        copy_as_killed(broker.store.path, tmp_path / "killed")
+        monkeypatch.undo()
+        async with broker_on(tmp_path / "killed") as (again, other_peer):
+            if then == UNKNOWN:
+                transactions = again.managers.transactions
+                transactions._checks = dict.fromkeys(range(2), again.config.transaction_check_max)
+                await transactions.check()
+                kept = [message.body for message in again.store.messages(GIVEN_UP)]
+                assert kept == [b"other"]
+            for kind in (then, COMMIT):
+                for half in (sent, other):
+                    answer = await other_peer.ask(RequestCode.END_TRANSACTION, decision(half, kind))
+                    assert answer.code == ResponseCode.SUCCESS
+            found = await bodies(other_peer)
+            assert found == [b"half"] + [b"other"] * (then != ROLLBACK)
+
+    with_broker(scenario)
 
 
 def test_what_nobody_decides_has_no_other_read_again(lives):

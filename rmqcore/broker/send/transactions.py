@@ -2,8 +2,8 @@
 
 A half message waits in ``RMQ_SYS_TRANS_HALF_TOPIC``. A decision copies it to its topic, or does
 not, and notes its queue offset in ``RMQ_SYS_TRANS_OP_HALF_TOPIC``. What is decided is known from
-those two queues alone, so it survives every crash: a decision that was stored and not noted is
-asked for once more, and answered the same.
+those two queues alone, so it survives every crash. A copy that was stored and not noted, for want
+of room or because of a kill, is asked for once more: it is found then, and noted, not stored again.
 
 Source: RocketMQ broker/transaction/queue/TransactionalMessageServiceImpl.java,
 TransactionalMessageBridge.java, broker/processor/EndTransactionProcessor.java.
@@ -69,12 +69,17 @@ class Transactions:
         self._undecided = Undecided(0, 0)
         #: half offsets that are decided, or being so, and whose notes are not read yet
         self._ended: set[int] = set()
+        #: half offsets whose copies are stored, and not noted
+        self._committed: set[int] = set()
+        #: where the half messages ended before this broker could commit any
+        self._first_end = 0
         #: of the last decision that was noted
         self._last_note: PutMessageResult | None = None
 
     def load(self) -> None:
         """Read which half messages are decided, so that none of them is ended twice."""
         self._undecided = Undecided(self._offset(HALF_TOPIC), self._offset(OP_HALF_TOPIC))
+        self._first_end = self._store.max_queue_offset(HALF_TOPIC, 0)
         while self._add_notes(self._read(OP_HALF_TOPIC, self._undecided.note_offset)):
             pass
 
@@ -150,9 +155,11 @@ class Transactions:
         self._ended.add(half.queue_offset)
         noted = False
         try:
-            if decision == SysFlag.TRANSACTION_COMMIT:
+            if decision == SysFlag.TRANSACTION_COMMIT and not self._is_committed(half):
                 await self._commit(half)
+                self._committed.add(half.queue_offset)
             self._last_note = await self._note(half.queue_offset)
+            self._committed.discard(half.queue_offset)
             noted = True
         except (MessageIllegalError, StoreError) as error:
             logger.warning("a transaction cannot be ended: %s", error)
@@ -186,6 +193,27 @@ class Transactions:
         """What was noted of a half message that the checks have gone beyond."""
         notes = self._store.query_message(OP_HALF_TOPIC, str(half_offset)).messages
         return [note for note in notes if half_offset in _named(note)]
+
+    def _is_committed(self, half: MessageExt) -> bool:
+        """Tell whether a commit has stored the message, which no note says.
+
+        The index knows copies of before this broker's start, by their unique key.
+        """
+        if half.queue_offset in self._committed:
+            return True
+        if half.queue_offset >= self._first_end or not half.unique_key:
+            return False
+        topic, _ = _real_place(half)
+        try:
+            found = self._store.query_message(topic, half.unique_key).messages
+        except CorruptStoreError as error:
+            logger.warning("whether a transaction was committed cannot be looked up: %s", error)
+            return False
+        return any(
+            copy.prepared_transaction_offset == half.phy_offset
+            and copy.sys_flag & SysFlag.TRANSACTION_MASK == SysFlag.TRANSACTION_COMMIT
+            for copy in found
+        )
 
     async def _commit(self, half: MessageExt) -> None:
         """Store the message for its consumers; its properties stay as they are."""
@@ -375,7 +403,15 @@ class Transactions:
         return RemotingCommand(RequestCode.CHECK_TRANSACTION_STATE, fields, record)
 
     async def _give_up(self, half: MessageExt) -> None:
-        """Keep a message that nobody decides where an operator finds it."""
+        """Keep a message that nobody decides where an operator finds it.
+
+        One that is committed is noted, for which there was no time, or no room.
+        """
+        if self._is_committed(half):
+            self._last_note = await self._note(half.queue_offset)
+            self._committed.discard(half.queue_offset)
+            self._undecided.add_note([half.queue_offset], given_up=False)
+            return
         self._topics.for_group(CHECK_MAX_TIME_TOPIC)
         copy = copy_to(
             CHECK_MAX_TIME_TOPIC,
