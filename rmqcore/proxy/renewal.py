@@ -1,7 +1,8 @@
 """`Renewals`: what push consumers work on is kept for them, however long that takes.
 
 A push consumer asks for it with `auto_renew` and goes on with the handle that it was given. Which
-handle counts now is known here. When the client has gone, its messages are given back to others.
+handle counts now is known here, also to a client that settles a message once more, because the
+broker could not. When the client has gone, its messages are given back to others.
 
 Source: RocketMQ proxy/service/receipt/DefaultReceiptHandleManager.java, RenewStrategyPolicy.
 """
@@ -10,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
@@ -41,6 +43,10 @@ class _Kept:
     topic: str
     handle: ReceiptHandle
     since_s: float
+    #: the client has begun to settle it: it is not renewed any more, and known until its time ends
+    settling: bool = False
+    #: nothing is left to be done for it
+    settled: bool = False
     #: locked while the broker is asked, so that no handle is acknowledged while it is renewed
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -112,8 +118,12 @@ class Renewals:
         mine = self._kept.get(caller.client)
         return mine is not None and (group, given) in mine
 
-    async def stop_renewing(self, caller: Caller, group: str, given: str) -> ReceiptHandle:
-        """The handle that counts now for one that was given; it is not renewed any more.
+    @asynccontextmanager
+    async def settled(self, caller: Caller, group: str, given: str) -> AsyncIterator[ReceiptHandle]:
+        """The handle that counts now for one that was given, while a broker is asked to settle it.
+
+        The message is not renewed any more. What the broker could not do the client may ask for
+        again, with the handle that it was given.
 
         Args:
             caller: who has it.
@@ -123,13 +133,25 @@ class Renewals:
         Raises:
             RefusedError: the text is no handle, or its time is over.
         """
-        mine = self._kept.get(caller.client)
-        kept = mine.pop((group, given), None) if mine is not None else None
-        if kept is None:
-            return ReceiptHandle.parse_open(given, self._world.clock_ms())
-        self._count -= 1
-        async with kept.changing:
-            return kept.handle
+        kept = self._kept.get(caller.client, {}).get((group, given))
+        if kept is not None:
+            first, kept.settling = not kept.settling, True
+            async with kept.changing:
+                if self._kept.get(caller.client, {}).get((group, given)) is kept:
+                    try:
+                        if not first:
+                            ReceiptHandle.parse_open(str(kept.handle), self._world.clock_ms())
+                        yield kept.handle
+                        kept.settled = True
+                    except RefusedError as error:
+                        kept.settled = error.code is Code.INVALID_RECEIPT_HANDLE
+                        raise
+                    finally:
+                        if kept.settled:
+                            self._forget(caller.client, (group, given))
+                    return
+        # settled by another call meanwhile, given back, or never kept
+        yield ReceiptHandle.parse_open(given, self._world.clock_ms())
 
     async def change(
         self,
@@ -183,13 +205,14 @@ class Renewals:
         waiting.
         """
         due: dict[str, list[tuple[ClientKey, tuple[str, str], _Kept]]] = {}
-        soon_ms = self._world.clock_ms() + _SOON_MS
+        now_ms = self._world.clock_ms()
         late_s = self._world.monotonic_s() - _KEPT_S
         for client, mine in list(self._kept.items()):
             for key, kept in list(mine.items()):
-                if kept.since_s < late_s:
+                left_ms = kept.handle.due_ms - now_ms
+                if kept.since_s < late_s or (kept.settling and left_ms <= 0):
                     self._forget(client, key)
-                elif kept.handle.due_ms <= soon_ms:
+                elif left_ms <= _SOON_MS and not kept.settling:
                     due.setdefault(kept.handle.broker_name, []).append((client, key, kept))
         idle = due.keys() - self._asked
         self._asked |= idle
@@ -206,7 +229,7 @@ class Renewals:
 
     async def _renew(self, client: ClientKey, key: tuple[str, str], kept: _Kept) -> None:
         async with kept.changing:
-            if self._kept.get(client, {}).get(key) is not kept:
+            if kept.settling or self._kept.get(client, {}).get(key) is not kept:
                 # settled, or given back, while others were renewed
                 return
             try:
@@ -232,6 +255,8 @@ class Renewals:
         for kept in left.values():
             try:
                 async with kept.changing:
+                    if kept.settled:
+                        continue
                     caller, handle = kept.caller, kept.handle
                     await self.change(caller, kept.group, kept.topic, handle, _GIVEN_BACK_MS)
             except RefusedError as error:

@@ -103,8 +103,8 @@ class SettlingCalls:
             try:
                 if asked is None:
                     given = entry.receipt_handle
-                    handle = await self._renewals.stop_renewing(caller, group, given)
-                    await self.acknowledge_one(caller, group, topic, handle)
+                    async with self._renewals.settled(caller, group, given) as handle:
+                        await self.acknowledge_one(caller, group, topic, handle)
                 else:
                     first, asked = asked, None
                     _expect_known(await first)
@@ -154,10 +154,10 @@ class SettlingCalls:
         if not 0 < invisible_ms <= INVISIBLE_MS_MAX:
             reason = f"more than 0 and up to {INVISIBLE_MS_MAX // 1000} s"
             raise RefusedError(Code.ILLEGAL_INVISIBLE_TIME, reason)
-        handle = await self._renewals.stop_renewing(caller, group, request.receipt_handle)
-        changed = await self._renewals.change(
-            caller, group, topic, handle, invisible_ms, suspend=request.suspend
-        )
+        async with self._renewals.settled(caller, group, request.receipt_handle) as handle:
+            changed = await self._renewals.change(
+                caller, group, topic, handle, invisible_ms, suspend=request.suspend
+            )
         return _ChangeResponse(status=OK, receipt_handle=str(changed))
 
     # ---- ForwardMessageToDeadLetterQueue
@@ -179,9 +179,9 @@ class SettlingCalls:
 
     async def _bury_given(self, caller: Caller, request: V2Message) -> None:
         group, topic = group_name(request.group), topic_name(request.topic)
-        handle = await self._renewals.stop_renewing(caller, group, request.receipt_handle)
         most = max(1, request.max_delivery_attempts)
-        await self.bury_one(caller, group, topic, handle, None, most, request.message_id)
+        async with self._renewals.settled(caller, group, request.receipt_handle) as handle:
+            await self.bury_one(caller, group, topic, handle, None, most, request.message_id)
 
     async def bury_one(
         self,

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from patience import TIMEOUT_S, until_async
 
+from rmqcore.errors import StoreError
 from rmqcore.proxy.callers import Caller
 from rmqcore.proxy.clients import GONE_AFTER_S
 from rmqcore.proxy.codes import Code
@@ -77,6 +78,60 @@ def test_a_client_that_only_receives_is_known_to_have_gone(with_grpc, clock):
     with_grpc(scenario, world=World(monotonic_s=lambda: monotonic_s() + ahead_s))
 
 
+def refuse_acknowledgements(served, monkeypatch):
+    """Have the broker store none: its disk is full."""
+
+    def refuse(*_):
+        raise StoreError("no room")
+
+    monkeypatch.setattr(served.broker.managers.checkpoints, "acknowledge", refuse)
+
+
+async def work_on_for_long(served, wire, clock):
+    """A message whose first handle is over, and that is kept on."""
+    await wire.send("T", b"body")
+    _, (message,) = await wire.receive("T", auto_renew=True)
+    for _ in range(3):
+        clock.go_on(45_000, served.broker)
+        await served.service.renewals.renew()
+    return message
+
+
+def test_what_the_broker_could_not_settle_its_first_handle_settles_later(
+    with_grpc, clock, monkeypatch
+):
+    async def scenario(served, wire):
+        message = await work_on_for_long(served, wire, clock)
+        with monkeypatch.context() as patch:
+            refuse_acknowledgements(served, patch)
+            for _ in range(2):
+                refused = (await wire.ack("T", message)).status.code
+                assert refused == Code.INTERNAL_SERVER_ERROR
+        assert (await wire.ack("T", message)).status.code == Code.OK
+        assert len(served.service.renewals) == 0
+        assert served.broker.managers.checkpoints.next_due_ms() is None
+
+    with_grpc(scenario)
+
+
+def test_what_a_client_does_not_settle_again_comes_again_at_its_time(with_grpc, clock, monkeypatch):
+    async def scenario(served, wire):
+        message = await work_on_for_long(served, wire, clock)
+        with monkeypatch.context() as patch:
+            refuse_acknowledgements(served, patch)
+            await wire.ack("T", message)
+        clock.go_on(45_000, served.broker)
+        await served.service.renewals.renew()
+        clock.go_on(45_000, served.broker)
+        other = await served.connect()
+        _, (again,) = await other.receive("T", wait_s=20)
+        assert again.body == b"body"
+        assert (await wire.ack("T", message)).status.code == Code.INVALID_RECEIPT_HANDLE
+        assert len(served.service.renewals) == 0
+
+    with_grpc(scenario)
+
+
 class Brokers:
     """Brokers of which those named do not answer; counts what each is asked."""
 
@@ -133,9 +188,26 @@ def test_what_is_settled_while_others_are_renewed_is_not_renewed():
         settled = kept(renewals, "slow", 1)
         renewals.work_on(renewals.renew())
         await until_async(lambda: brokers.asked, "the first is being renewed")
-        await renewals.stop_renewing(CALLER, "G", settled)
+        async with renewals.settled(CALLER, "G", settled):
+            pass
         brokers.silent["slow"].set()
         await renewals.finish(TIMEOUT_S)
         assert brokers.asked == [("slow", "0")]
+
+    asyncio.run(scenario())
+
+
+def test_what_is_settled_is_not_given_back_when_its_client_goes():
+    """A broker of RocketMQ would hand it out once more."""
+
+    async def scenario():
+        brokers = Brokers()
+        renewals = Renewals(brokers, REAL)
+        given = kept(renewals, "any", 0)
+        async with renewals.settled(CALLER, "G", given):
+            renewals.work_on(renewals.give_back(CALLER.client))
+            await asyncio.sleep(0)
+        await renewals.finish(TIMEOUT_S)
+        assert brokers.asked == []
 
     asyncio.run(scenario())

@@ -190,7 +190,12 @@ def test_what_is_settled_while_others_are_renewed_is_not_renewed():
     first, second = APACHES, APACHES.replace("5 19278", "6 19300")
     for given in (first, second):
         renewals.add(CALLER, "G", "T", given, ReceiptHandle.parse(given))
-    brokers.meanwhile = lambda: renewals.stop_renewing(CALLER, "G", second)
+
+    async def meanwhile():
+        async with renewals.settled(CALLER, "G", second):
+            pass
+
+    brokers.meanwhile = meanwhile
     SimulatedLoop(0).run_until_complete(renewals.renew())
     assert brokers.asked == [ReceiptHandle.parse(first).extra_info]
 
