@@ -33,6 +33,8 @@ _ACKS_MAX: Final = 1024
 #: A broker answers for a dead letter when its slaves have it, after 3 s at the latest, and its
 #: disk, after 5 s, unless its settings say otherwise; whoever waits less makes one more.
 _BURIAL_TIMEOUT_MS: Final = 10_000
+#: So many dead letters are known whose messages could not be acknowledged.
+_BURIED_MAX: Final = 10_000
 
 
 class SettlingCalls:
@@ -48,6 +50,8 @@ class SettlingCalls:
         self._cluster = cluster
         self._clock_ms = clock_ms
         self._renewals, self._burials = renewals, Burials(renewals.work_on)
+        #: dead letters that are stored, and whose messages are not acknowledged, the latest last
+        self._buried: dict[tuple[str, str, str, int, int, int], None] = {}
 
     # ---- AckMessage
 
@@ -193,7 +197,7 @@ class SettlingCalls:
         attempt_max: int,
         message_id: str = "",
     ) -> None:
-        """Store one message as a dead letter, and be done with it then.
+        """Store one message as a dead letter, once, and be done with it then.
 
         Args:
             caller: in whose name.
@@ -213,22 +217,30 @@ class SettlingCalls:
         if handle.phy_offset < 0:
             reason = "the receipt handle does not tell where the message is"
             raise RefusedError(Code.INVALID_RECEIPT_HANDLE, reason)
-        fields = {
-            "offset": str(handle.phy_offset),
-            "group": group,
-            "delayLevel": "-1",
-            "originMsgId": message_id or (message.message_id if message is not None else ""),
-            "originTopic": handle.topic_of(group, topic),
-            "unitMode": "false",
-            "maxReconsumeTimes": str(attempt_max - 1),
-            "bname": handle.broker_name,
-        }
-        command = RemotingCommand(RequestCode.CONSUMER_SEND_MSG_BACK, fields)
-        answer = self._cluster.ask(
-            handle.broker_name, command, caller, timeout_ms=_BURIAL_TIMEOUT_MS
-        )
-        expect_success(answer if isinstance(answer, RemotingCommand) else await answer)
+        popped_from = handle.topic_of(group, topic)
+        place = handle.queue_id, handle.queue_offset, handle.phy_offset
+        key = (group, handle.broker_name, popped_from, *place)
+        if key not in self._buried:
+            fields = {
+                "offset": str(handle.phy_offset),
+                "group": group,
+                "delayLevel": "-1",
+                "originMsgId": message_id or (message.message_id if message is not None else ""),
+                "originTopic": popped_from,
+                "unitMode": "false",
+                "maxReconsumeTimes": str(attempt_max - 1),
+                "bname": handle.broker_name,
+            }
+            command = RemotingCommand(RequestCode.CONSUMER_SEND_MSG_BACK, fields)
+            answer = self._cluster.ask(
+                handle.broker_name, command, caller, timeout_ms=_BURIAL_TIMEOUT_MS
+            )
+            expect_success(answer if isinstance(answer, RemotingCommand) else await answer)
+            if len(self._buried) >= _BURIED_MAX:
+                del self._buried[next(iter(self._buried))]
+            self._buried[key] = None
         await self.acknowledge_one(caller, group, topic, handle)
+        self._buried.pop(key, None)
 
 
 def _acknowledged(request: V2Message, done: list[V2Message]) -> V2Message:

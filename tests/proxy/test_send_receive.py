@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from patience import until_async
 
+from rmqcore.errors import StoreError
 from rmqcore.proxy.codes import Code
 from rmqcore.proxy.messages import DigestType, Encoding, MessageType, v2_class
 from rmqcore.remoting import RemotingClient, RemotingCommand, RequestCode, success
@@ -100,27 +101,53 @@ def test_one_that_cannot_be_a_dead_letter_now_holds_up_no_other(with_grpc, clock
     with_grpc(scenario)
 
 
+async def bury(wire, message):
+    """Make a message a dead letter; the answer."""
+    return await wire.call(
+        "ForwardMessageToDeadLetterQueue",
+        group={"name": "G"},
+        topic={"name": "T"},
+        receipt_handle=message.system_properties.receipt_handle,
+        message_id=message.system_properties.message_id,
+        delivery_attempt=1,
+        max_delivery_attempts=3,
+    )
+
+
 def test_a_consumer_makes_a_message_a_dead_letter_once_however_often_it_asks(with_grpc):
     async def scenario(served, wire):
         await wire.send("T", b"body")
         _, (message,) = await wire.receive("T")
-        wanted = {
-            "group": {"name": "G"},
-            "topic": {"name": "T"},
-            "receipt_handle": message.system_properties.receipt_handle,
-            "message_id": message.system_properties.message_id,
-            "delivery_attempt": 1,
-            "max_delivery_attempts": 3,
-        }
         # the first answer may be lost, or late
-        both = [wire.call("ForwardMessageToDeadLetterQueue", **wanted) for _ in range(2)]
-        answers = await asyncio.gather(*both)
-        answers.append(await wire.call("ForwardMessageToDeadLetterQueue", **wanted))
+        answers = await asyncio.gather(*(bury(wire, message) for _ in range(2)))
+        answers.append(await bury(wire, message))
         assert [answer.status.code for answer in answers] == 3 * [Code.OK]
         store = served.broker.store
         (dead,) = store.get_message("%DLQ%G", 0, 0).messages
         assert dead.body == b"body"
         assert served.broker.managers.checkpoints.next_due_ms() is None
+
+    with_grpc(scenario)
+
+
+def test_a_dead_letter_whose_message_could_not_be_acknowledged_is_not_made_again(
+    with_grpc, monkeypatch
+):
+    async def scenario(served, wire):
+        await wire.send("T", b"body")
+        _, (message,) = await wire.receive("T", auto_renew=True)
+        checkpoints = served.broker.managers.checkpoints
+
+        def refuse(*_):
+            raise StoreError("no room")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(checkpoints, "acknowledge", refuse)
+            assert (await bury(wire, message)).status.code == Code.INTERNAL_SERVER_ERROR
+        assert (await bury(wire, message)).status.code == Code.OK
+        (dead,) = served.broker.store.get_message("%DLQ%G", 0, 0).messages
+        assert dead.body == b"body"
+        assert checkpoints.next_due_ms() is None
 
     with_grpc(scenario)
 
