@@ -212,9 +212,10 @@ class ConsumerCalls:
             call.send(_ReceiveResponse(status=none).SerializeToString())
             return
         answers = [_RECEIVE_OK]
+        renews = wanted.renews and self._is_noted(caller)
         for each, body in itertools.zip_longest(deliverable, bodies):
             handle = str(each.handle)
-            if wanted.renews:
+            if renews:
                 self._renewals.add(caller, wanted.group, wanted.topic, handle, each.handle)
             message = outgoing(
                 each.message,
@@ -228,6 +229,18 @@ class ConsumerCalls:
         now = timestamp(self._clock_ms())
         answers.append(_ReceiveResponse(delivery_timestamp=now).SerializeToString())
         call.send(*answers)
+
+    def _is_noted(self, caller: Caller) -> bool:
+        """Note who gets messages, which may have said meanwhile that it ends; False without room.
+
+        What is kept for a client that nobody knows would be kept for hours.
+        """
+        try:
+            self._note(caller)
+        except RefusedError as error:
+            logger.info("messages of client %s are not kept: %s", caller.client_id, error)
+            return False
+        return True
 
     def _ask(
         self, call: Call, caller: Caller, wanted: Wanted, group: GroupView, broker_name: str
@@ -295,11 +308,17 @@ class ConsumerCalls:
             await self._return(caller, wanted, popped_of(answer, broker_name))
 
     async def _return(self, caller: Caller, wanted: Wanted, popped: list[Popped]) -> None:
-        """Let others have what nobody waits for any more, without counting an attempt."""
+        """Let others have what nobody waits for any more, without counting an attempt.
+
+        One that the broker does not let go now comes again at its time, and holds up no other.
+        """
         for each in popped:
-            await self._renewals.change(
-                caller, wanted.group, wanted.topic, each.handle, _RETURNED_MS, suspend=True
-            )
+            try:
+                await self._renewals.change(
+                    caller, wanted.group, wanted.topic, each.handle, _RETURNED_MS, suspend=True
+                )
+            except RefusedError as error:
+                logger.info("group %s: a message comes again later: %s", wanted.group, error)
 
     def _broker_of(self, wanted: Wanted, view: TopicView) -> str:
         names = view.to_read

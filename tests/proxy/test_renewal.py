@@ -132,6 +132,31 @@ def test_what_a_client_does_not_settle_again_comes_again_at_its_time(with_grpc, 
     with_grpc(scenario)
 
 
+def test_what_a_client_is_handed_after_its_end_is_given_back_when_it_has_gone(with_grpc, clock):
+    ahead_s = 0.0
+
+    async def scenario(served, wire):
+        nonlocal ahead_s
+        await wire.send("T", b"first")
+        await wire.receive("T")
+        hold = served.broker.managers.waiting_pops
+        waiting = asyncio.create_task(wire.receive("T", wait_s=20, auto_renew=True))
+        await until_async(lambda: len(hold) == 1, "a receive waits")
+        await wire.call("NotifyClientTermination")
+        await wire.send("T", b"second")
+        assert len((await waiting)[1]) == 1
+        ahead_s = GONE_AFTER_S + 1
+        served.service.clients.forget_gone()
+        await served.service.renewals.finish(TIMEOUT_S)
+        assert len(served.service.renewals) == 0
+        other = await served.connect()
+        waiting = asyncio.create_task(other.receive("T", wait_s=20))
+        clock.go_on(2_000, served.broker)
+        assert [message.body for message in (await waiting)[1]] == [b"second"]
+
+    with_grpc(scenario, world=World(monotonic_s=lambda: monotonic_s() + ahead_s))
+
+
 class Brokers:
     """Brokers of which those named do not answer; counts what each is asked."""
 

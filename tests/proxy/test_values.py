@@ -2,6 +2,7 @@
 
 import asyncio
 import hmac
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
 
@@ -11,6 +12,8 @@ from rmqcore.config import StoreConfig
 from rmqcore.ha.settings import HAConfig
 from rmqcore.proxy.callers import SIGNED_FOR_S, is_in_time, signature
 from rmqcore.proxy.codes import Code, RefusedError
+from rmqcore.proxy.consuming import ConsumerCalls
+from rmqcore.proxy.popped import Popped
 from rmqcore.proxy.queue_choice import QueueChoice, consistent_hash, java_hash
 from rmqcore.proxy.receipts import ReceiptHandle
 from rmqcore.proxy.renewal import Renewals
@@ -218,3 +221,21 @@ def test_what_a_client_leaves_behind_is_given_back_by_the_handle_that_counts():
     SimulatedLoop(0).run_until_complete(both())
     renewed = ReceiptHandle.parse(APACHES).changed(0, 1, 1)
     assert brokers.asked == [ReceiptHandle.parse(APACHES).extra_info, renewed.extra_info]
+
+
+def test_one_that_cannot_be_given_back_keeps_no_other_from_others():
+    """A call has gone: what it was to be handed is nobody's until it is given back."""
+    asked = []
+
+    class Changing:
+        async def change(self, _, __, ___, handle, *____, suspend):
+            asked.append((handle.queue_offset, suspend))
+            if len(asked) == 1:
+                raise RefusedError(Code.INTERNAL_SERVER_ERROR, "no room")
+
+    handle = ReceiptHandle.parse(APACHES)
+    popped = [Popped(None, replace(handle, queue_offset=offset), 0) for offset in range(3)]
+    consuming = ConsumerCalls(None, Changing(), None, None, None)
+    wanted = SimpleNamespace(group="G", topic="T")
+    SimulatedLoop(0).run_until_complete(consuming._return(CALLER, wanted, popped))
+    assert asked == [(0, True), (1, True), (2, True)]
