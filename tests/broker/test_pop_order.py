@@ -3,6 +3,8 @@
 import asyncio
 import base64
 import json
+import math
+from itertools import chain
 
 import pytest
 from broker.conftest import LONG_MS, held
@@ -14,6 +16,7 @@ from broker.test_pop import (
     pop,
     send_many,
 )
+from patience import until_async
 
 from rmqcore.broker.pop.order import PopOrder
 from rmqcore.broker.pop.receipts import ORDERED, Checkpoint
@@ -285,6 +288,28 @@ def test_a_slave_forgets_what_it_handed_out_as_a_master(with_broker):
     with_broker(hand_out)
     with_broker(follow, brokerRole="SLAVE", brokerId=1)
     with_broker(lead)
+
+
+def woken_in_s(broker):
+    """For how long the one POP that waits is not woken by itself, seconds."""
+    waiting = chain(*broker.managers.waiting_pops._by_connection.values())
+    at_s = min((each.timer.when() for each in waiting), default=math.inf)
+    return at_s - asyncio.get_running_loop().time()
+
+
+def test_who_waits_is_given_what_comes_sooner_than_was_agreed(with_broker, clock):
+    async def scenario(broker, peer):
+        await send_many(peer, 1, queues=1)
+        ((message, receipt),) = handed_out(await pop_in_order(peer))
+        waits = asyncio.create_task(pop_in_order(peer, poll_ms=LONG_MS))
+        await held(broker.managers.waiting_pops)
+        assert woken_in_s(broker) > 1.5
+        assert (await change(peer, message, receipt, 1000)).code == 0
+        await until_async(lambda: woken_in_s(broker) <= 1.0, "the one that waits knows of it")
+        clock.go_on(1000)
+        assert offsets(await waits) == [0]
+
+    with_broker(scenario)
 
 
 async def acknowledge_these(peer, answer, *offsets):

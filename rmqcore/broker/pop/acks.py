@@ -133,9 +133,14 @@ class PopAcks:
                 self._stored(self._checkpoints.note_order, key, following - 1, pop_time_ms)
             self._offsets.commit(group, topic, queue_id, following)
             if following < most and self._order.due_ms(key, None, most) <= self._clock_ms():
-                for waits_for in (ANY_QUEUE, queue_id):
-                    self._waiting.wake_one((topic, group, waits_for))
+                self._wake_in_order(key)
         return success()
+
+    def _wake_in_order(self, key: OrderKey) -> None:
+        """Have a POP that waits for a queue look at it again: it goes on, or will sooner."""
+        topic, group, queue_id = key
+        for waits_for in (ANY_QUEUE, queue_id):
+            self._waiting.wake_one((topic, group, waits_for))
 
     def _place(self, request: RemotingCommand) -> tuple[str, int, int]:
         topic = self._topics.expect(request.text("topic"))
@@ -228,8 +233,11 @@ class PopAcks:
         if receipt.revive_queue == ORDERED:
             visible_ms, pop_time_ms = pop_time_ms + invisible_ms, receipt.pop_time_ms
             order_key = (topic, group, queue_id)
-            if offset >= (self._store.consumer_offsets.get(*order_key) or 0):
-                self._order.keep_until(order_key, offset, pop_time_ms, visible_ms)
+            going_on = self._store.consumer_offsets.get(*order_key) or 0
+            if offset >= going_on and self._order.keep_until(
+                order_key, offset, pop_time_ms, visible_ms
+            ):
+                self._wake_in_order(order_key)
             invisible_ms = visible_ms - pop_time_ms
         elif known is not None:
             again = Checkpoint(

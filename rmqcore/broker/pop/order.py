@@ -292,7 +292,7 @@ class PopOrder:
         self._batches[key] = batch
         return batch.next_offset
 
-    def keep_until(self, key: OrderKey, offset: int, pop_time_ms: int, visible_ms: int) -> None:
+    def keep_until(self, key: OrderKey, offset: int, pop_time_ms: int, visible_ms: int) -> bool:
         """Let one message come again at another time; nothing for one of an earlier batch.
 
         Args:
@@ -300,11 +300,16 @@ class PopOrder:
             offset: queue offset of the message; one that was not handed out is passed over.
             pop_time_ms: of the receipt, which says which batch it is of.
             visible_ms: Unix milliseconds.
+
+        Returns:
+            whether the queue goes on sooner than it would have.
         """
         batch = self._batches.get(key)
         if batch is not None and pop_time_ms == batch.pop_time_ms and offset in batch.offsets:
             visible = {**batch.visible_ms, offset: visible_ms}
-            self._batches[key] = replace(batch, visible_ms=visible)
+            self._batches[key] = changed = replace(batch, visible_ms=visible)
+            return changed.due_ms < batch.due_ms
+        return False
 
     def forget(self, key: OrderKey) -> None:
         """Let a queue go on where its group's offset was set to."""
