@@ -212,7 +212,8 @@ class Renewals:
                 left_ms = kept.handle.due_ms - now_ms
                 if kept.since_s < late_s or (kept.settling and left_ms <= 0):
                     self._forget(client, key)
-                elif left_ms <= _SOON_MS and not kept.settling:
+                elif not kept.settling and not _SOON_MS < left_ms <= self.INVISIBLE_MS + _SOON_MS:
+                    # soon, or by a clock that was put back since: brokers do not wait for that
                     due.setdefault(kept.handle.broker_name, []).append((client, key, kept))
         idle = due.keys() - self._asked
         self._asked |= idle

@@ -33,6 +33,26 @@ def test_a_message_is_kept_on_and_its_first_handle_stays_good(with_grpc, clock):
     with_grpc(scenario)
 
 
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_message_is_kept_on_when_the_clock_is_put_back(with_grpc, clock, ordered):
+    async def scenario(served, wire):
+        served.broker.managers.groups.put("G", {"consumeMessageOrderly": ordered})
+        await wire.send("T", b"body")
+        _, (message,) = await wire.receive("T", auto_renew=True)
+        other = await served.connect()
+        clock.go_on(-3_600_000, served.broker)
+        for _ in range(5):
+            await served.service.renewals.renew()
+            assert (await other.receive("T"))[0].code == Code.MESSAGE_NOT_FOUND
+            clock.go_on(25_000, served.broker)
+        assert (await wire.ack("T", message)).status.code == Code.OK
+        assert served.broker.managers.checkpoints.next_due_ms() is None
+        clock.go_on(70_000, served.broker)
+        assert (await other.receive("T"))[0].code == Code.MESSAGE_NOT_FOUND
+
+    with_grpc(scenario)
+
+
 def test_what_a_client_leaves_behind_is_given_to_others(with_grpc, clock):
     async def scenario(served, wire):
         await wire.send("T", b"body")
