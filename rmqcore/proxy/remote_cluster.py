@@ -74,6 +74,8 @@ class RemoteCluster(KeptViews):
         self._client = RemotingClient(settings=ClientSettings(tls=tls.client if tls else None))
         self._client.register(RequestCode.CHECK_TRANSACTION_STATE, self._question)
         self._addresses: dict[str, str] = {}
+        #: whether name servers have said which brokers there are
+        self._asked_for_all = False
         #: by broker, the producers that it was told of
         self._producers: dict[str, NamedProducers] = {}
         #: of which release each address is, as its last answer says
@@ -165,40 +167,69 @@ class RemoteCluster(KeptViews):
         return self._topics.put(name, TopicView(name, message_type, brokers))
 
     async def _route(self, name: str) -> Mapping[str, Any] | None:
-        """The route of a topic (105), of the first name server that answers.
+        """The route of a topic (105); None when there is none.
+
+        Raises:
+            RefusedError: no name server answers.
+        """
+        answer = await self._ask_name_server(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": name})
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            return None
+        return json_object(expect_success(answer).body)
+
+    async def _ask_name_server(self, code: int, fields: dict[str, str]) -> RemotingCommand:
+        """What the first name server says that answers.
 
         Raises:
             RefusedError: none does.
         """
         last = RefusedError(Code.INTERNAL_SERVER_ERROR, "no name server is named")
         for address in list(self._servers):
-            command = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": name})
             try:
-                answer = await self._invoke(address, command, self._own, 3000)
+                return await self._invoke(address, RemotingCommand(code, fields), self._own, 3000)
             except RefusedError as error:
                 last = error
                 # the one that answers is asked first from now on
                 self._servers.append(self._servers.pop(0))
-                continue
-            if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-                return None
-            return json_object(expect_success(answer).body)
         raise last
+
+    async def _names(self) -> list[str]:
+        """The brokers that are known: all that there were when name servers were asked first.
+
+        Raises:
+            RefusedError: none is known, and no name server says which there are (106).
+        """
+        if not self._asked_for_all:
+            try:
+                answer = await self._ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO, {})
+                brokers = json_object(expect_success(answer).body).get("brokerAddrTable")
+            except RefusedError:
+                if not self._addresses:
+                    raise
+            else:
+                self._note_masters(list(brokers.values()) if isinstance(brokers, dict) else [])
+                self._asked_for_all = bool(self._addresses)
+        return list(self._addresses)
 
     def _brokers_of(self, route: Mapping[str, Any]) -> tuple[BrokerQueues, ...]:
         """The brokers of a route that have a master; their addresses are noted."""
-        masters = {}
-        for entry in _objects(route.get("brokerDatas")):
-            addresses = entry.get("brokerAddrs")
-            address = addresses.get(str(MASTER_ID)) if isinstance(addresses, dict) else None
-            if isinstance(address, str):
-                masters[str(entry.get("brokerName", ""))] = address
-        self._addresses |= masters
+        masters = self._note_masters(route.get("brokerDatas"))
         return tuple(
             queues_of(name, entry)
             for entry in _objects(route.get("queueDatas"))
             if (name := str(entry.get("brokerName", ""))) in masters
         )
+
+    def _note_masters(self, brokers: object) -> dict[str, str]:
+        """Note where the masters of brokers are; these addresses, by name."""
+        masters = {}
+        for entry in _objects(brokers):
+            addresses = entry.get("brokerAddrs")
+            address = addresses.get(str(MASTER_ID)) if isinstance(addresses, dict) else None
+            if isinstance(address, str):
+                masters[str(entry.get("brokerName", ""))] = address
+        self._addresses |= masters
+        return masters
 
     async def _message_type(self, name: str, brokers: Sequence[BrokerQueues]) -> str:
         """What a topic takes, as one of its brokers says; empty of one that does not know."""
@@ -237,19 +268,29 @@ class RemoteCluster(KeptViews):
         raise last
 
     async def _group_of(self, name: str) -> GroupView:
-        """A group that no broker knows yet is as brokers make it."""
-        brokers = list(self._addresses)
-        if brokers:
-            code = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
-            answer = await self._ask_any(brokers, code, {"group": name})
-            if answer.code == ResponseCode.SUCCESS and answer.body:
-                return group_view(json_object(answer.body))
+        """A group that no broker knows yet is as brokers make it.
+
+        Raises:
+            RefusedError: no broker answers: it may be an ordered one.
+        """
+        names = await self._names()
+        if not names:
+            raise RefusedError(Code.INTERNAL_SERVER_ERROR, "the name servers know no broker")
+        code = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
+        answer = await self._ask_any(names, code, {"group": name})
+        if answer.code == ResponseCode.SUCCESS and answer.body:
+            return group_view(json_object(answer.body))
         return GroupView()
 
     # ---- transactions
 
     async def register_producers(self, groups: Sequence[str]) -> None:
         """See `Cluster`."""
+        if groups:
+            try:
+                await self._names()
+            except RefusedError as error:
+                logger.info("which brokers there are is not known: %s", error)
         for name in self._addresses:
             if name not in self._producers:
                 self._producers[name] = self._new_producers(name)

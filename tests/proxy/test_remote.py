@@ -4,6 +4,7 @@ import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
+from broker.conftest import Peer
 from patience import until_async
 from proxy.conftest import SMALL, Served
 from proxy.test_access import ACCOUNTS, ADMIN, ORDERS, signed
@@ -17,13 +18,13 @@ from rmqcore.proxy.codes import Code
 from rmqcore.proxy.messages import MessageType, TelemetryCommand
 from rmqcore.remoting import AccessGate, RemotingClient
 from rmqcore.remoting.codes import VERSION_5_0_0
-from rmqcore.world import wall_clock_ms
+from rmqcore.world import REAL, wall_clock_ms
 
 pytestmark = pytest.mark.engine
 
 
 @asynccontextmanager
-async def cluster(path, count=1, *, accounts=None, **properties):
+async def cluster(path, count=1, *, accounts=None, world=REAL, **properties):
     """Brokers, their name server, and a proxy in front of them."""
     async with AsyncExitStack() as stack:
         gate = AccessGate(accounts, NEEDS) if accounts else None
@@ -40,14 +41,14 @@ async def cluster(path, count=1, *, accounts=None, **properties):
             await broker.start()
             stack.push_async_callback(broker.stop)
             brokers.append(broker)
-        remote = RemoteCluster(f"127.0.0.1:1;{address}", accounts)
+        remote = RemoteCluster(f"127.0.0.1:1;{address}", accounts, world=world)
         stack.push_async_callback(remote.stop)
         service = Service(remote, accounts)
         server = GrpcServer(service, "127.0.0.1", 0)
         await server.start()
         stack.push_async_callback(server.stop)
         served = Served(brokers[0], service, server)
-        served.brokers = brokers
+        served.brokers, served.name_server = brokers, name_server
         try:
             yield served
         finally:
@@ -174,6 +175,53 @@ def test_a_broker_that_is_gone_for_good_keeps_nobody_from_the_others(tmp_path):
             assert status.code == Code.OK
             assert len(messages) == 5
         assert (await wire.send("U", b"z")).status.code == Code.OK
+
+    run(tmp_path, scenario, 2)
+
+
+def test_a_group_is_ordered_for_who_asks_first(tmp_path):
+    """A proxy that was just started has asked for no topic, and knows no broker."""
+
+    async def scenario(served):
+        served.broker.managers.groups.put("G", {"consumeMessageOrderly": True})
+        peer = Peer(served.broker)
+        for number in range(2):
+            await peer.send("T", b"%d" % number)
+        await peer.client.close()
+        wire = await served.connect()
+        _, answer = await telemetry(wire, subscription={"group": {"name": "G"}})
+        assert (answer.status.code, answer.settings.subscription.fifo) == (Code.OK, True)
+        _, (first,) = await wire.receive("T", count=1)
+        assert (await wire.receive("T"))[0].code == Code.MESSAGE_NOT_FOUND
+        await wire.ack("T", first)
+        assert [message.body for message in (await wire.receive("T"))[1]] == [b"1"]
+
+    run(tmp_path, scenario)
+
+
+def test_a_group_is_not_told_of_while_no_broker_is_known(tmp_path):
+    async def scenario(served):
+        wire = await served.connect()
+        await served.broker.stop()
+        _, answer = await telemetry(wire, subscription={"group": {"name": "G"}})
+        assert answer.status.code == Code.INTERNAL_SERVER_ERROR
+        await served.broker.start()
+        served.broker.managers.groups.put("G", {"consumeMessageOrderly": True})
+        _, answer = await telemetry(wire, subscription={"group": {"name": "G"}})
+        assert answer.settings.subscription.fifo
+
+    run(tmp_path, scenario)
+
+
+def test_a_producer_that_has_sent_nothing_is_known_to_all_brokers(tmp_path):
+    """What it sent through a proxy that has gone may be undecided."""
+
+    async def scenario(served):
+        wire = await served.connect()
+        await telemetry(wire, publishing={"topics": [{"name": "T"}]})
+        for broker in served.brokers:
+            producers = broker.managers.producers
+            await until_async(lambda each=producers: each.any_of("T", "T"), "a producer is known")
 
     run(tmp_path, scenario, 2)
 
