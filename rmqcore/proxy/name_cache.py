@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
@@ -28,6 +29,11 @@ class NameCache(Generic[_Value]):
         kept = self._values.get(name)
         return kept[1] if kept is not None and kept[0] > self._monotonic_s() else None
 
+    def last(self, name: str) -> _Value | None:
+        """A value whether it still counts or not; None when there is none."""
+        kept = self._values.get(name)
+        return kept[1] if kept is not None else None
+
     def put(self, name: str, value: _Value) -> _Value:
         """Keep a value from now on; returns it. One too many takes the place of all.
 
@@ -44,6 +50,8 @@ class NameCache(Generic[_Value]):
         """Keep nothing of a name."""
         self._values.pop(name, None)
 
-    def forget_all(self, where: Callable[[_Value], bool]) -> None:
-        """Keep no value that a function is true of."""
-        self._values = {name: kept for name, kept in self._values.items() if not where(kept[1])}
+    def outdate_all(self, where: Callable[[_Value], bool]) -> None:
+        """Let no value count any more that a function is true of; `last` has it still."""
+        for name, (_, value) in self._values.items():
+            if where(value):
+                self._values[name] = -math.inf, value

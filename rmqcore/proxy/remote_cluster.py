@@ -151,14 +151,23 @@ class RemoteCluster(KeptViews):
         """Ask anew where the topics of a broker are that cannot be reached: it may have moved."""
         self._versions.pop(address, None)
         gone = {name for name, known in self._addresses.items() if known == address}
-        self._topics.forget_all(
+        self._topics.outdate_all(
             lambda topic: any(broker.broker_name in gone for broker in topic.brokers)
         )
 
     # ---- topics and groups
 
     async def _look_up(self, name: str) -> TopicView | None:
-        route = await self._route(name)
+        try:
+            route = await self._route(name)
+        except RefusedError as error:
+            known = self._topics.last(name)
+            if known is None:
+                raise
+            logger.warning(
+                "no name server answers; topic %s is taken to be as it was: %s", name, error
+            )
+            return self._topics.put(name, known)
         if route is None:
             self._topics.forget(name)
             return None

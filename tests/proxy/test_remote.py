@@ -18,7 +18,7 @@ from rmqcore.proxy.codes import Code
 from rmqcore.proxy.messages import MessageType, TelemetryCommand
 from rmqcore.remoting import AccessGate, RemotingClient
 from rmqcore.remoting.codes import VERSION_5_0_0
-from rmqcore.world import REAL, wall_clock_ms
+from rmqcore.world import REAL, World, monotonic_s, wall_clock_ms
 
 pytestmark = pytest.mark.engine
 
@@ -224,6 +224,24 @@ def test_a_producer_that_has_sent_nothing_is_known_to_all_brokers(tmp_path):
             await until_async(lambda each=producers: each.any_of("T", "T"), "a producer is known")
 
     run(tmp_path, scenario, 2)
+
+
+def test_topics_are_as_they_were_while_no_name_server_answers(tmp_path):
+    ahead_s = 0.0
+
+    async def scenario(served):
+        nonlocal ahead_s
+        wire = await served.connect()
+        assert (await wire.send("T", b"first")).status.code == Code.OK
+        await served.name_server.stop()
+        ahead_s = 31.0
+        assert (await wire.send("T", b"second")).status.code == Code.OK
+        bodies = [message.body for message in (await wire.receive("T"))[1]]
+        assert sorted(bodies) == [b"first", b"second"]
+        # what is not known is not made up
+        assert (await wire.send("U", b"x")).status.code == Code.INTERNAL_SERVER_ERROR
+
+    run(tmp_path, scenario, world=World(monotonic_s=lambda: monotonic_s() + ahead_s))
 
 
 @pytest.mark.parametrize("version", [407, 413])
