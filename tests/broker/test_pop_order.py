@@ -312,6 +312,31 @@ def test_who_waits_is_given_what_comes_sooner_than_was_agreed(with_broker, clock
     with_broker(scenario)
 
 
+def test_what_was_handed_out_in_no_order_comes_again_when_the_group_has_one(with_broker, clock):
+    async def scenario(broker, peer):
+        await send_many(peer, 2, queues=1)
+        assert len(handed_out(await pop(peer, queue_id=0, count=2))) == 2
+        clock.go_on(61_000, broker)
+        await until_async(
+            lambda: broker.store.max_queue_offset("%RETRY%CG_T", 0) == 2, "they come again"
+        )
+        await send_many(peer, 1, queues=1)
+        found = handed_out(await pop_in_order(peer, count=8))
+        assert [message.reconsume_times for message, _ in found] == [0, 1, 1]
+        for message, receipt in (found[0], found[1]):
+            assert (await acknowledge(peer, message, receipt)).code == 0
+        clock.go_on(61_000, broker)
+        await until_async(
+            lambda: broker.store.max_queue_offset("%RETRY%CG_T", 0) == 3, "one comes again"
+        )
+        ((message, receipt),) = handed_out(await pop_in_order(peer, count=8))
+        assert message.reconsume_times == 2
+        assert (await acknowledge(peer, message, receipt)).code == 0
+        assert broker.managers.checkpoints.next_due_ms() is None
+
+    with_broker(scenario)
+
+
 async def acknowledge_these(peer, answer, *offsets):
     for message, receipt in handed_out(answer):
         if message.queue_offset in offsets:

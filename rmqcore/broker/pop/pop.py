@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from rmqcore.broker.pop.checkpoints import Checkpoints
@@ -259,14 +259,14 @@ class PopMessages:
                 the disk is read.
         """
         self._turn += 1
-        again = retry_topic_of(wanted.group, wanted.topic)
-        pop_time_ms = self._checkpoints.pop_time_ms(wanted.topic, again)
+        retry_topic = retry_topic_of(wanted.group, wanted.topic)
+        pop_time_ms = self._checkpoints.pop_time_ms(wanted.topic, retry_topic)
         if wanted.ordered:
             keys = [(wanted.topic, wanted.group, queue_id) for queue_id in self._queues(wanted)]
             pop_time_ms = self._order.pop_time_ms(keys, pop_time_ms)
         found = _Popped(
             pop_time_ms,
-            ORDERED if wanted.ordered else self._turn % REVIVE_QUEUES,
+            self._turn % REVIVE_QUEUES,
             max(1, wanted.count),
             self._bytes_max,
             cold=cold,
@@ -278,8 +278,10 @@ class PopMessages:
         one = [wanted.queue_id] if wanted.queue_id >= 0 else None
         for queue_id in one or scan.queues(topic.read_queue_nums):
             self._pop_queue(wanted, found, wanted.topic, queue_id, NORMAL)
-        if not (wanted.ordered or scan.retries_first):
-            self._pop_retries(wanted, found, scan)
+        if not scan.retries_first:
+            # in order, too: what was handed out in none before the group had one comes again here
+            again = replace(wanted, ordered=False) if wanted.ordered else wanted
+            self._pop_retries(again, found, scan)
         if not found.starts:
             if found.unseen:
                 key = (wanted.topic, wanted.group, wanted.queue_id)
@@ -288,7 +290,7 @@ class PopMessages:
         fields = {
             "popTime": str(found.pop_time_ms),
             "invisibleTime": str(wanted.invisible_ms),
-            "reviveQid": str(found.revive_queue),
+            "reviveQid": str(ORDERED if wanted.ordered else found.revive_queue),
             "restNum": str(found.rest),
             "startOffsetInfo": ";".join(found.starts),
             "msgOffsetInfo": ";".join(found.offsets),
@@ -539,10 +541,9 @@ class PopMessages:
         else:
             queues = self._queues(wanted)
         places = [(wanted.topic, queue_id) for queue_id in queues]
-        retries = [] if wanted.ordered else self._retry_places(wanted)
         return any(
             self._peeked_position(wanted, *place) < self._store.max_queue_offset(*place)
-            for place in [*places, *retries]
+            for place in [*places, *self._retry_places(wanted)]
         )
 
     @serves(RequestCode.POLLING_INFO, needs=needs.consume)

@@ -45,7 +45,7 @@ class QueueScan:
             topic: what is popped.
             group: settings of who pops it; ``priority.factor`` percent of its pops go by priority.
             config: the broker's settings.
-            ordered: whether it is a pop in order, which knows neither priority nor retries.
+            ordered: whether it is a pop in order, which knows no priority; retries are its last.
         """
         chance, first = randrange(_PERCENT), 1 + randrange(_QUEUES)
         by_priority = topic.attributes.get("message.type") == "PRIORITY" and not ordered
