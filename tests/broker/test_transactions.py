@@ -250,6 +250,37 @@ def test_a_decision_that_no_note_tells_of_any_more_is_refused(with_broker):
     with_broker(scenario, messageIndexEnable=False)
 
 
+def test_a_decision_that_comes_twice_is_answered_when_it_is_stored(with_broker, monkeypatch):
+    """Who is told of it may be gone when it turns out that there was no room."""
+
+    async def scenario(broker, peer):
+        sent = await send_half(peer, b"half")
+        goes_on, transactions = asyncio.Event(), broker.managers.transactions
+        commit, begun = transactions._commit, []
+
+        async def fail_once(half):
+            begun.append(half)
+            if len(begun) > 1:
+                return await commit(half)
+            await goes_on.wait()
+            raise StoreError("no room")
+
+        monkeypatch.setattr(transactions, "_commit", fail_once)
+        ask = peer.ask(RequestCode.END_TRANSACTION, decision(sent, COMMIT))
+        first = asyncio.create_task(ask)
+        await until_async(lambda: begun, "the first is being stored")
+        ask = peer.ask(RequestCode.END_TRANSACTION, decision(sent, COMMIT))
+        second = asyncio.create_task(ask)
+        # the broker has it, since it answers what came behind it
+        await peer.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
+        goes_on.set()
+        assert (await first).code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert (await second).code == ResponseCode.SUCCESS
+        assert await bodies(peer) == [b"half"]
+
+    with_broker(scenario)
+
+
 def keep_no_notes(transactions, monkeypatch):
     """Have no decision noted: the disk is full, or the kill comes before it."""
 

@@ -69,6 +69,8 @@ class Transactions:
         self._undecided = Undecided(0, 0)
         #: half offsets that are decided, or being so, and whose notes are not read yet
         self._ended: set[int] = set()
+        #: by half offset, what is set when a decision that is being stored is, or has failed
+        self._deciding: dict[int, asyncio.Event] = {}
         #: half offsets whose copies are stored, and not noted
         self._committed: set[int] = set()
         #: where the half messages ended before this broker could commit any
@@ -140,6 +142,9 @@ class Transactions:
         if named and key and named not in (key, half.message_id):
             # a power cut took that one, and this has its place; clients that name none are believed
             return failure(ResponseCode.SYSTEM_ERROR, "The transaction is another's")
+        while (deciding := self._deciding.get(half.queue_offset)) is not None:
+            # what is answered is kept, and that one may fail
+            await deciding.wait()
         if half.queue_offset in self._ended:
             return await self._kept()
         if half.queue_offset >= self._offset(HALF_TOPIC):
@@ -153,6 +158,7 @@ class Transactions:
             if not all(_GIVEN_UP in note.properties for note in notes):
                 return success()
         self._ended.add(half.queue_offset)
+        self._deciding[half.queue_offset] = asyncio.Event()
         noted = False
         try:
             if decision == SysFlag.TRANSACTION_COMMIT and not self._is_committed(half):
@@ -167,6 +173,7 @@ class Transactions:
         finally:
             if not noted:
                 self._ended.discard(half.queue_offset)
+            self._deciding.pop(half.queue_offset).set()
         self._checks.pop(half.queue_offset, None)
         return await self._kept()
 
