@@ -17,7 +17,6 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rmqcore._codec import encode_record
 from rmqcore.config import StoreConfig
 from rmqcore.errors import (
     ArgumentError,
@@ -31,7 +30,6 @@ from rmqcore.native.columns._table_rows import WRITTEN
 from rmqcore.native.format._message import PUT_NAMES
 from rmqcore.native.format._message_ext import STORED_NAMES
 from rmqcore.native.format._numbers import SysFlag
-from rmqcore.services.delay_schedule import as_put
 from rmqcore.store.parts.column_puts import encoder_for
 from rmqcore.transfer.export import FORMATS, MANIFEST
 
@@ -39,6 +37,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rmqcore.store.parts.put_columns_result import PutColumnsResult
+    from rmqcore.transfer.trial_puts import TrialPuts
 
 #: The property that the store writes itself, so that it is not put.
 _NOT_PUT = "__CRC32#"
@@ -145,43 +144,34 @@ def put_file(store: Putter, path: Path, report: ImportReport, *, first: int = 0)
     report.files += 1
 
 
-def check_file(path: Path, config: StoreConfig) -> None:
+def check_file(path: Path, trial: TrialPuts) -> None:
     """Look at every row of a file, and put none.
 
     Args:
         path: of the file.
-        config: of the store that they are for.
+        trial: of the store that they are for.
 
     Raises:
         MessageIllegalError: a row is no message, or one that the store does not take.
         RmqCoreError: as `messages_in`.
     """
     if path.suffix != ".parquet":
-        _check_rows(path, 0, _rows(path), config)
+        _check_rows(path, 0, _rows(path), trial)
         return
     first = 0
     for batch in _batches(path):
-        if not _is_accepted(batch, config):
-            _check_rows(path, first, _rows_of(path, batch), config)
+        if not _is_accepted(batch, trial.config):
+            _check_rows(path, first, _rows_of(path, batch), trial)
         first += batch.num_rows
 
 
-def _check_rows(
-    path: Path, first: int, rows: Iterable[dict[str, Any]], config: StoreConfig
-) -> None:
+def _check_rows(path: Path, first: int, rows: Iterable[dict[str, Any]], trial: TrialPuts) -> None:
     """Look at rows as a put of each would; the file has ``first`` rows before them."""
-    most = config.effective_max_message_size
     for row, message in enumerate(_messages_of(path, first, rows), first + 1):
         try:
-            put = as_put(message, config)
-            encode_record(put, queue_offset=0, phy_offset=0, store_timestamp_ms=0)
+            trial.put_message(message)
         except (MessageIllegalError, TypeError, OverflowError) as error:
             raise MessageIllegalError(f"{path}, row {row}: {error}") from error
-        if len(put.body) > most:
-            raise MessageIllegalError(
-                f"{path}, row {row}: the message has a body of {len(put.body)} bytes; "
-                f"max_message_size is {most}"
-            )
 
 
 def messages_in(path: Path) -> Iterator[Message]:
@@ -254,7 +244,8 @@ def _is_accepted(batch: pa.RecordBatch, config: StoreConfig) -> bool:
     if not _is_plain(batch):
         return False
     try:
-        encoder_for(config, _written(batch)).next_batch()
+        light_queues = config.numbers_light_queues
+        encoder_for(config, _written(batch), light_queues=light_queues).next_batch()
     except (RowIllegalError, ArgumentError):
         return False
     return True

@@ -37,6 +37,7 @@ from rmqcore.transfer.import_record import (
     ImportRecord,
     digests_of,
 )
+from rmqcore.transfer.trial_puts import TrialPuts
 
 Progress = Callable[[int, int], None]
 
@@ -71,9 +72,10 @@ def import_once(
         files = list(zip(paths, digests_of(paths), strict=True))
         if not again:
             files = _not_imported(store, record, files)
-        for path, _ in files:
-            # a row that is no message is found before anything is put
-            check_file(path, store.config)
+        with TrialPuts(store) as trial:
+            for path, _ in files:
+                # a row that is no message is found before anything is put
+                check_file(path, trial)
         record.note({digest: _state(record, digest, again) for _, digest in files})
         for number, (path, digest) in enumerate(files):
             if progress is not None:

@@ -10,6 +10,7 @@ from unit.test_scan_export import FORMATS, STORES, all_messages
 
 import rmqcore
 from rmqcore.errors import MessageIllegalError, RmqCoreError
+from rmqcore.files.config_tables import TopicConfig
 from rmqcore.transfer import export_store, import_once
 from rmqcore.transfer.import_files import exported_files, messages_in
 from rmqcore.transfer.import_record import AlreadyImportedError, ImportRecord, digests_of
@@ -308,13 +309,20 @@ def test_nothing_is_put_of_what_has_a_row_that_is_no_message(exported, tmp_path)
         ({"properties": {"DELAY": "soon"}}, "row 3: property DELAY='soon' is no delay level"),
         ({"properties": {"p": "x" * 40_000}}, "row 3: .*propert"),
         ({"body_base64": "AAAA" * 500}, "row 3: the message has a body of 1500 bytes"),
+        ({"queue_id": -1}, "row 3: queue_id -1"),
+        ({"properties": {"TIMER_DELAY_SEC": "5"}}, "row 3: TIMER_DELIVER_MS.*no timer wheel"),
+        ({"sys_flag": 0x80, "properties": {"INNER_NUM": "3"}}, "row 3: .*no batch consume queue"),
+        ({"topic": "Batches", "sys_flag": 0x80}, "row 3: INNER_NUM=''"),
+        ({"properties": {"INNER_MULTI_DISPATCH": "a"}}, "row 3: .*light queue begins"),
     ],
 )
 def test_nothing_is_put_of_what_has_a_row_that_the_store_does_not_take(tmp_path, fields, said):
     source = tmp_path / "in.jsonl"
     row = {"topic": "T", "body_base64": "AAAA"}
     source.write_text("".join(json.dumps(each) + "\n" for each in (row, row, row | fields)))
-    with rmqcore.open_store(tmp_path / "new", max_message_size=1000) as store:
+    settings = {"enable_lmq": True, "enable_multi_dispatch": True, "max_message_size": 1000}
+    with rmqcore.open_store(tmp_path / "new", **settings) as store:
+        store.topics.put(TopicConfig(topic_name="Batches", attributes={"queue.type": "BatchCQ"}))
         with pytest.raises(MessageIllegalError, match=said):
             import_once(store, source)
         assert list(store.messages()) == []

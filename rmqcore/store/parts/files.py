@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -206,17 +206,11 @@ class StoreFiles:
             # a topic that no put may name needs no next offset; it can still be read
             with suppress(MessageIllegalError):
                 self.tail.set_next_queue_offset(queue.topic, queue.queue_id, queue.max_offset)
-        for name, kind in self._config.topic_queue_types:
-            self.tail.set_batch_queue(name, kind == "BatchCQ")
-        for topic in self.topics:
-            # the same: its name may have rotted in the file
-            with suppress(MessageIllegalError):
-                self._set_queue_type(topic)
+        tell_queue_types(self.tail, self._config, self.topics)
         self.topics.on_put = self._set_queue_type
 
     def _set_queue_type(self, topic: TopicConfig) -> None:
-        kind = topic.attributes.get("queue.type", self._config.queue_type(topic.topic_name))
-        self.tail.set_batch_queue(topic.topic_name, kind == "BatchCQ")
+        tell_queue_type(self.tail, self._config, topic)
 
     @property
     def derived(self) -> Iterator[ConsumeQueueStore | IndexService]:
@@ -230,3 +224,25 @@ class StoreFiles:
         self.writer.close()
         for part in self.derived:
             part.close()
+
+
+def tell_queue_types(tail: LogTail, config: StoreConfig, topics: Iterable[TopicConfig]) -> None:
+    """Tell the end of a log which topics take inner batches.
+
+    Args:
+        tail: that is told.
+        config: of the store.
+        topics: of the store.
+    """
+    for name, kind in config.topic_queue_types:
+        tail.set_batch_queue(name, kind == "BatchCQ")
+    for topic in topics:
+        # a topic that no put may name: its name may have rotted in the file
+        with suppress(MessageIllegalError):
+            tell_queue_type(tail, config, topic)
+
+
+def tell_queue_type(tail: LogTail, config: StoreConfig, topic: TopicConfig) -> None:
+    """Tell the end of a log whether a topic takes inner batches."""
+    kind = topic.attributes.get("queue.type", config.queue_type(topic.topic_name))
+    tail.set_batch_queue(topic.topic_name, kind == "BatchCQ")

@@ -1,0 +1,56 @@
+"""Puts on trial: what a store would refuse of messages, before the first one is put."""
+
+from __future__ import annotations
+
+import mmap
+from typing import TYPE_CHECKING, Final, Self
+
+from rmqcore.native.log._tail import LogTail
+from rmqcore.services.delay_schedule import as_put
+from rmqcore.store.parts.files import tell_queue_types
+
+if TYPE_CHECKING:
+    from rmqcore.message import Message
+    from rmqcore.store.message_store import DefaultMessageStore
+
+#: Of so many bytes only those are in memory that a record has been written to.
+_FLAGS: Final = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+
+
+class TrialPuts:
+    """Refuses what a store would, and stores nothing.
+
+    It is the end of a log with the settings and topics of the store, in memory, where each record
+    is written over the last.
+
+    Args:
+        store: open for writing.
+    """
+
+    def __init__(self, store: DefaultMessageStore) -> None:
+        self.config = store.config
+        self._tail = LogTail(
+            self.config.store_host,
+            self.config.effective_max_message_size,
+            append_crc=self.config.enabled_append_prop_crc,
+            multi_dispatch=self.config.numbers_light_queues,
+        )
+        tell_queue_types(self._tail, self.config, store.topics)
+        self._file = mmap.mmap(-1, self.config.mapped_file_size_commit_log, _FLAGS)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._tail.detach()
+        self._file.close()
+
+    def put_message(self, message: Message) -> None:
+        """Put a message on trial.
+
+        Raises:
+            MessageIllegalError: the store does not take it.
+        """
+        self._tail.attach(self._file, 0, 0)
+        self._tail.writable = True
+        self._tail.put_message(as_put(message, self.config))
