@@ -90,11 +90,9 @@ class SharedExchanges(virtual.Channel):  # type: ignore[misc]
             raise ChannelError(f"exchange type {kind!r}: direct, topic and fanout are there")
         name = exchange or f"amq.{kind}"
         self._learn(name)
-        is_new = name not in self.state.exchanges
         super().exchange_declare(exchange=name, type=kind, **kwargs)
-        if is_new:
-            declared = dumps(self.state.exchanges[name]).encode()
-            self.store.kv_swap(_EXCHANGES, name.encode(), None, declared)
+        declared = dumps(self.state.exchanges[name]).encode()
+        self.store.kv_swap(_EXCHANGES, name.encode(), None, declared)
 
     def exchange_delete(self, exchange: str, **_: object) -> None:
         """Delete an exchange and its bindings."""
@@ -103,11 +101,12 @@ class SharedExchanges(virtual.Channel):  # type: ignore[misc]
         self.state.exchanges.pop(exchange, None)
 
     def _learn(self, exchange: str) -> None:
-        """Know an exchange that another process may have declared."""
-        if exchange not in self.state.exchanges:
-            (value,) = self.store.kv_get(_EXCHANGES, [exchange.encode()])
-            if value is not None:
-                self.state.exchanges[exchange] = loads(value)
+        """Know of an exchange what other processes have made of it: they may delete it, too."""
+        (value,) = self.store.kv_get(_EXCHANGES, [exchange.encode()])
+        if value is None:
+            self.state.exchanges.pop(exchange, None)
+        else:
+            self.state.exchanges[exchange] = loads(value)
 
     def typeof(self, exchange: str, default: str = "direct") -> Any:
         """The exchange type instance of an exchange.

@@ -26,6 +26,8 @@ _AUTO_DELETE: Final = "auto-delete"
 _AUTO_DELETED_MS: Final = 60_000
 #: Consumers of a queue that expires renew it this many times within its time.
 _KEPT_TIMES: Final = 3
+#: Consumers of a queue that does not expire look so often whether it was deleted and does now.
+_LOOKED_UP_S: Final = 1
 #: This, and who does it, stands in the place of a queue's arguments while its messages are deleted.
 #: Of one who has died another takes it over; after `_DELETING_MS` of anybody, of whom it cannot be
 #: told.
@@ -91,18 +93,23 @@ class SharedQueues(SharedExchanges):
             self.store.kv_swap(EXPIRING, key, None, b"")
 
     def _declared(self, queue: str) -> dict[str, Any]:
-        """The arguments that a queue was declared with, by whatever process."""
-        known = self._arguments.get(queue)
-        if known is None:
-            (value,) = self.store.kv_get(QUEUES, [queue.encode()])
-            if value is None or _is_deleting(value):
-                return {}
-            known = self._arguments[queue] = loads(value)
-        return known
+        """The arguments that a queue was declared with, by whatever process.
+
+        Those that take messages away are looked up each time: it may have been deleted and declared
+        without them.
+        """
+        return {} if self._arguments.get(queue) == {} else self._looked_up(queue)[0]
+
+    def _looked_up(self, queue: str) -> tuple[dict[str, Any], bytes | None]:
+        """The arguments, the last ones of a queue that is not there, and what the table has."""
+        (value,) = self.store.kv_get(QUEUES, [queue.encode()])
+        if value is not None and not _is_deleting(value):
+            self._arguments[queue] = loads(value)
+        return self._arguments.get(queue) or {}, value
 
     def expires_after_ms(self, queue: str) -> int:
         """Milliseconds after which a queue that nobody uses is deleted; 0 for never."""
-        return _lives_unused_ms(self._declared(queue))
+        return _lives_unused_ms(self._looked_up(queue)[0])
 
     def keep_queues(self, queues: Iterable[str], longest_s: float) -> float:
         """Let queues that expire without consumers know that they have one.
@@ -116,31 +123,30 @@ class SharedQueues(SharedExchanges):
         """
         now = self.store.world.monotonic_s()
         for queue in queues:
-            expires_ms = self.expires_after_ms(queue)
-            if not expires_ms:
-                continue
             left = self._kept_until.get(queue, 0) - now
             if left <= 0:
-                self._keep(queue, expires_ms)
-                left = expires_ms / 1000 / _KEPT_TIMES
-                self._kept_until[queue] = now + left
-            longest_s = min(longest_s, left)
+                left = self._keep(queue) / 1000 / _KEPT_TIMES
+                self._kept_until[queue] = now + (left or _LOOKED_UP_S)
+            if _lives_unused_ms(self._arguments.get(queue) or {}):
+                longest_s = min(longest_s, left)
         return longest_s
 
-    def _keep(self, queue: str, expires_ms: int) -> None:
-        declared = self._declared(queue)
-        if _AUTO_DELETE in declared and queue not in self._active_queues:
-            return
-        key, value = queue.encode(), dumps(declared).encode()
+    def _keep(self, queue: str) -> int:
+        """Renew a queue; the milliseconds for which it lives unused, 0 for ever."""
+        key = queue.encode()
         while True:
-            (old,) = self.store.kv_get(QUEUES, [key])
-            if _is_deleting(old):
-                # who declares it waits until its messages are gone
-                return
+            declared, old = self._looked_up(queue)
+            expires_ms = _lives_unused_ms(declared)
+            unrenewed = _AUTO_DELETE in declared and queue not in self._active_queues
+            # who declares one that is being deleted waits until its messages are gone
+            if not expires_ms or unrenewed or _is_deleting(old):
+                return expires_ms
+            value = dumps(declared).encode()
             if self.store.kv_swap(QUEUES, key, old, value, ttl_ms=expires_ms):
                 break
         if queue in self._active_queues:
             self._consuming.enter(queue, declared)
+        return expires_ms
 
     def delete_expired(self) -> None:
         """Delete queues that nobody has used for as long as they were declared to live."""

@@ -1,0 +1,96 @@
+"""kombu's queues and exchanges that others have deleted and declared anew meanwhile."""
+
+import pytest
+
+pytestmark = pytest.mark.engine
+
+kombu = pytest.importorskip("kombu", reason="needs kombu: pip install rmqcore[kombu]")
+pytest.importorskip("rmqcore.adapters.kombu")
+
+
+@pytest.fixture
+def channels(tmp_path, clock):
+    """Channels of two connections, which know of each other by the store alone."""
+    connections = [kombu.Connection(f"rmqcore://{tmp_path}/store") for _ in range(2)]
+    yield [connection.default_channel for connection in connections]
+    for connection in connections:
+        connection.close()
+
+
+def declare(channel, name, **settings):
+    queue = kombu.Queue(name, **settings)(channel)
+    queue.declare()
+    return queue
+
+
+def publish(channel, body, **settings):
+    kombu.Producer(channel, auto_declare=False).publish(body, **settings)
+
+
+def payload(queue):
+    message = queue.get(no_ack=True)
+    return message and message.payload
+
+
+def test_an_exchange_that_another_has_deleted_and_this_one_declares_anew_is_there_for_all(channels):
+    one, other = channels
+    declare(one, "q", exchange=kombu.Exchange("e", type="topic"), routing_key="a.*")
+    other.exchange_delete("e")
+    queue = declare(one, "q", exchange=kombu.Exchange("e", type="topic"), routing_key="a.*")
+    publish(other, "x", exchange="e", routing_key="a.b")
+    assert payload(queue) == "x"
+
+
+def test_an_exchange_that_another_has_made_one_of_another_type_delivers_as_that(channels):
+    one, other = channels
+    declare(one, "q", exchange=kombu.Exchange("e"), routing_key="a.b")
+    publish(one, "x", exchange="e", routing_key="a.b")
+    other.exchange_delete("e")
+    queue = declare(other, "q", exchange=kombu.Exchange("e", type="topic"), routing_key="a.*")
+    publish(one, "y", exchange="e", routing_key="a.c")
+    assert [payload(queue), payload(queue)] == ["x", "y"]
+
+
+def test_what_is_put_into_a_queue_that_has_no_time_to_live_any_more_lives(channels, clock):
+    one, other = channels
+    old = declare(one, "q", message_ttl=0.1)
+    publish(other, "x", routing_key="q")
+    old.delete()
+    queue = declare(one, "q")
+    publish(other, "y", routing_key="q")
+    clock.pass_ms(1000)
+    assert payload(queue) == "y"
+
+
+def drain(channel):
+    with pytest.raises(TimeoutError):
+        channel.connection.client.drain_events(timeout=0.01)
+
+
+def test_a_consumer_of_a_queue_that_expired_lets_the_one_made_anew_be(channels, clock):
+    one, other = channels
+    queue = declare(other, "q", expires=0.5)
+    with kombu.Consumer(other, [queue], auto_declare=False):
+        drain(other)
+        one.queue_delete("q")
+        queue = declare(one, "q")
+        clock.pass_ms(400)
+        drain(other)
+    clock.pass_ms(1000)
+    other.delete_expired()
+    assert queue.queue_declare(passive=True).message_count == 0
+
+
+def test_a_consumer_keeps_a_queue_that_was_made_anew_and_expires(channels, clock):
+    one, other = channels
+    queue = declare(other, "q")
+    with kombu.Consumer(other, [queue], auto_declare=False, no_ack=True):
+        drain(other)
+        one.queue_delete("q")
+        queue = declare(one, "q", expires=3)
+        for _ in range(4):
+            clock.pass_ms(1000)
+            drain(other)
+        publish(one, "x", routing_key="q")
+        one.delete_expired()
+        assert payload(queue) == "x"
