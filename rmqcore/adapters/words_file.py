@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from rmqcore.errors import CorruptStoreError
+from rmqcore.files.file_time import renew_file_time
 from rmqcore.files.store_dir import room_at
 from rmqcore.native.base._mapped import MappedRegion
 from rmqcore.world import sync_directory
@@ -111,12 +112,14 @@ class WordsFile:
     def flush(self) -> None:
         """Write everything through to the disk."""
         self._region.sync()
+        renew_file_time(self._fd)
 
     def close(self) -> None:
         """Let the file go; idempotent."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             self._unmap()
+            renew_file_time(fd)
             os.close(fd)
 
 

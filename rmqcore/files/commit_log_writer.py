@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from rmqcore.errors import MessageIllegalError, StoreNotWritableError, is_refusal
+from rmqcore.files.file_time import renew_file_time
 from rmqcore.files.mapped_file_queue import OFFSET_MAX
 from rmqcore.files.store_trace import Note, error_words, unnoted
 from rmqcore.native.base._lock import ReentrantLock, locks_held
@@ -215,6 +216,7 @@ class CommitLogWriter:
             self.tail.seal()
             self._update_wrote_positions()
             self._attach(fresh)
+            renew_file_time(file.handle.fd)
             file.end_writes()
             self._note("roll", 1, f"to {fresh.path.name}")
 
@@ -316,6 +318,9 @@ class CommitLogWriter:
                     self._note("refused", words=f"a flush: {error_words(error)}")
                     raise
                 self.flushed_offset = max(self.flushed_offset, file.file_from_offset + position)
+                if file.file_from_offset == self.attached_offset:
+                    # of one that is sealed an archiver takes it for a change
+                    renew_file_time(file.handle.fd)
             if self.flushed_offset > before:
                 self._note("flush", self.flushed_offset - before)
             return self.flushed_offset

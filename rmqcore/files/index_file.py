@@ -20,6 +20,7 @@ from rmqcore._index import (
     walk_chain,
 )
 from rmqcore.errors import CorruptIndexError
+from rmqcore.files.file_time import renew_file_time
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.native.derive._entry_check import EntryCheck
 from rmqcore.native.read._key_query import MappedIndex
@@ -285,6 +286,7 @@ class IndexFile:
             OSError: the disk refused.
         """
         self._file.region.sync()
+        renew_file_time(self._file.handle.fd)
 
     def close(self) -> None:
         """Close the file."""
