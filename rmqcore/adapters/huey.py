@@ -20,6 +20,7 @@ from huey.constants import EmptyData
 from huey.signals import SIGNAL_INTERRUPTED
 from huey.storage import BaseStorage
 
+from rmqcore.adapters.huey_chords import end_member
 from rmqcore.adapters.names import table_of, topic_of
 from rmqcore.adapters.opened import DELETE_CONSUMED_EVERY_S, OpenedStore, lease_of
 from rmqcore.arguments import directory_path
@@ -107,7 +108,8 @@ class RmqStorage(BaseStorage):  # type: ignore[misc]
         self._results = table_of("huey-results", name)
         self._counters = table_of("huey-counters", name)
         self._schedule = table_of("huey-schedule", name)
-        self._claims = table_of("huey-claims", name)
+        #: the table of those who enqueue what is due, or what follows a chord
+        self.claims = table_of("huey-claims", name)
         self._opened: OpenedStore | None = None
         #: by process id: a thread may have it when another one forks
         self._opening: dict[int, threading.RLock] = {}
@@ -270,7 +272,7 @@ class RmqStorage(BaseStorage):  # type: ignore[misc]
         claimed = False
         for key, data in store.kv_list(self._schedule, last=_behind(ts)):
             try:
-                mine = store.kv_swap(self._claims, key, None, holder, ttl_ms=_CLAIMED_FOR_MS)
+                mine = store.kv_swap(self.claims, key, None, holder, ttl_ms=_CLAIMED_FOR_MS)
             except _REFUSALS:
                 # the others are claimed later
                 if not claimed:
@@ -288,7 +290,7 @@ class RmqStorage(BaseStorage):  # type: ignore[misc]
     def unclaim(self, key: bytes) -> None:
         """Let whoever wants have a task that was claimed, if the store writes that down."""
         with suppress(*_REFUSALS):
-            self.store.kv_put(self._claims, key, None)
+            self.store.kv_put(self.claims, key, None)
 
     def unschedule(self, key: bytes) -> None:
         """Take a task that was claimed out of the schedule."""
@@ -507,6 +509,13 @@ class RmqHuey(Huey):  # type: ignore[misc]
             raise
         self._acknowledge(task)
         return value
+
+    def _check_chord(self, config: Any, value: object) -> None:
+        storage = self.storage
+        if isinstance(storage, RmqStorage) and storage.lease_ms is not None:
+            end_member(self, storage.store, storage.claims, config, value)
+        else:
+            super()._check_chord(config, value)
 
     def _acknowledge(self, task: Any) -> None:
         _, lease = self._leases.pop(id(task), (None, None))
