@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from celery.backends.base import KeyValueStoreBackend
 from celery.exceptions import TimeoutError as CeleryTimeoutError
 from celery.states import READY_STATES
 
 from rmqcore.adapters.addresses import address_of, path_of
+from rmqcore.adapters.celery_chords import ChordBackend
 from rmqcore.adapters.opened import DELETE_CONSUMED_EVERY_S, OpenedStore
 from rmqcore.errors import StoreError
 from rmqcore.store.parts.key_values import TOPIC_PREFIX
@@ -26,7 +26,7 @@ _TOPIC: Final = f"{TOPIC_PREFIX}{TABLE}"
 _LOOK_MS: Final = 500.0
 
 
-class RmqBackend(KeyValueStoreBackend):  # type: ignore[misc]
+class RmqBackend(ChordBackend):
     """Results in a store that the program's processes share.
 
     ``result_backend_transport_options``: ``store`` (settings of `open_shared`),
@@ -105,12 +105,12 @@ class RmqBackend(KeyValueStoreBackend):  # type: ignore[misc]
         every_s = self._options.get("delete_consumed_every", DELETE_CONSUMED_EVERY_S)
         self._open.delete_consumed(every_s)
 
-    def delete(self, key: bytes | str) -> None:
-        """Delete a key."""
+    def delete_key(self, key: bytes | str) -> None:
+        """As `delete`, whatever the key is of."""
         self.store.kv_put(TABLE, _bytes(key), None)
 
-    def incr(self, key: bytes | str) -> int:
-        """Add one to a counter, also of other processes; the new value."""
+    def add_one(self, key: bytes | str) -> int:
+        """As `incr`, of whatever counter."""
         name = _bytes(key)
         while True:
             (old,) = self.store.kv_get(TABLE, [name])
