@@ -82,3 +82,21 @@ def test_a_restoration_to_a_full_disk_goes_on_when_there_is_room(
         with pytest.raises(DiskFullError, match="restored"):
             restore(archive, restored)
     assert restore(archive, restored).end == report.end
+
+
+def test_a_file_that_retention_deletes_while_it_is_compared_ends_no_archiver(
+    store, tmp_path, monkeypatch
+):
+    archive = str(tmp_path / "archive")
+    report = Archiver(store, archive).run_once()
+    compared, deleted = archiver.sha256_of, []
+
+    def delete_and_compare(split):
+        for path in sorted((store / "commitlog").iterdir())[:2]:
+            path.unlink()
+            deleted.append(path.name)
+        return compared(split)
+
+    monkeypatch.setattr(archiver, "sha256_of", delete_and_compare)
+    assert Archiver(store, archive).run_once().end == report.end
+    assert deleted == report.files
