@@ -79,7 +79,12 @@ class ChordBackend(KeyValueStoreBackend):  # type: ignore[misc]
             self._noted.part = None
 
     def restore_group(self, group_id: str, cache: bool = True) -> Any:
-        """The result of a group; see `KeyValueStoreBackend`."""
+        """The result of a group.
+
+        Args:
+            group_id: of the group.
+            cache: take it from memory where it is there.
+        """
         found = super().restore_group(group_id, cache=cache)
         part = self._part()
         if part and part.group == group_id and found is not None:

@@ -7,12 +7,13 @@ that page later. Between two runs of rsync a log file would get messages, and ke
 from __future__ import annotations
 
 import os
-import time
 from contextlib import suppress
 from typing import Final
 
-#: The kernel moves times in steps of up to so many nanoseconds: one that is no older is new.
-_STEP_NS: Final = 10_000_000
+from rmqcore.world import wall_clock_ms
+
+#: The kernel moves times in steps of up to so many milliseconds: one that is no older is new.
+_STEP_MS: Final = 10
 
 
 def renew_file_time(fd: int) -> None:
@@ -22,5 +23,5 @@ def renew_file_time(fd: int) -> None:
         fd: of the file; one that nobody may change stays as it is.
     """
     with suppress(OSError):
-        if abs(time.time_ns() - os.fstat(fd).st_mtime_ns) > _STEP_NS:
+        if abs(wall_clock_ms() - os.fstat(fd).st_mtime_ns // 1_000_000) > _STEP_MS:
             os.utime(fd)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import mmap
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Self
 
+from rmqcore.native.base._mapped import MappedRegion
 from rmqcore.native.log._tail import LogTail
 from rmqcore.services.delay_schedule import as_put
 from rmqcore.store.parts.files import tell_queue_types
@@ -12,9 +12,6 @@ from rmqcore.store.parts.files import tell_queue_types
 if TYPE_CHECKING:
     from rmqcore.message import Message
     from rmqcore.store.message_store import DefaultMessageStore
-
-#: Of so many bytes only those are in memory that a record has been written to.
-_FLAGS: Final = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 
 
 class TrialPuts:
@@ -36,14 +33,14 @@ class TrialPuts:
             multi_dispatch=self.config.numbers_light_queues,
         )
         tell_queue_types(self._tail, self.config, store.topics)
-        self._file = mmap.mmap(-1, self.config.mapped_file_size_commit_log, _FLAGS)
+        # only what records are written to takes memory
+        self._file = MappedRegion(None, self.config.mapped_file_size_commit_log)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._tail.detach()
-        self._file.close()
 
     def put_message(self, message: Message) -> None:
         """Put a message on trial.

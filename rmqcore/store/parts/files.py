@@ -243,6 +243,12 @@ def tell_queue_types(tail: LogTail, config: StoreConfig, topics: Iterable[TopicC
 
 
 def tell_queue_type(tail: LogTail, config: StoreConfig, topic: TopicConfig) -> None:
-    """Tell the end of a log whether a topic takes inner batches."""
+    """Tell the end of a log whether a topic takes inner batches.
+
+    Args:
+        tail: that is told.
+        config: of the store.
+        topic: as the store's table has it.
+    """
     kind = topic.attributes.get("queue.type", config.queue_type(topic.topic_name))
     tail.set_batch_queue(topic.topic_name, kind == "BatchCQ")
