@@ -25,7 +25,11 @@ _JAVA: Final = struct.Struct(">7q")
 _OWN_AT: Final = 64
 _OWN: Final = struct.Struct(">8s4qI")
 _MAGIC: Final = b"RMQCTIME"
+_AHEAD_MAGIC: Final = b"RMQCAHEA"
+_AHEAD: Final = struct.Struct(">3q")
 _FIRST: Final = struct.Struct(">q")
+#: The file has room for so many more pairs; without one messages come once more.
+AHEAD_MAX: Final = 8
 _INT64_MAX: Final = 2**63 - 1
 _SLOT_MS: Final = 1000
 
@@ -35,24 +39,38 @@ class TimerProgress:
     """Which records of ``rmq_sys_wheel_timer`` are delivered.
 
     Those below ``read_offset`` that come before (``due_ms``, ``due_offset``) in the order of
-    delivery are; all others are not.
+    delivery are, and those that ``ahead`` names; all others are not.
 
     Attributes:
         first_pending: queue offset of the first record that is not delivered.
         read_offset: queue offset of the first record that was not read.
         due_ms: when the next record is due, Unix time.
         due_offset: its queue offset, among those that are due at the same time.
+        ahead: what was delivered beyond that before the clock was put back, as (offset, due, due
+            offset): the records below the offset that come before the pair; the latest last.
     """
 
     first_pending: int
     read_offset: int
     due_ms: int
     due_offset: int
+    ahead: tuple[tuple[int, int, int], ...] = ()
+
+    def has_delivered(self, due_ms: int, offset: int) -> bool:
+        """Tell whether a record is delivered.
+
+        Args:
+            due_ms: when it is due, Unix time.
+            offset: its queue offset.
+        """
+        pairs = ((self.read_offset, self.due_ms, self.due_offset), *self.ahead)
+        return any(offset < end and (due_ms, offset) < (ms, at) for end, ms, at in pairs)
 
     def up_to(self, end: int) -> TimerProgress:
         """The same of a queue that ends at an offset: what is put there next is not delivered."""
         first, read = min(self.first_pending, end), min(self.read_offset, end)
-        return replace(self, first_pending=first, read_offset=read)
+        ahead = tuple((min(below, end), ms, at) for below, ms, at in self.ahead)
+        return replace(self, first_pending=first, read_offset=read, ahead=ahead)
 
 
 class TimerCheck:
@@ -237,9 +255,16 @@ def _progress(raw: bytes) -> TimerProgress | None:
 def _put_own(raw: bytearray, progress: TimerProgress) -> None:
     fields = (progress.first_pending, progress.read_offset)
     numbers = struct.pack(">4q", *fields, progress.due_ms, progress.due_offset)
-    raw[_OWN_AT : _OWN_AT + _OWN.size] = (
-        _MAGIC + numbers + struct.pack(">I", zlib.crc32(_MAGIC + numbers))
-    )
+    ahead = b"".join(_AHEAD.pack(*each) for each in progress.ahead[-AHEAD_MAX:])
+    raw[_OWN_AT:] = bytes(len(raw) - _OWN_AT)
+    _put_with_crc(raw, _OWN_AT, _MAGIC + numbers)
+    if ahead:
+        full = ahead.ljust(AHEAD_MAX * _AHEAD.size, b"\0")
+        _put_with_crc(raw, _OWN_AT + _OWN.size, _AHEAD_MAGIC + full)
+
+
+def _put_with_crc(raw: bytearray, at: int, part: bytes) -> None:
+    raw[at : at + len(part) + 4] = part + struct.pack(">I", zlib.crc32(part))
 
 
 def _own(raw: bytes) -> TimerProgress | None:
@@ -250,4 +275,15 @@ def _own(raw: bytes) -> TimerProgress | None:
     sound = zlib.crc32(raw[_OWN_AT : _OWN_AT + _OWN.size - 4]) == crc
     if magic != _MAGIC or not sound or min(first, read, due_offset) < 0:
         return None
-    return TimerProgress(first, read, due_ms, due_offset)
+    return TimerProgress(first, read, due_ms, due_offset, _ahead(raw))
+
+
+def _ahead(raw: bytes) -> tuple[tuple[int, int, int], ...]:
+    """What stands behind that; nothing when it is damaged."""
+    at, size = _OWN_AT + _OWN.size, len(_AHEAD_MAGIC) + AHEAD_MAX * _AHEAD.size
+    part = bytes(raw[at : at + size])
+    crc = struct.pack(">I", zlib.crc32(part))
+    if not part.startswith(_AHEAD_MAGIC) or bytes(raw[at + size : at + size + 4]) != crc:
+        return ()
+    numbers = _AHEAD.iter_unpack(part[len(_AHEAD_MAGIC) :])
+    return tuple((below, due_ms, offset) for below, due_ms, offset in numbers if below > 0)

@@ -27,7 +27,7 @@ from rmqcore.broker.timer.recall_handle import RecallHandle
 from rmqcore.errors import MessageIllegalError, StoreError
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC, UNIT
 from rmqcore.files.service_topics import HALF_TOPIC, OP_HALF_TOPIC
-from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck, TimerProgress
+from rmqcore.files.timer_check import AHEAD_MAX, TIMER_TOPIC, TimerCheck, TimerProgress
 from rmqcore.message import Message, MessageExt, copy_to
 from rmqcore.remoting import (
     Connection,
@@ -98,6 +98,10 @@ class TimerMessages:
         self._read_offset = 0
         #: the last message that was to be read from the disk before it is delivered
         self._fetched = -1
+        #: the latest due time of what was delivered and is not in `_ahead`
+        self._delivered_ms = -1
+        #: see `TimerProgress`
+        self._ahead: list[tuple[int, int, int]] = []
         #: topic and unique key of what a marker has recalled, until its second is over
         self._recalled: dict[tuple[str, str], int] = {}
         self._stored: TimerProgress | None = None
@@ -256,6 +260,7 @@ class TimerMessages:
             defaultdict(set),
             TimerMetrics(self._clock_ms),
         )
+        self._delivered_ms, self._ahead = done.due_ms, list(done.ahead)
         self._read_offset = max(done.first_pending, self._store.min_queue_offset(TIMER_TOPIC, 0))
         while self._read(done):
             pass
@@ -285,7 +290,9 @@ class TimerMessages:
             if not self._is_cached(self._heap[0].queue_offset):
                 return False
             self._deliver(self._heap[0].queue_offset, now_ms)
-            self._forget(heapq.heappop(self._heap))
+            delivered = heapq.heappop(self._heap)
+            self._delivered_ms = max(self._delivered_ms, delivered.due_ms)
+            self._forget(delivered)
         else:
             return False
         for key in [k for k, at_ms in self._recalled.items() if at_ms + _RECALLED_MS < now_ms]:
@@ -301,13 +308,27 @@ class TimerMessages:
         for record in records:
             with self._passed_over.guard(TIMER, f"message {record.queue_offset}"):
                 due_ms, place = _due(record), record.queue_offset
-                known = done is not None and place < done.read_offset
-                if done is None or not known or (due_ms, place) >= (done.due_ms, done.due_offset):
+                if done is None or place >= done.read_offset:
+                    self._note_ahead(due_ms, place)
+                    self._remember(record, due_ms)
+                elif not done.has_delivered(due_ms, place):
                     self._remember(record, due_ms)
                 elif _RECALLS in record.properties and due_ms + _RECALLED_MS >= done.due_ms:
                     # what it has named may not have come yet
                     self._remember(record, due_ms)
         return self._read_offset > offset
+
+    def _note_ahead(self, due_ms: int, offset: int) -> None:
+        """Note what is delivered, before a record comes that was due before some of that.
+
+        Its time was told by a clock that was put back: progress goes back to it.
+        """
+        if due_ms > self._delivered_ms:
+            return
+        following = (self._delivered_ms + 1, 0)
+        reached = min(self._heap[0][:2], following) if self._heap else following
+        self._ahead = [*self._ahead, (offset, *reached)][-AHEAD_MAX:]
+        self._delivered_ms = -1
 
     def _remember(self, record: MessageExt, due_ms: int) -> None:
         offset, properties = record.queue_offset, record.properties
@@ -355,7 +376,10 @@ class TimerMessages:
     def _progress(self) -> TimerProgress:
         due_ms, due_offset = self._heap[0][:2] if self._heap else (self._clock_ms() + 1, 0)
         first = min(self._pending[min(self._pending)]) if self._pending else self._read_offset
-        return TimerProgress(first, self._read_offset, due_ms, due_offset)
+        for over in [each for each in self._ahead if each[1:] <= (due_ms, due_offset)]:
+            self._ahead.remove(over)
+            self._delivered_ms = max(self._delivered_ms, over[1])
+        return TimerProgress(first, self._read_offset, due_ms, due_offset, tuple(self._ahead))
 
     async def _persist(self) -> None:
         """Keep what is reached, after what was delivered is on the disk."""
@@ -372,7 +396,9 @@ class TimerMessages:
         if old is None:
             return True
         same_end = (old.first_pending, old.read_offset) == (new.first_pending, new.read_offset)
-        return not (same_end and (not self._heap or old.due_offset == new.due_offset))
+        same_ahead = old.ahead == new.ahead
+        same_due = not self._heap or old.due_offset == new.due_offset
+        return not (same_end and same_ahead and same_due)
 
     def _keep(self, progress: TimerProgress) -> None:
         with self._keeping:
