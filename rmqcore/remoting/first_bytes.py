@@ -37,6 +37,7 @@ class FirstBytes(OtherProtocol):
         plain: makes the protocol of frames.
         http2: makes the one of HTTP/2.
         timeout_s: for the first byte, seconds.
+        on_open: called when the connection stands: one whose handshake fails never does.
         on_close: called when the connection goes before that.
     """
 
@@ -45,24 +46,29 @@ class FirstBytes(OtherProtocol):
         plain: Callable[[], asyncio.Protocol],
         http2: Callable[[], asyncio.Protocol],
         timeout_s: float,
+        on_open: Callable[[OtherProtocol], None],
         on_close: Callable[[OtherProtocol], None],
     ) -> None:
         self._plain = plain
         self._http2 = http2
+        self._timeout_s = timeout_s
+        self._on_open = on_open
         self._on_close = on_close
         self._transport: asyncio.Transport | None = None
-        self._timer = asyncio.get_running_loop().call_later(timeout_s, self.abort)
+        self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start: see asyncio.Protocol."""
         self._transport = cast("asyncio.Transport", transport)
+        self._timer = asyncio.get_running_loop().call_later(self._timeout_s, self.abort)
+        self._on_open(self)
 
     def data_received(self, data: bytes) -> None:
         """Give the connection away: see asyncio.Protocol."""
         transport = self._transport
         if transport is None or not data:
             return
-        self._timer.cancel()
+        self._stop_timer()
         protocol = self._http2() if data.startswith(HTTP2_BEGINS) else self._plain()
         self._on_close(self)
         transport.set_protocol(protocol)
@@ -71,8 +77,12 @@ class FirstBytes(OtherProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Let the server know: see asyncio.Protocol."""
-        self._timer.cancel()
+        self._stop_timer()
         self._on_close(self)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
     def abort(self) -> None:
         """Close at once."""

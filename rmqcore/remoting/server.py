@@ -253,18 +253,23 @@ class RemotingServer:
 
     def _new_first_bytes(self) -> FirstBytes:
         """The protocol of a connection until it is known what it speaks."""
-        waiting = FirstBytes(
-            self._new_connection, self._new_http2, _GREETING_TIMEOUT_S, self._forget
+        return FirstBytes(
+            self._new_connection,
+            self._new_http2,
+            _GREETING_TIMEOUT_S,
+            self._remember,
+            self._forget,
         )
-        self._others[waiting] = None
-        return waiting
 
     def _new_http2(self) -> OtherProtocol:
         if self._http2 is None:
             raise RuntimeError("HTTP/2 is not served")
         protocol = self._http2(self._forget)
-        self._others[protocol] = None
+        self._remember(protocol)
         return protocol
+
+    def _remember(self, protocol: OtherProtocol) -> None:
+        self._others[protocol] = None
 
     def _forget(self, protocol: OtherProtocol) -> None:
         self._others.pop(protocol, None)

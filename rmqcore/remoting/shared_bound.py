@@ -26,6 +26,7 @@ class SharedBound:
         """
         self._size_max = size_max
         self._size = 0
+        #: those that keep something; a connection whose handshake fails is never told of its end
         self._shares: set[Share] = set()
         self._planned = False
 
@@ -41,12 +42,11 @@ class SharedBound:
             give_up: called, in a turn of the loop of its own, when the connection is one of those
                 that keep too much; it has to count down what it gives up.
         """
-        share = Share(self._count, self._shares.discard, give_up)
-        self._shares.add(share)
-        return share
+        return Share(self._count, give_up)
 
-    def _count(self, size: int) -> None:
+    def _count(self, share: Share, size: int) -> None:
         self._size += size
+        (self._shares.add if share.size else self._shares.discard)(share)
         if self._size > self._size_max and not self._planned:
             self._planned = True
             # not in the middle of what the connection does with them
@@ -72,19 +72,18 @@ class Share:
 
     def __init__(
         self,
-        count: Callable[[int], None],
-        leave: Callable[[Share], None],
+        count: Callable[[Share, int], None],
         give_up: Callable[[], None],
     ) -> None:
         """Open it: see `SharedBound.share`."""
         self.size = 0
         self.give_up = give_up
-        self._count, self._leave = count, leave
+        self._count = count
 
     def add(self, size: int) -> None:
         """Note bytes that are kept, below 0 bytes that are not any more."""
         self.size += size
-        self._count(size)
+        self._count(self, size)
 
     def set(self, size: int) -> None:
         """Note how many bytes are kept now."""
@@ -94,11 +93,10 @@ class Share:
     def close(self) -> None:
         """Keep nothing any more: the connection is gone, and what it notes counts for nobody."""
         self.add(-self.size)
-        self._leave(self)
         self._count, self.give_up = _count_for_nobody, _give_up_nothing
 
 
-def _count_for_nobody(_size: int) -> None:
+def _count_for_nobody(_share: Share, _size: int) -> None:
     pass
 
 

@@ -56,8 +56,9 @@ class Held:
 
 @contextlib.asynccontextmanager
 async def serving(processors=None, **settings):
-    """A server with `echo` and what is given; ServerSettings and `gate`, `on_open`, `on_close`."""
-    hooks = {name: settings.pop(name, None) for name in ("gate", "on_open", "on_close")}
+    """A server with `echo` and what is given; ServerSettings, and hooks as `RemotingServer` has."""
+    names = ("gate", "on_open", "on_close", "http2")
+    hooks = {name: settings.pop(name, None) for name in names}
     server = RemotingServer(
         processors={ECHO: echo, **(processors or {})},
         settings=ServerSettings(**settings),

@@ -94,6 +94,22 @@ def test_clients_that_say_nothing_or_nonsense_keep_nobody_waiting(run):
     run(scene())
 
 
+@pytest.mark.parametrize("http2", [None, lambda on_close: None])
+def test_handshakes_that_fail_leave_nothing_that_is_counted(run, http2):
+    async def scene():
+        async with serving(tls=certificate(), connection_max=4, http2=http2) as server:
+            for _ in range(8):
+                async with raw(server) as peer:
+                    peer.writer.write(b"\x16" + b"nonsense" * 10)
+                    await peer.reader.read()
+                await until_async(lambda: not server._greetings, "the end of the handshake")
+            assert not server._kept._shares
+            async with calling(server, tls=trust()) as (_, call):
+                assert (await call(ECHO)).code == 0
+
+    run(scene())
+
+
 def test_a_handshake_that_breaks_off_leaves_no_buffers(run):
     def handshakes():
         return sum(isinstance(each, SSLProtocol) for each in gc.get_objects())
