@@ -33,8 +33,8 @@ from rmqcore.remoting.errors import (
     FrameError,
     RemotingClosedError,
     RemotingTimeoutError,
-    RequestRefusedError,
 )
+from rmqcore.remoting.failed import answer_to, internal_error
 from rmqcore.remoting.shared_bound import SharedBound
 from rmqcore.remoting.sockets import address_text
 
@@ -165,6 +165,16 @@ class Connection(asyncio.Protocol):
         """Whose budget it is what requests keep."""
         return self
 
+    def count_worked(self, size: int) -> None:
+        """Note bytes of bodies that are worked on, below 0 such as are counted no more.
+
+        Args:
+            size: of a body that waits for a client, who may answer behind further requests here.
+        """
+        if self._at_limit:
+            self._plan_turn()
+        self._worked_size += size
+
     def fileno(self) -> int:
         """The descriptor of the connection's socket; -1 when it is closed."""
         if self._transport is None:
@@ -218,7 +228,7 @@ class Connection(asyncio.Protocol):
             frame = encode_command(response, request.serialize_type, self._settings.frames)
         except Exception:  # whatever a processor has made, its connection goes on
             logger.exception("%r: the answer to request %d cannot be sent", self, request.code)
-            refusal = _internal_error(request)
+            refusal = internal_error(request)
             refusal.opaque, refusal.flag = request.opaque, RESPONSE_FLAG
             frame = encode_command(refusal, request.serialize_type)
         self._send(*frame)
@@ -465,7 +475,7 @@ class Connection(asyncio.Protocol):
                 elif result is not None:
                     self._work_on(request, result)  # type: ignore[arg-type] # no subclasses
         except Exception as error:  # noqa: BLE001 - logged and answered, whatever it is
-            self.answer(request, self._answer_to(error, request))
+            self.answer(request, answer_to(error, request, self))
 
     def _work_on(self, request: RemotingCommand, result: Awaitable[Answer]) -> None:
         self._add_task(self._finish_request(request, result), 0, len(request.body))
@@ -478,11 +488,10 @@ class Connection(asyncio.Protocol):
         task.add_done_callback(self._task_is_done)
 
     def _task_is_done(self, task: asyncio.Task[None]) -> None:
-        if self._at_limit:
-            self._plan_turn()
-        held_size, body_size = self._tasks.pop(task)
+        held_size, body_size = self._tasks[task]
+        self.count_worked(-body_size)
+        del self._tasks[task]
         self._held_size -= held_size
-        self._worked_size -= body_size
 
     async def _send_later(self, frames: Awaitable[bytes]) -> None:
         try:
@@ -498,16 +507,9 @@ class Connection(asyncio.Protocol):
         try:
             answer = await result
         except Exception as error:  # noqa: BLE001 - logged and answered, whatever it is
-            answer = self._answer_to(error, request)
+            answer = answer_to(error, request, self)
         if answer is not None:
             self.answer(request, answer)
-
-    def _answer_to(self, error: Exception, request: RemotingCommand) -> RemotingCommand:
-        """Turn a processor's exception into an answer; only a refusal's own words go out."""
-        if isinstance(error, RequestRefusedError) and not error.address:
-            return failure(error.code, error.remark)
-        logger.error("%r: request %d failed", self, request.code, exc_info=error)
-        return _internal_error(request)
 
     # ---- sending ----------------------------------------------------------------------------
 
@@ -593,8 +595,3 @@ class Connection(asyncio.Protocol):
         else:
             logger.info("%r: closed, for it was idle", self)
             self.abort()
-
-
-def _internal_error(request: RemotingCommand) -> RemotingCommand:
-    remark = f"request {request.code} failed; the log of the server says why"
-    return failure(ResponseCode.SYSTEM_ERROR, remark)

@@ -14,7 +14,8 @@ from rmqcore.remoting.accounts import Account
 from rmqcore.remoting.codes import JSON_HEADER, ResponseCode
 from rmqcore.remoting.command import RemotingCommand, failure
 from rmqcore.remoting.connection import Connection, Processor
-from rmqcore.remoting.errors import RemotingClosedError, RequestRefusedError
+from rmqcore.remoting.errors import RemotingClosedError
+from rmqcore.remoting.failed import answer_to
 from rmqcore.remoting.permissions import AccessGate, note_account
 
 logger = logging.getLogger(__name__)
@@ -64,6 +65,9 @@ class LocalConnection(Connection):
     def owner(self) -> Hashable:
         """See `Connection`."""
         return self if self._owner is None else self._owner
+
+    def count_worked(self, size: int) -> None:
+        """Nothing: the connection that it came over has counted it."""
 
     def fileno(self) -> int:
         """No descriptor: -1."""
@@ -211,7 +215,7 @@ class LocalServer:
                 return self._finish(connection, result, request, later)
         except Exception as error:  # noqa: BLE001 - logged and answered, whatever it is
             connection.expect_no_more(request)
-            return _answer_to(error, request)
+            return answer_to(error, request, connection)
         return later
 
     @staticmethod
@@ -225,16 +229,8 @@ class LocalServer:
             answer = await result
         except Exception as error:  # noqa: BLE001 - logged and answered, whatever it is
             connection.expect_no_more(request)
-            return _answer_to(error, request)
+            return answer_to(error, request, connection)
         if answer is None:
             return await later
         connection.expect_no_more(request)
         return answer
-
-
-def _answer_to(error: Exception, request: RemotingCommand) -> RemotingCommand:
-    if isinstance(error, RequestRefusedError) and not error.address:
-        return failure(error.code, error.remark)
-    logger.error("request %d failed", request.code, exc_info=error)
-    remark = f"request {request.code} failed; the log of the server says why"
-    return failure(ResponseCode.SYSTEM_ERROR, remark)

@@ -2,10 +2,11 @@
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 from broker.conftest import records
-from patience import until_async
+from patience import TIMEOUT_S, until_async
 
 from rmqcore._codec import decode_properties, encode_properties
 from rmqcore.broker.send import reply
@@ -92,6 +93,27 @@ def test_a_reply_for_nobody_says_why(with_broker):
         await ask_as_producer(peer, failure(ResponseCode.SYSTEM_ERROR, "no"))
         answer = await reply(CLIENT)
         assert (answer.code, "code 1" in answer.remark) == (ResponseCode.SYSTEM_ERROR, True)
+
+    with_broker(scenario)
+
+
+def test_large_replies_to_who_replies_too_are_brought(with_broker, monkeypatch):
+    # their answers come over the connection that has so many replies under way
+    monkeypatch.setattr(reply, "_PUSH_TIMEOUT_MS", 1000 * TIMEOUT_S)
+    most, size, code = 1 << 16, 1 << 15, RequestCode.SEND_REPLY_MESSAGE_V2
+
+    async def scenario(broker, peer):
+        pushed = await ask_as_producer(peer)
+        (connection,) = broker._server.connections
+        settings = replace(connection._settings, worked_size_max=most)
+        monkeypatch.setattr(connection, "_settings", settings)
+
+        async def answer(body):
+            return (await peer.send(REPLY_TOPIC, body, code=code, properties=properties())).code
+
+        codes = await asyncio.gather(*(answer(bytes(size)) for _ in range(8)))
+        assert (codes, len(pushed)) == ([ResponseCode.SUCCESS] * 8, 8)
+        assert connection._worked_size == 0
 
     with_broker(scenario)
 

@@ -130,12 +130,15 @@ class ReplyMessages:
         if not self._may_bring(asking, size):
             return f"push reply message to {client_id} fail, it does not take others."
         self._brought[asking] += size
+        # it counts as brought: its answer may come behind what the connection reads no more
+        connection.count_worked(-size)
         try:
             answer = await asking.invoke(push, _PUSH_TIMEOUT_MS)
         except RemotingError as error:
             logger.warning("%r: a reply for %s: %s", asking, client_id, error)
             return f"push reply message to {client_id} fail."
         finally:
+            connection.count_worked(size)
             self._brought[asking] -= size
             if not self._brought[asking]:
                 del self._brought[asking]

@@ -1,0 +1,35 @@
+"""What a request is answered with whose processor has failed."""
+
+from __future__ import annotations
+
+import logging
+
+from rmqcore.remoting.codes import ResponseCode
+from rmqcore.remoting.command import RemotingCommand, failure
+from rmqcore.remoting.errors import RequestRefusedError
+
+logger = logging.getLogger(__name__)
+
+
+def answer_to(error: Exception, request: RemotingCommand, asker: object) -> RemotingCommand:
+    """Turn a processor's exception into an answer; only a refusal's own words go out.
+
+    Args:
+        error: what was raised; one that is no refusal is logged.
+        request: that the processor got.
+        asker: the connection, for the log.
+    """
+    if isinstance(error, RequestRefusedError) and not error.address:
+        return failure(error.code, error.remark)
+    logger.error("%r: request %d failed", asker, request.code, exc_info=error)
+    return internal_error(request)
+
+
+def internal_error(request: RemotingCommand) -> RemotingCommand:
+    """The answer where only the log says why.
+
+    Args:
+        request: that is answered.
+    """
+    remark = f"request {request.code} failed; the log of the server says why"
+    return failure(ResponseCode.SYSTEM_ERROR, remark)
