@@ -121,7 +121,7 @@ class Connection(asyncio.Protocol):
         self._serves = serves
         self._gate = gate
         self._direct = direct
-        self._kept = None if kept is None else kept.share(self._give_up_kept)
+        self._kept = None if kept is None else kept.share(self._give_up_kept, self._count_kept)
         self._on_open = on_open
         self._on_close = on_close
         self._loop = asyncio.get_running_loop()

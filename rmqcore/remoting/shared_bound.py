@@ -35,14 +35,17 @@ class SharedBound:
         """Bytes that all connections keep."""
         return self._size
 
-    def share(self, give_up: Callable[[], None]) -> Share:
+    def share(
+        self, give_up: Callable[[], None], recount: Callable[[], None] | None = None
+    ) -> Share:
         """Open a connection's share.
 
         Args:
             give_up: called, in a turn of the loop of its own, when the connection is one of those
                 that keep too much; it has to count down what it gives up.
+            recount: called before that, to note what is kept no more; None: that is noted at once.
         """
-        return Share(self._count, give_up)
+        return Share(self._count, give_up, recount or _nothing)
 
     def _count(self, share: Share, size: int) -> None:
         self._size += size
@@ -56,6 +59,8 @@ class SharedBound:
         self._planned = False
         if self._size <= self._size_max:
             return
+        for share in list(self._shares):
+            share.recount()
         for share in sorted(self._shares, key=lambda each: each.size, reverse=True):
             if self._size <= self._size_max * _LEFT:
                 break
@@ -68,16 +73,18 @@ class Share:
     Attributes:
         size: bytes.
         give_up: ends what is kept.
+        recount: notes what is kept no more.
     """
 
     def __init__(
         self,
         count: Callable[[Share, int], None],
         give_up: Callable[[], None],
+        recount: Callable[[], None],
     ) -> None:
         """Open it: see `SharedBound.share`."""
         self.size = 0
-        self.give_up = give_up
+        self.give_up, self.recount = give_up, recount
         self._count = count
 
     def add(self, size: int) -> None:
@@ -93,12 +100,12 @@ class Share:
     def close(self) -> None:
         """Keep nothing any more: the connection is gone, and what it notes counts for nobody."""
         self.add(-self.size)
-        self._count, self.give_up = _count_for_nobody, _give_up_nothing
+        self._count, self.give_up, self.recount = _count_for_nobody, _nothing, _nothing
 
 
 def _count_for_nobody(_share: Share, _size: int) -> None:
     pass
 
 
-def _give_up_nothing() -> None:
+def _nothing() -> None:
     pass

@@ -17,6 +17,8 @@ from remoting.ends import (
 )
 
 from rmqcore.remoting import success
+from rmqcore.remoting.connection import Connection
+from rmqcore.remoting.shared_bound import SharedBound
 
 pytestmark = pytest.mark.engine
 
@@ -76,6 +78,50 @@ def test_answers_that_are_not_read_have_a_bound_together(run):
             honest.send(request(ECHO, 7, b"served"))
             assert (await honest.receive()).body == b"served"
             assert server.connections
+
+    run(scene())
+
+
+def test_what_a_peer_has_read_since_it_was_counted_counts_no_more(run):
+    class Unread(asyncio.Transport):
+        size, aborted = 4 * MIB, False
+
+        def get_write_buffer_size(self):
+            return self.size
+
+        def abort(self):
+            self.aborted = True
+
+        def set_write_buffer_limits(self, high=None, low=None):
+            pass
+
+        def write(self, data):
+            pass
+
+        def is_closing(self):
+            return self.aborted
+
+    async def scene():
+        bound = SharedBound(8 * MIB)
+        settings = bounds(idle_timeout_s=0)
+        slow = [Unread() for _ in range(3)]
+        for transport in slow[:2]:
+            connection = Connection({}, settings, serves=True, kept=bound)
+            connection.connection_made(transport)
+            connection.pause_writing()
+            connection.notify(request(ECHO, 1))
+            await asyncio.sleep(0)
+        assert bound.size == 8 * MIB
+        # it has read nearly all; the others nothing
+        slow[0].size = 1
+        connection = Connection({}, settings, serves=True, kept=bound)
+        connection.connection_made(slow[2])
+        slow[2].size = MIB
+        connection.pause_writing()
+        connection.notify(request(ECHO, 1))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert (bound.size, [each.aborted for each in slow]) == (5 * MIB + 1, [False] * 3)
 
     run(scene())
 
