@@ -91,6 +91,9 @@ class SharedExchanges(virtual.Channel):  # type: ignore[misc]
         name = exchange or f"amq.{kind}"
         self._learn(name)
         super().exchange_declare(exchange=name, type=kind, **kwargs)
+        if name not in self.state.exchanges:
+            # another process has deleted it while it was compared
+            super().exchange_declare(exchange=name, type=kind, **kwargs)
         declared = dumps(self.state.exchanges[name]).encode()
         self.store.kv_swap(_EXCHANGES, name.encode(), None, declared)
 

@@ -32,6 +32,25 @@ def payload(queue):
     return message and message.payload
 
 
+def test_an_exchange_that_is_deleted_while_it_is_declared_again_is_there(channels, monkeypatch):
+    one, other = channels
+    exchange = kombu.Exchange("e", type="topic")
+    exchange(one).declare()
+    typeof = one.typeof
+
+    def deleted_before(name, *default):
+        other.exchange_delete(name)
+        return typeof(name, *default)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(one, "typeof", deleted_before)
+        exchange(one).declare()
+    assert other.typeof("e").type == "topic"
+    queue = declare(other, "q", exchange=exchange, routing_key="a.*")
+    publish(one, "x", exchange="e", routing_key="a.b")
+    assert payload(queue) == "x"
+
+
 def test_an_exchange_that_another_has_deleted_and_this_one_declares_anew_is_there_for_all(channels):
     one, other = channels
     declare(one, "q", exchange=kombu.Exchange("e", type="topic"), routing_key="a.*")
