@@ -27,8 +27,9 @@ _GROUP_PREFIXES = (_RETRY_PREFIX, "%DLQ%")
 #: topics in which the broker keeps what was sent to others, and other programs their tables; a
 #: default does not open them
 _SYSTEM_PREFIXES = ("rmq_sys_", "schedule_topic_", "trans_check_max_time_", "offset_moved_", "%kv%")
-#: where a broker keeps the replies that it passes on, behind the name of its cluster
-_REPLIES_SUFFIX = "_reply_topic"
+#: where a broker keeps the replies that it passes on, behind the name of its cluster; programs have
+#: topics of their own for replies, and write those in small letters
+_REPLIES_SUFFIX = "_REPLY_TOPIC"
 #: properties of a message whose transaction is open, and of one that goes to light queues, too
 _HALF, _LIGHT = "TRAN_MSG", "INNER_MULTI_DISPATCH"
 #: characters at the end of a retry topic's name in which a topic's is looked for: more than one has
@@ -58,7 +59,7 @@ class Need:
             return bool(account.groups.get(self.group, account.default_group) & self.permission)
         granted = account.topics.get(self.topic)
         if granted is None:
-            hidden = self.permission == SUB and _keeps_what_is_others(self.topic.lower())
+            hidden = self.permission == SUB and _keeps_what_is_others(self.topic)
             granted = Permission.DENY if hidden else account.default_topic
         return bool(granted & self.permission)
 
@@ -162,8 +163,8 @@ Rule: TypeAlias = Callable[[RemotingCommand, TopicAt], Iterable[_Need]] | AdminO
 
 
 def _keeps_what_is_others(topic: str) -> bool:
-    """Tell whether a topic, in lower case, is one that a default does not open to readers."""
-    return topic.startswith(_SYSTEM_PREFIXES) or topic.endswith(_REPLIES_SUFFIX)
+    """Tell whether a topic is one that a default does not open to readers."""
+    return topic.lower().startswith(_SYSTEM_PREFIXES) or topic.endswith(_REPLIES_SUFFIX)
 
 
 _SOME_GROUP = AnyNeed(SUB)

@@ -39,6 +39,15 @@ def test_who_names_a_place_in_the_log_is_not_told_whose_topic_it_is(guarded):  #
     guarded(scenario)
 
 
+def test_a_default_opens_a_programs_own_topic_for_replies(guarded):  # noqa: F811
+    async def scenario(peers):
+        await peers["operator"].send("orders_reply_topic", b"answer")
+        pulled = await peers["everything"].pull("orders_reply_topic")
+        assert [each.body for each in records(pulled.body)] == [b"answer"]
+
+    guarded(scenario)
+
+
 def test_a_default_does_not_open_the_replies_to_others(guarded):  # noqa: F811
     async def scenario(peers):
         operator, reader = peers["operator"], peers["everything"]
