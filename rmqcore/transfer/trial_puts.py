@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from rmqcore.native.base._mapped import MappedRegion
 from rmqcore.native.log._tail import LogTail
@@ -12,6 +12,9 @@ from rmqcore.store.parts.files import tell_queue_types
 if TYPE_CHECKING:
     from rmqcore.message import Message
     from rmqcore.store.message_store import DefaultMessageStore
+
+#: A record has fewer bytes than this beside its body: properties of 32,767 at most, and its topic.
+_BESIDE_BODY: Final = 1 << 17
 
 
 class TrialPuts:
@@ -33,8 +36,9 @@ class TrialPuts:
             multi_dispatch=self.config.numbers_light_queues,
         )
         tell_queue_types(self._tail, self.config, store.topics)
-        # only what records are written to takes memory
-        self._file = MappedRegion(None, self.config.mapped_file_size_commit_log)
+        # a log file's size is that of the memory of some machines
+        size = self.config.effective_max_message_size + _BESIDE_BODY
+        self._file = MappedRegion(None, min(size, self.config.mapped_file_size_commit_log))
 
     def __enter__(self) -> Self:
         return self

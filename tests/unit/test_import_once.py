@@ -11,9 +11,11 @@ from unit.test_scan_export import FORMATS, STORES, all_messages
 import rmqcore
 from rmqcore.errors import MessageIllegalError, RmqCoreError
 from rmqcore.files.config_tables import TopicConfig
+from rmqcore.message import Message
 from rmqcore.transfer import export_store, import_once
 from rmqcore.transfer.import_files import exported_files, messages_in
 from rmqcore.transfer.import_record import AlreadyImportedError, ImportRecord, digests_of
+from rmqcore.transfer.trial_puts import TrialPuts
 
 pytestmark = pytest.mark.engine
 
@@ -326,6 +328,17 @@ def test_nothing_is_put_of_what_has_a_row_that_the_store_does_not_take(tmp_path,
         with pytest.raises(MessageIllegalError, match=said):
             import_once(store, source)
         assert list(store.messages()) == []
+
+
+def test_what_is_looked_at_takes_no_memory_of_a_log_files_size(tmp_path):
+    most, size = 1 << 20, 1 << 28
+    settings = {"mapped_file_size_commit_log": size, "max_message_size": most}
+    with rmqcore.open_store(tmp_path / "s", **settings) as store, TrialPuts(store) as trial:
+        assert memoryview(trial._file).nbytes < 2 * most
+        rest = {"properties": {"p": "." * 32_000}}
+        trial.put_message(Message("T" * 127, bytes(most), **rest))
+        with pytest.raises(MessageIllegalError, match="max_message_size"):
+            trial.put_message(Message("T", bytes(most + 1)))
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
