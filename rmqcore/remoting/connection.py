@@ -396,8 +396,8 @@ class Connection(asyncio.Protocol):
         return (
             len(self._tasks) >= self._settings.request_max
             or self._out_size + self._held_size > self._settings.write_high_size
-            or self._worked_size > self._settings.worked_size_max
-            or (self._write_paused and self._serves)
+            or (self._serves and self._worked_size > self._settings.worked_size_max)
+            or (self._serves and self._write_paused)
         )
 
     def _turn(self) -> None:

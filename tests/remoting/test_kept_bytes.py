@@ -7,8 +7,10 @@ from patience import until_async
 from remoting.ends import (
     ECHO,
     LATER,
+    PATIENCE_MS,
     SLOW,
     bounds,
+    calling,
     frame_of,
     narrow,
     raw,
@@ -16,7 +18,7 @@ from remoting.ends import (
     serving,
 )
 
-from rmqcore.remoting import success
+from rmqcore.remoting import RemotingCommand, success
 from rmqcore.remoting.connection import Connection
 from rmqcore.remoting.shared_bound import SharedBound
 
@@ -78,6 +80,27 @@ def test_answers_that_are_not_read_have_a_bound_together(run):
             honest.send(request(ECHO, 7, b"served"))
             assert (await honest.receive()).body == b"served"
             assert server.connections
+
+    run(scene())
+
+
+def test_a_client_that_asks_while_it_works_on_large_requests_reads_its_answers(run):
+    async def scene():
+        opened = []
+        async with serving(on_open=opened.append) as server:
+
+            async def ask_first(connection, request):
+                await connection.invoke(RemotingCommand(ECHO), PATIENCE_MS)
+                return success()
+
+            bounded = bounds(worked_size_max=MIB)
+            async with calling(server, {LATER: ask_first}, connection=bounded) as (_, call):
+                await call(ECHO)
+                asked = (
+                    opened[0].invoke(RemotingCommand(LATER, {}, bytes(MIB)), PATIENCE_MS)
+                    for _ in range(4)
+                )
+                assert [each.code for each in await asyncio.gather(*asked)] == [0] * 4
 
     run(scene())
 
