@@ -364,6 +364,40 @@ def test_what_is_acknowledged_does_not_come_again_with_one_in_front_of_it(with_b
     with_broker(scenario)
 
 
+async def send_tagged(peer, tags):
+    for tag in tags:
+        await peer.send("T", b"x", properties={"TAGS": tag})
+
+
+def test_what_is_acknowledged_does_not_come_again_behind_what_a_filter_leaves_out(
+    with_broker, clock
+):
+    async def scenario(broker, peer):
+        await send_tagged(peer, "ABAA")
+        await acknowledge_these(peer, await pop_in_order(peer, count=3, exp="A"), 3)
+        clock.go_on(61_000, broker)
+        await acknowledge_these(peer, await pop_in_order(peer, count=1, exp="A"), 0)
+        assert offsets(await pop_in_order(peer, count=1, exp="A")) == [2]
+        clock.go_on(61_000, broker)
+        assert offsets(await pop_in_order(peer, count=3, exp="A")) == [2]
+
+    with_broker(scenario)
+
+
+def test_what_is_acknowledged_does_not_come_again_behind_others_that_are(with_broker, clock):
+    async def scenario(broker, peer):
+        await send_tagged(peer, "AABAAA")
+        answer = await pop_in_order(peer, count=5, exp="A")
+        await acknowledge_these(peer, answer, 1, 3, 4)
+        clock.go_on(61_000, broker)
+        await acknowledge_these(peer, await pop_in_order(peer, count=1, exp="A"), 0)
+        # one is looked at each time, behind the one that the filter leaves out
+        found = [offsets(await pop_in_order(peer, count=1, exp="A")) for _ in range(3)]
+        assert found == [[], [], [5]]
+
+    with_broker(scenario)
+
+
 def test_what_is_acknowledged_is_known_over_a_restart(with_broker, clock):
     async def first(broker, peer):
         await send_many(peer, 3, queues=1)

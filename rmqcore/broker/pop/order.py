@@ -82,12 +82,13 @@ class Batch:
         """What is acknowledged behind where the group goes on.
 
         Args:
-            start: queue offset of the next pop; another one was set, and nothing of it is done.
+            start: queue offset of the next pop: further on where a pop has passed over what its
+                filter does not want. In front of that another one was set, and nothing is done.
         """
-        if start != self.next_offset:
+        if start < self.next_offset:
             return frozenset()
         acked = {offset for bit, offset in enumerate(self.offsets) if self.acked >> bit & 1}
-        return frozenset(offset for offset in acked | self.done if offset > start)
+        return frozenset(offset for offset in acked | self.done if offset >= start)
 
     def to_java(self) -> dict[str, object]:
         """The members of RocketMQ's OrderInfo."""

@@ -367,7 +367,7 @@ class PopMessages:
                 )
                 if wanted.ordered:
                     found.counts += self._order.hand_out(checkpoint, wanted.attempt_id)
-                    following = start
+                    following = checkpoint.open_offsets[0]
                 else:
                     self._checkpoints.add(checkpoint)
                 records = self._add(found, checkpoint, flag, result, messages, wanted.topic)
