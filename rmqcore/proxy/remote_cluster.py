@@ -74,6 +74,8 @@ class RemoteCluster(KeptViews):
         self._client = RemotingClient(settings=ClientSettings(tls=tls.client if tls else None))
         self._client.register(RequestCode.CHECK_TRANSACTION_STATE, self._question)
         self._addresses: dict[str, str] = {}
+        #: brokers that are in the route of a topic that was asked for
+        self._routed: set[str] = set()
         #: whether name servers have said which brokers there are
         self._asked_for_all = False
         #: by broker, the producers that it was told of
@@ -205,6 +207,9 @@ class RemoteCluster(KeptViews):
     async def _names(self) -> list[str]:
         """The brokers that are known: all that there were when name servers were asked first.
 
+        Those of the topics that clients use are the first: others may be of another cluster, which
+        knows nothing of their groups.
+
         Raises:
             RefusedError: none is known, and no name server says which there are (106).
         """
@@ -218,11 +223,12 @@ class RemoteCluster(KeptViews):
             else:
                 self._note_masters(list(brokers.values()) if isinstance(brokers, dict) else [])
                 self._asked_for_all = bool(self._addresses)
-        return list(self._addresses)
+        return sorted(self._addresses, key=lambda name: name not in self._routed)
 
     def _brokers_of(self, route: Mapping[str, Any]) -> tuple[BrokerQueues, ...]:
         """The brokers of a route that have a master; their addresses are noted."""
         masters = self._note_masters(route.get("brokerDatas"))
+        self._routed.update(masters)
         return tuple(
             queues_of(name, entry)
             for entry in _objects(route.get("queueDatas"))

@@ -199,6 +199,26 @@ def test_a_group_is_ordered_for_who_asks_first(tmp_path):
     run(tmp_path, scenario)
 
 
+def test_a_group_is_as_the_brokers_of_its_topic_know_it(tmp_path):
+    """A name server may know brokers of several clusters."""
+
+    async def scenario(served):
+        _, second = served.brokers
+        second.managers.groups.put("G", {"consumeMessageOrderly": True})
+        peer = Peer(second)
+        for number in range(2):
+            await peer.send("T", b"%d" % number)
+        await peer.client.close()
+        wire = await served.connect()
+        # of no topic yet: all brokers are asked for
+        await telemetry(wire, subscription={"group": {"name": "H"}})
+        _, (message,) = await wire.receive("T", count=1)
+        assert message.body == b"0"
+        assert (await wire.receive("T"))[0].code == Code.MESSAGE_NOT_FOUND
+
+    run(tmp_path, scenario, 2)
+
+
 def test_a_group_is_not_told_of_while_no_broker_is_known(tmp_path):
     async def scenario(served):
         wire = await served.connect()
