@@ -19,7 +19,6 @@ from broker.test_pop import (
 from patience import until_async
 
 from rmqcore.broker.pop.order import PopOrder
-from rmqcore.broker.pop.receipts import ORDERED, Checkpoint
 from rmqcore.errors import CorruptConfigFileError
 from rmqcore.java.json import FormattedJson
 from rmqcore.remoting import RequestCode, ResponseCode
@@ -337,97 +336,9 @@ def test_what_was_handed_out_in_no_order_comes_again_when_the_group_has_one(with
     with_broker(scenario)
 
 
-async def acknowledge_these(peer, answer, *offsets):
-    for message, receipt in handed_out(answer):
-        if message.queue_offset in offsets:
-            assert (await acknowledge(peer, message, receipt)).code == 0
-
-
-def test_what_is_acknowledged_does_not_come_again_with_one_in_front_of_it(with_broker, clock):
-    async def scenario(broker, peer):
-        await send_many(peer, 7, queues=1)
-        answer = await pop_in_order(peer, count=5)
-        await acknowledge_these(peer, answer, 1, 3)
-        clock.go_on(61_000, broker)
-        answer = await pop_in_order(peer, count=5)
-        assert offsets(answer) == [0, 2, 4]
-        assert answer.ext_fields["msgOffsetInfo"] == "0 0 0,2,4"
-        assert answer.ext_fields["orderCountInfo"] == "0 qo0%0 1;0 qo0%2 1;0 qo0%4 1;0 0 1"
-        await acknowledge_these(peer, answer, 2, 4)
-        clock.go_on(61_000, broker)
-        # what is behind the few that are asked for is known all the same
-        answer = await pop_in_order(peer, count=1)
-        assert offsets(answer) == [0]
-        await acknowledge_these(peer, answer, 0)
-        assert offsets(await pop_in_order(peer, count=5)) == [5, 6]
-
-    with_broker(scenario)
-
-
-async def send_tagged(peer, tags):
-    for tag in tags:
-        await peer.send("T", b"x", properties={"TAGS": tag})
-
-
-def test_what_is_acknowledged_does_not_come_again_behind_what_a_filter_leaves_out(
-    with_broker, clock
-):
-    async def scenario(broker, peer):
-        await send_tagged(peer, "ABAA")
-        await acknowledge_these(peer, await pop_in_order(peer, count=3, exp="A"), 3)
-        clock.go_on(61_000, broker)
-        await acknowledge_these(peer, await pop_in_order(peer, count=1, exp="A"), 0)
-        assert offsets(await pop_in_order(peer, count=1, exp="A")) == [2]
-        clock.go_on(61_000, broker)
-        assert offsets(await pop_in_order(peer, count=3, exp="A")) == [2]
-
-    with_broker(scenario)
-
-
-def test_what_is_acknowledged_does_not_come_again_behind_others_that_are(with_broker, clock):
-    async def scenario(broker, peer):
-        await send_tagged(peer, "AABAAA")
-        answer = await pop_in_order(peer, count=5, exp="A")
-        await acknowledge_these(peer, answer, 1, 3, 4)
-        clock.go_on(61_000, broker)
-        await acknowledge_these(peer, await pop_in_order(peer, count=1, exp="A"), 0)
-        # one is looked at each time, behind the one that the filter leaves out
-        found = [offsets(await pop_in_order(peer, count=1, exp="A")) for _ in range(3)]
-        assert found == [[], [], [5]]
-
-    with_broker(scenario)
-
-
-def test_what_is_acknowledged_is_known_over_a_restart(with_broker, clock):
-    async def first(broker, peer):
-        await send_many(peer, 3, queues=1)
-        answer = await pop_in_order(peer, count=3)
-        await acknowledge_these(peer, answer, 1)
-        clock.go_on(61_000, broker)
-        assert offsets(await pop_in_order(peer, count=3)) == [0, 2]
-
-    async def second(broker, peer):
-        clock.go_on(61_000, broker)
-        assert offsets(await pop_in_order(peer, count=3)) == [0, 2]
-
-    with_broker(first)
-    with_broker(second)
-
-
-def test_a_group_that_is_set_back_is_given_what_it_has_acknowledged(with_broker):
-    async def scenario(broker, peer):
-        await send_many(peer, 3, queues=1)
-        answer = await pop_in_order(peer, count=3)
-        await acknowledge_these(peer, answer, 0, 1, 2)
-        broker.store.consumer_offsets.commit(*KEY, 1)
-        assert offsets(await pop_in_order(peer, count=3)) == [1, 2]
-
-    with_broker(scenario)
-
-
 def test_the_file_is_rocketmqs(tmp_path):
     order = PopOrder(tmp_path, lambda: 5000)
-    order.hand_out(Checkpoint(*KEY, 3, 1000, 60_000, [3, 4, 6], ORDERED), "a")
+    order.hand_out(KEY, [3, 4, 6], 1000, 60_000, "a")
     order.acknowledge(KEY, 4, 1000)
     order.keep_until(KEY, 6, 1000, 9000)
     assert order.persist()

@@ -296,27 +296,6 @@ def test_a_message_in_order_says_how_often_it_came_and_is_a_dead_letter_in_the_e
     with_grpc(scenario)
 
 
-def test_what_is_acknowledged_is_no_dead_letter_with_one_in_front_of_it(with_grpc, clock):
-    async def scenario(served, wire):
-        more = {"consumeMessageOrderly": True, "retryMaxTimes": 1}
-        served.broker.managers.groups.put("G", more)
-        for body in (b"fails", b"one", b"two"):
-            await wire.send("T", body, message_group="same", message_type=FIFO)
-        _, found = await wire.receive("T", invisible_s=10)
-        queue_id = found[0].system_properties.queue_id
-        for message in found[1:]:
-            assert (await wire.ack("T", message)).status.code == Code.OK
-        for expected in ([b"fails"], []):
-            clock.go_on(11_000, served.broker)
-            _, found = await wire.receive("T", invisible_s=10)
-            assert [message.body for message in found] == expected
-        store = served.broker.store
-        assert [each.body for each in store.get_message("%DLQ%G", 0, 0).messages] == [b"fails"]
-        assert store.consumer_offsets.get("T", "G", queue_id) == 3
-
-    with_grpc(scenario)
-
-
 def test_a_message_comes_at_its_time_and_can_be_taken_back(with_grpc):
     async def scenario(served, wire):
         due_s = wall_clock_ms() // 1000 + 3600

@@ -11,18 +11,16 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from rmqcore.broker.pop.receipts import AHEAD_MS_MAX, Checkpoint
-from rmqcore.broker.state.queued import number_in
+from rmqcore.broker.pop.receipts import AHEAD_MS_MAX
 from rmqcore.errors import MessageIllegalError
 from rmqcore.files.config_file import ConfigFile
 from rmqcore.java.json import format_compact_java_json, parse_java_json
-from rmqcore.message import MessageExt
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +44,6 @@ class Batch:
         counts: by offset, how often it was handed out before; only those above 0.
         attempt_id: of the request, which may come a second time; None without.
         used_ms: when it was last acknowledged or handed out.
-        done: offsets behind these that are acknowledged, too, of an earlier batch; not in the file.
     """
 
     pop_time_ms: int
@@ -57,7 +54,6 @@ class Batch:
     counts: Mapping[int, int] = field(default_factory=dict)
     attempt_id: str | None = None
     used_ms: int = 0
-    done: frozenset[int] = frozenset()
 
     @property
     def open_offsets(self) -> list[int]:
@@ -73,22 +69,7 @@ class Batch:
     @property
     def next_offset(self) -> int:
         """Where the group goes on in the queue."""
-        following = next(iter(self.open_offsets), self.offsets[-1] + 1)
-        while following in self.done:
-            following += 1
-        return following
-
-    def done_from(self, start: int) -> frozenset[int]:
-        """What is acknowledged behind where the group goes on.
-
-        Args:
-            start: queue offset of the next pop: further on where a pop has passed over what its
-                filter does not want. In front of that another one was set, and nothing is done.
-        """
-        if start < self.next_offset:
-            return frozenset()
-        acked = {offset for bit, offset in enumerate(self.offsets) if self.acked >> bit & 1}
-        return frozenset(offset for offset in acked | self.done if offset >= start)
+        return next(iter(self.open_offsets), self.offsets[-1] + 1)
 
     def to_java(self) -> dict[str, object]:
         """The members of RocketMQ's OrderInfo."""
@@ -203,57 +184,45 @@ class PopOrder:
                 self._batches[key] = batch = replace(batch, visible_ms=visible)
         return batch.due_ms
 
-    def still_open(
-        self, key: OrderKey, start: int, max_offset: int, messages: list[MessageExt]
-    ) -> list[MessageExt]:
-        """Those of a queue's next messages that were not acknowledged before the first of them.
-
-        Args:
-            key: the queue, and whose.
-            start: where the pop begins in it.
-            max_offset: the queue's end, as for `due_ms`.
-            messages: from there on.
-        """
-        batch = self._batches.get(key)
-        if batch is None or batch.offsets[-1] >= max_offset:
-            return messages
-        done = batch.done_from(start)
-        return [each for each in messages if number_in(key[::2], each) not in done]
-
-    def hand_out(self, handed_out: Checkpoint, attempt_id: str | None) -> list[str]:
+    def hand_out(
+        self,
+        key: OrderKey,
+        offsets: Sequence[int],
+        pop_time_ms: int,
+        invisible_ms: int,
+        attempt_id: str | None,
+    ) -> list[str]:
         """Note what is handed out; the entries of ``orderCountInfo`` for it.
 
         Args:
-            handed_out: of one queue, of those that are `still_open`; its pop time is from
-                `pop_time_ms`. What was handed out of the queue before is over.
+            key: group, topic and queue id; what was handed out of it before is over.
+            offsets: queue offsets, ascending, at least one.
+            pop_time_ms: from `pop_time_ms`.
+            invisible_ms: milliseconds until they may be handed out again.
             attempt_id: of the request; the same one again is no further try. None for none.
 
         Returns:
             texts ``0 qoQUEUE%OFFSET TRIES``, and one ``0 QUEUE TRIES`` with the least.
         """
-        key = (handed_out.topic, handed_out.group, handed_out.queue_id)
-        offsets = handed_out.open_offsets
-        former, counts, done = self._batches.get(key), dict[int, int](), frozenset[int]()
-        if former is not None:
-            done = former.done_from(handed_out.start_offset).difference(offsets)
-            known, step = set(former.offsets), not (attempt_id and attempt_id == former.attempt_id)
-            counts = {at: former.counts.get(at, 0) + step for at in offsets if at in known}
-            counts = {at: count for at, count in counts.items() if count}
-        among = sorted({*offsets, *(offset for offset in done if offset < offsets[-1])})
+        former, counts = self._batches.get(key), dict[int, int]()
+        if former is not None and attempt_id and attempt_id == former.attempt_id:
+            counts = dict(former.counts)
+        elif former is not None:
+            known = set(former.offsets)
+            counts = {at: former.counts.get(at, 0) + 1 for at in offsets if at in known}
         self._batches[key] = Batch(
-            handed_out.pop_time_ms,
-            handed_out.invisible_ms,
-            tuple(among),
-            acked=sum(1 << bit for bit, offset in enumerate(among) if offset in done),
+            pop_time_ms,
+            invisible_ms,
+            tuple(offsets),
             counts=counts,
             attempt_id=attempt_id,
             used_ms=self._clock_ms(),
-            done=frozenset(offset for offset in done if offset > offsets[-1]),
         )
+        queue_id = key[2]
         least = min(counts.values(), default=0) if len(counts) == len(offsets) else 0
         return [
-            *(f"0 qo{handed_out.queue_id}%{offset} {count}" for offset, count in counts.items()),
-            f"0 {handed_out.queue_id} {least}",
+            *(f"0 qo{queue_id}%{offset} {count}" for offset, count in counts.items()),
+            f"0 {queue_id} {least}",
         ]
 
     def pop_time_ms(self, keys: Iterable[OrderKey], now_ms: int) -> int:

@@ -25,7 +25,7 @@ from rmqcore.broker.pop.receipts import (
     retry_topic_of,
 )
 from rmqcore.broker.pop.request import PopRequest, passed_ms
-from rmqcore.broker.pop.retried import as_of_topic, comes_again_for, records_of
+from rmqcore.broker.pop.retried import as_of_topic, comes_again_for
 from rmqcore.broker.pop.waiting import WaitingPop, WaitingPops
 from rmqcore.broker.pull.cold_reads import ColdReads
 from rmqcore.broker.pull.fetch import Found, PullRange, fetch
@@ -349,9 +349,6 @@ class PopMessages:
                 return
             if flag == RETRY:
                 messages = [each for each in messages if comes_again_for(wanted, each)]
-            elif wanted.ordered:
-                key = (topic, wanted.group, queue_id)
-                messages = self._order.still_open(key, start, most, messages)
             following = reached = result.next_queue_offset
             most = result.max_queue_offset
             if result.status is GetMessageStatus.FOUND and messages:
@@ -366,8 +363,14 @@ class PopMessages:
                     found.revive_queue,
                 )
                 if wanted.ordered:
-                    found.counts += self._order.hand_out(checkpoint, wanted.attempt_id)
-                    following = checkpoint.open_offsets[0]
+                    found.counts += self._order.hand_out(
+                        (topic, wanted.group, queue_id),
+                        checkpoint.open_offsets,
+                        found.pop_time_ms,
+                        wanted.invisible_ms,
+                        wanted.attempt_id,
+                    )
+                    following = start
                 else:
                     self._checkpoints.add(checkpoint)
                 records = self._add(found, checkpoint, flag, result, messages, wanted.topic)
@@ -420,7 +423,7 @@ class PopMessages:
         found.starts.append(f"{place} {checkpoint.start_offset}")
         found.offsets.append(f"{place} {offsets}")
         if flag == NORMAL:
-            records = records_of(result, messages)
+            records: list[Buffer] = list(result.slices())
         else:
             name = self._config().broker_name
             records = [as_of_topic(topic, each, checkpoint, flag, name) for each in messages]

@@ -1,13 +1,10 @@
-"""What lies in the topics and retry topics that a pop looks into, and how it is handed out."""
+"""What lies in the retry topics that a pop looks into, and how it is handed out."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from rmqcore._codec import encode_record
 from rmqcore.broker.pop.receipts import Checkpoint, Receipt
 from rmqcore.broker.pop.request import PopRequest
-from rmqcore.broker.pull.fetch import Found
 from rmqcore.errors import MessageIllegalError
 from rmqcore.message import MessageExt, copy_to
 from rmqcore.remoting.command import Buffer
@@ -27,20 +24,6 @@ def comes_again_for(wanted: PopRequest, stored: MessageExt) -> bool:
     if group is not None:
         return group == wanted.group
     return stored.properties.get("RETRY_TOPIC", wanted.topic) == wanted.topic
-
-
-def records_of(found: Found, messages: Sequence[MessageExt]) -> list[Buffer]:
-    """The records of some of the messages that were found, as they are stored.
-
-    Args:
-        found: in a queue.
-        messages: those of them that are handed out, in their order.
-    """
-    if len(messages) == len(found):
-        return list(found.slices())
-    chosen = {message.phy_offset for message in messages}
-    records = zip(found.slices(), found.messages, strict=True)
-    return [record for record, message in records if message.phy_offset in chosen]
 
 
 def as_of_topic(
