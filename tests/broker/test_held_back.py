@@ -26,6 +26,16 @@ def damage_unit(broker, topic, offset):
         queue.write(bytes([low ^ 8]))
 
 
+async def comes_but_for_the_second(peer):
+    found = await come(peer, "T", 2)
+    assert [message.body for message in found] == [b"0", b"2"]
+
+
+async def second_comes(peer):
+    found = await come(peer, "T", 3)
+    assert b"1" in [message.body for message in found]
+
+
 def test_a_timer_message_comes_after_the_next_start(with_broker, clock):
     async def scenario(broker, peer):
         for body in (b"0", b"1", b"2"):
@@ -33,15 +43,13 @@ def test_a_timer_message_comes_after_the_next_start(with_broker, clock):
         await taken_in(broker, 3)
         damage_unit(broker, TIMER_TOPIC, 1)
         clock.go_on(2000, broker)
-        found = await come(peer, "T", 2)
-        assert [message.body for message in found] == [b"0", b"2"]
+        await comes_but_for_the_second(peer)
         assert broker.managers.passed_over.counts == {}
         assert broker.managers.passed_over.held_counts == {TIMER: 1}
 
     async def again(broker, peer):
         assert broker.managers.passed_over.held_counts == {}
-        found = await come(peer, "T", 3)
-        assert b"1" in [message.body for message in found]
+        await second_comes(peer)
 
     with_broker(scenario)
     with_broker(again)
@@ -53,14 +61,12 @@ def test_a_delayed_message_comes_after_the_next_start(with_broker, clock):
             await peer.send("T", body, properties={"DELAY": "1"})
         damage_unit(broker, SCHEDULE_TOPIC, 1)
         clock.go_on(2000, broker)
-        found = await come(peer, "T", 2)
-        assert [message.body for message in found] == [b"0", b"2"]
+        await comes_but_for_the_second(peer)
         assert broker.store.delay_skipped_count() == 0
         assert broker.store.delay_held_count() == 1
 
     async def again(broker, peer):
-        found = await come(peer, "T", 3)
-        assert b"1" in [message.body for message in found]
+        await second_comes(peer)
 
     with_broker(scenario)
     with_broker(again)
