@@ -42,7 +42,6 @@ from rmqcore.scan.plan import LogPlan
 from rmqcore.scan.unit_files import UNITS, UnitFiles
 from rmqcore.services.retention import CleanCommitLogService, LogFileInfo, disk_usage
 from rmqcore.services.running_flags import RunningFlags
-from rmqcore.world import wall_clock_ms
 
 _CHAIN_SHOWN = 64
 _FILES_SHOWN = 8
@@ -393,7 +392,6 @@ class _Question:
             config,
             _Files(files),
             RunningFlags(),
-            clock=wall_clock_ms,
             usage=partial(disk_usage, directory.commit_log),
             archived_end=lambda: archived,
         )

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
 from rmqcore.config import OnCorruption
 from rmqcore.errors import CorruptConsumeQueueError, CorruptRecordError, CorruptStoreError
 from rmqcore.files.consume_queue import LIGHT_QUEUE_PREFIX
-from rmqcore.files.log_walker import first_record
 from rmqcore.files.unit_file import UNIT_HEAD
 from rmqcore.recovery.index_tags import index_has_tags
 from rmqcore.recovery.judge import BLANK_IN_FRONT, SAVED_BY_REPAIR, Judge
@@ -24,8 +22,9 @@ from rmqcore.recovery.queue_check import QueueCheck
 from rmqcore.recovery.report import RecoveryProgress, RecoveryReport
 from rmqcore.recovery.suspect_index_files import SuspectIndexFiles
 from rmqcore.recovery.walk import Walk
+from rmqcore.recovery.walk_start import WalkStart
 from rmqcore.services.flush_policy import FlushPolicy
-from rmqcore.world import monotonic_s
+from rmqcore.world import REAL, World
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,9 +46,6 @@ _log = logging.getLogger("rmqcore")
 KeepCut: TypeAlias = Callable[["Iterable[MappedFile]", int, int], str]
 #: What was derived is flushed after each such time of walking.
 SAVE_EVERY_S = 1.0
-#: Where no mark says how far the disk has all, this many log files are examined for a clock that
-#: was set back.
-_FILES_LOOKED_AT = 8
 
 
 class DerivedAnew:
@@ -98,6 +94,7 @@ class Recovery:
         clean_shutdown: False when the abort marker was found.
         progress: called now and then with a `RecoveryProgress`.
         keep_cut: copies what is about to be cut off the log, and says where to; see `KeptCuts`.
+        world: whose clock says when progress is saved, and how long it took.
 
     Source: RocketMQ store/CommitLog.java, recoverNormally and recoverAbnormally.
     """
@@ -120,6 +117,7 @@ class Recovery:
         clean_shutdown: bool,
         progress: Callable[[RecoveryProgress], None] | None = None,
         keep_cut: KeepCut | None = None,
+        world: World = REAL,
     ) -> None:
         self._log = writer.log
         self._writer = writer
@@ -133,6 +131,8 @@ class Recovery:
         self._clean_shutdown = clean_shutdown
         self._progress = progress
         self._keep_cut = keep_cut
+        self._world = world
+        self._start = WalkStart(writer.log, checkpoint, mark, clean_shutdown=clean_shutdown)
         self.report = RecoveryReport(clean_shutdown=clean_shutdown)
         #: physical offset below which the whole log is known to be on the disk
         self._on_disk = 0
@@ -160,7 +160,7 @@ class Recovery:
                 shutdown) lacks records that the consume queues know. Nothing has been changed in
                 the log. ``on_corruption`` says what else to do.
         """
-        began = monotonic_s()
+        began = self._world.monotonic_s()
         self._load_queues()
         self._load_index()
         walk = self._new_walk(self._index)
@@ -176,7 +176,7 @@ class Recovery:
             walk.end()
             if self._left is not None:
                 self._left.close()
-        self.report.elapsed_s = monotonic_s() - began
+        self.report.elapsed_s = self._world.monotonic_s() - began
         return self.report
 
     def _new_walk(self, index: IndexService | None) -> Walk:
@@ -287,72 +287,6 @@ class Recovery:
         if self._left is not None:
             self._left.drop_from(0)
 
-    # ---- choosing where to begin
-
-    def _checked_from(self) -> int:
-        """Number of the first file whose records are compared with their CRC."""
-        files = self._log.queue.files
-        if self._clean_shutdown:
-            return self._last_written_file()
-        limit = self._checkpoint.min_timestamp_ms
-        number = self._last_stored_by(limit, len(files) - 1)
-        # where the clock was set back, the checkpoint's time may be later than that of records
-        # which were put behind it
-        first = max(0, number - _FILES_LOOKED_AT)
-        if self._mark.log_end:
-            first = self._file_at(self._mark.log_end)
-        records = [first_record(file) for file in files[first : number + 1]]
-        for at, (before, after) in enumerate(pairwise(records)):
-            if before and after and after.store_timestamp_ms < before.store_timestamp_ms:
-                return self._last_stored_by(limit, first + at)
-        return number
-
-    def _last_stored_by(self, limit_ms: int, number: int) -> int:
-        """Number of the last file, up to one, whose first record was stored by a time; else 0."""
-        for candidate in range(number, -1, -1):
-            record = first_record(self._log.queue.files[candidate])
-            if record is not None and record.store_timestamp_ms <= limit_ms:
-                return candidate
-        return 0
-
-    def _last_written_file(self) -> int:
-        files = self._log.queue.files
-        for number in range(len(files) - 1, 0, -1):
-            if first_record(files[number]) is not None:
-                return number
-        return 0
-
-    def _walked_from(self, checked_from: int) -> int:
-        """Number of the first file that is compared with queues and index, all being well."""
-        files = self._log.queue.files
-        end = files[self._last_written_file()].file_from_offset + self._log.queue.file_size
-        floor = end - self._config.open_check_bytes
-        wanted = files[checked_from].file_from_offset
-        if self._index is not None:
-            wanted = min(wanted, max(self._index.resume_offset, self._log.min_offset))
-        wanted = min(wanted, max(floor, self._log.min_offset))
-        wanted = min(wanted, max(self._mark.log_end, floor, self._log.min_offset))
-        return self._file_at(wanted)
-
-    def _file_at(self, offset: int) -> int:
-        """Number of the file that holds the byte at ``offset``; the nearest when none does."""
-        files = self._log.queue.files
-        numbers = [n for n, file in enumerate(files) if file.file_from_offset <= offset]
-        return numbers[-1] if numbers else 0
-
-    def _derived_from(self, needed: int, usual: int) -> int:
-        """Number of the first file that queues which are unusable, or lack units, need.
-
-        Args:
-            needed: physical offset from which the log may have units that queues lack.
-            usual: number of the file from which the log would be walked else.
-        """
-        if self._queues.damaged:
-            return 0
-        if self._mark.derive_from >= 0:
-            needed = self._mark.derive_from
-        return min(usual, self._file_at(needed))
-
     # ---- the walk
 
     def _doubt_begins(self, walk: Walk, ends: MarkedQueueEnds) -> None:
@@ -389,10 +323,14 @@ class Recovery:
 
     def _walk_log(self, walk: Walk, ends: MarkedQueueEnds) -> None:
         self._doubt_begins(walk, ends)
-        checked_from = self._checked_from()
-        usual = self._walked_from(checked_from)
+        start = self._start
+        checked_from = start.checked_from()
+        index_resumes_at = None if self._index is None else self._index.resume_offset
+        usual = start.walked_from(checked_from, index_resumes_at, self._config.open_check_bytes)
         lacking = ends.lacking()
-        first = self._derived_from(ends.needed_from(lacking), usual)
+        first = 0
+        if not self._queues.damaged:
+            first = start.derived_from(ends.needed_from(lacking), usual)
         if first < usual or self._queues.damaged:
             self._derived_anew.begin_at(first)
         self._queues.drop_damaged()
@@ -452,17 +390,17 @@ class Recovery:
         files = self._log.queue.files
         self._derived_anew.walked_first = first
         start = self._on_disk = files[first].file_from_offset
-        last = files[max(first, self._last_written_file())]
+        last = files[max(first, self._start.last_written_file())]
         total = last.file_from_offset + last.size - start
-        self._saved_at = monotonic_s()
+        self._saved_at = self._world.monotonic_s()
 
         def walked(number: int) -> None:
             file = files[number]
-            due = monotonic_s() - self._saved_at >= SAVE_EVERY_S
+            due = self._world.monotonic_s() - self._saved_at >= SAVE_EVERY_S
             unclean = not self._clean_shutdown and number >= checked_from
             if due and (unclean or self._mark.derive_from >= 0):
                 self._save_progress(walk, number)
-                self._saved_at = monotonic_s()
+                self._saved_at = self._world.monotonic_s()
             if self._progress is not None:
                 done = file.file_from_offset + file.size - start
                 self._progress(RecoveryProgress("log", min(done, total), total))
@@ -529,7 +467,7 @@ class Recovery:
         size = self.report.dropped_bytes
         if self._keep_cut is None or size == 0:
             return
-        files = self._log.queue.files[self._file_at(end) :]
+        files = self._log.queue.files[self._start.file_at(end) :]
         self.report.cut_kept = self._keep_cut(files, end, size)
         _log.warning("%s: %s", self._log.queue.directory, self.report.cut_kept)
 

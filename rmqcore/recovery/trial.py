@@ -37,7 +37,7 @@ from rmqcore.recovery.queue_check import QueueCheck
 from rmqcore.recovery.recovery import DerivedAnew, Recovery
 from rmqcore.recovery.unfinished_repair import refuse_unfinished_restore
 from rmqcore.recovery.walk import Walk
-from rmqcore.world import wall_clock_ms
+from rmqcore.world import REAL, World
 
 if TYPE_CHECKING:
     from rmqcore.config import StoreConfig
@@ -51,12 +51,13 @@ if TYPE_CHECKING:
 QueueKey = tuple[str, int]
 
 
-def try_opening(directory: StoreDir, given: StoreConfig) -> None:
+def try_opening(directory: StoreDir, given: StoreConfig, *, world: World = REAL) -> None:
     """Raise what opening a store for writing raises, as far as its bytes decide.
 
     Args:
         directory: of the store; nobody has it open for writing.
         given: settings as for `open_store`.
+        world: whose clock tells times that have not come yet.
 
     Raises:
         RmqCoreError: the opening would be refused, with this.
@@ -67,19 +68,19 @@ def try_opening(directory: StoreDir, given: StoreConfig) -> None:
     config = fitted_config(given, directory)
     open_files = OpenFiles(mappings_max=config.max_mapped_files)
     with _in_silence():
-        _try(directory, config, open_files)
+        _try(directory, config, open_files, world)
 
 
-def _try(directory: StoreDir, config: StoreConfig, open_files: OpenFiles) -> None:
+def _try(directory: StoreDir, config: StoreConfig, open_files: OpenFiles, world: World) -> None:
     checkpoint, mark = StoreCheckpoint(directory.checkpoint), StoreMark(directory)
     deleted = DeletedTopics(directory)
     checkpoint.load()
-    checkpoint.distrust_future(wall_clock_ms())
+    checkpoint.distrust_future(world.clock_ms())
     mark.load()
-    TopicConfigTable(directory.config, clock=wall_clock_ms)
-    ConsumerOffsetTable(directory.config, clock=wall_clock_ms)
+    TopicConfigTable(directory.config, clock=world.clock_ms)
+    ConsumerOffsetTable(directory.config, clock=world.clock_ms)
     if config.deliver_delayed:
-        DelayOffsetTable(directory.config, clock=wall_clock_ms)
+        DelayOffsetTable(directory.config, clock=world.clock_ms)
     clean_shutdown = not directory.was_aborted
     any_lost = not (clean_shutdown or mark.is_of_this_machine)
     log = _log_of(directory, config, open_files, any_lost=any_lost)

@@ -22,7 +22,7 @@ from rmqcore.files.store_trace import Note, unnoted
 from rmqcore.native.base._lock import ReentrantLock
 from rmqcore.services.running_flags import RunningFlag, RunningFlags
 from rmqcore.services.service import Service
-from rmqcore.world import sleep
+from rmqcore.world import REAL, World
 
 _log = logging.getLogger("rmqcore")
 
@@ -194,12 +194,11 @@ class CleanCommitLogService:
         log: CleanableLog,
         flags: RunningFlags,
         *,
-        clock: Callable[[], int],
         usage: Callable[[], DiskUsage],
         keep_from: Callable[[], int | None] = lambda: None,
         archived_end: Callable[[], int | None] = lambda: None,
         hour: Callable[[int], int] = local_hour,
-        sleep: Callable[[float], object] = sleep,
+        world: World = REAL,
     ) -> None:
         """Watch a log; nothing happens before ``run_once``.
 
@@ -207,7 +206,6 @@ class CleanCommitLogService:
             config: the settings; only those of retention are read, afresh in each round.
             log: the files and how to delete one.
             flags: raised while the disk is nearly full.
-            clock: Unix time in milliseconds.
             usage: how full the disk is, see `disk_usage`.
             keep_from: physical offset from which on age and quota delete nothing (what a consumer
                 or a delay level has still to read), or None. A disk above the forcible ratio
@@ -215,17 +213,16 @@ class CleanCommitLogService:
             archived_end: physical offset up to which an archive has the log, where nothing else may
                 be deleted at all; None where that is no matter.
             hour: hour of the day of a time in milliseconds.
-            sleep: waits this many seconds, between two deletions.
+            world: whose clock tells how old a file is; it waits between two deletions.
         """
         self.config = config
         self._log = log
         self._flags = flags
-        self._clock = clock
         self._usage = usage
         self._keep_from = keep_from
         self._archived_end = archived_end
         self._hour = hour
-        self._sleep = sleep
+        self._world = world
         self._manual_rounds = 0
 
     def configure(self, config: StoreConfig) -> None:
@@ -251,7 +248,7 @@ class CleanCommitLogService:
         deleted: list[PlannedDeletion] = []
         for deletion in planned:
             if deleted:
-                self._sleep(self.config.delete_commit_log_files_interval_ms / 1000)
+                self._world.sleep(self.config.delete_commit_log_files_interval_ms / 1000)
             try:
                 gone = self._log.delete_log_file(deletion.file)
             except OSError as error:
@@ -287,7 +284,7 @@ class CleanCommitLogService:
         Args:
             now_ms: the time to assume; None is the clock's.
         """
-        now_ms = self._clock() if now_ms is None else now_ms
+        now_ms = self._world.clock_ms() if now_ms is None else now_ms
         files = list(self._log.log_files())
         keep_from = self._keep_from()
         usage = self._usage()
@@ -318,7 +315,7 @@ class CleanCommitLogService:
             is the last one, or is no log file of this store.
         """
         name = file.name if isinstance(file, LogFileInfo) else Path(file).name
-        now_ms = self._clock()
+        now_ms = self._world.clock_ms()
         for deletion in self.plan(now_ms):
             if deletion.file.name == name:
                 return deletion.reason

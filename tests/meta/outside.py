@@ -26,7 +26,19 @@ SYNCS = {"fdatasync", "fsync", "sync"}
 DRAWS = {"os": {"getrandom", "urandom"}, "uuid": {"uuid1", "uuid4"}}
 #: whoever starts what stands in these rooms says whose clocks count, so that each process of a
 #: simulation, and each broker or store of a test, may have its own
-GIVEN = ("adapters", "broker", "client", "ha", "metaq", "namesrv", "proxy", "remoting", "store")
+GIVEN = (
+    "adapters",
+    "broker",
+    "client",
+    "ha",
+    "metaq",
+    "namesrv",
+    "proxy",
+    "recovery",
+    "remoting",
+    "services",
+    "store",
+)
 #: what a world gives, and a function of the same name reads for the whole process
 OF_THE_WORLD = {"monotonic_s", "sleep", "wall_clock_ms", "wall_clock_ns"}
 C_CALL = re.compile(

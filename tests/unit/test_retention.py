@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from held_time import HeldTime
 
+import rmqcore.world
 from rmqcore.config import StoreConfig
 from rmqcore.files import mapped_file_queue
 from rmqcore.files.mapped_file import OpenFiles
@@ -59,11 +60,10 @@ class World:
             StoreConfig(**settings),
             self,
             self.flags,
-            clock=lambda: NOW,
             usage=lambda: DiskUsage(self.used, 1000 - self.used),
             keep_from=lambda: self.keep_from,
             hour=lambda now_ms: self.hour,
-            sleep=self.slept.append,
+            world=rmqcore.world.World(clock_ms=lambda: NOW, sleep=self.slept.append),
         )
 
     def log_files(self):
@@ -416,10 +416,9 @@ class TestLogFiles:
             StoreConfig(file_reserved_time_hours=2, delete_when="04"),
             CommitLogFiles(queue, lambda: 3 * 4096),
             RunningFlags(),
-            clock=lambda: NOW,
             usage=lambda: DiskUsage(1, 99),
             hour=lambda now_ms: 4,
-            sleep=lambda seconds: None,
+            world=rmqcore.world.World(clock_ms=lambda: NOW, sleep=lambda seconds: None),
         )
         assert len(service.run_once(NOW).deleted) == 2
         assert [path.name for path in queue.directory.iterdir()] == [f"{8192:020}"]

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from rmqcore.files.store_trace import StoreTrace
     from rmqcore.recovery.report import RecoveryProgress, RecoveryReport
     from rmqcore.services.flush_policy import FlushPolicy
+    from rmqcore.world import World
 
 #: A stretch of the log ends when it has this many units, or more where there are many queues.
 _STRETCH_UNITS: Final = 1 << 13
@@ -55,7 +56,7 @@ class StoreFiles:
         config: with the sizes that the files have.
         policy: how bytes get to the disk.
         trace: takes down what is done to files.
-        clock_ms: Unix time in milliseconds.
+        world: its clock is the store's.
 
     Attributes:
         tail: the end of the log, which puts append to.
@@ -74,10 +75,10 @@ class StoreFiles:
         config: StoreConfig,
         policy: FlushPolicy,
         trace: StoreTrace,
-        clock_ms: Callable[[], int],
+        world: World,
     ) -> None:
         self._config = config
-        self._clock_ms = clock_ms
+        self._world = world
         self._open_files = OpenFiles(mappings_max=config.max_mapped_files)
         self.directory = directory
         self.tail = LogTail(
@@ -102,14 +103,14 @@ class StoreFiles:
             config.mapper_file_size_batch_consume_queue,
             self._open_files,
         )
-        self.index = self._index(clock_ms) if config.message_index_enable else None
+        self.index = self._index(world.clock_ms) if config.message_index_enable else None
         self.reader = GeneralReads(self.log, self.consume_queues, self.index)
         self.batch = self._new_batch(1 << 15)
         self.checkpoint = StoreCheckpoint(directory.checkpoint, trace.note)
         self.mark = StoreMark(directory, trace.note)
         self.reader.doubt = self._derive_again_from
         self.deleted = DeletedTopics(directory)
-        self.topics = TopicConfigTable(directory.config, clock=clock_ms)
+        self.topics = TopicConfigTable(directory.config, clock=world.clock_ms)
 
     def _derive_again_from(self, phy_offset: int) -> None:
         """Let the next opening mend a queue that a get has found damaged."""
@@ -171,7 +172,7 @@ class StoreFiles:
             CorruptStoreError: the log is damaged, and the settings do not say what is to be done.
         """
         self.checkpoint.load()
-        self.checkpoint.distrust_future(self._clock_ms())
+        self.checkpoint.distrust_future(self._world.clock_ms())
         self.mark.load()
         for table in (self.topics, self.deleted, self.mark):
             table.discard_unfinished()
@@ -192,6 +193,7 @@ class StoreFiles:
             clean_shutdown=clean_shutdown,
             progress=progress,
             keep_cut=KeptCuts(self.directory.path).keep,
+            world=self._world,
         )
         report = recovery.run()
         self.batch.index_tags = batches[0].index_tags

@@ -85,7 +85,7 @@ class Opening:
             told = report_unfinished_repair(directory, config.on_corruption)
             settings = Settings(fitted_config(config, directory))
             self._files = files = StoreFiles(
-                directory, settings.config, settings.policy, self._trace, world.clock_ms
+                directory, settings.config, settings.policy, self._trace, world
             )
             report = self._recovered(files)
             report.findings += told
