@@ -25,6 +25,8 @@ from rmqcore.broker.admin.runtime_info import RuntimeInfo
 from rmqcore.broker.admin.topics import AdminTopics
 from rmqcore.broker.gate import broker_gate
 from rmqcore.broker.parts import BrokerParts
+from rmqcore.broker.pop.later import AnsweredLater
+from rmqcore.broker.pop.looks import PopLooks
 from rmqcore.broker.pop.pop import PopMessages
 from rmqcore.broker.pull.cold_reads import ColdReads
 from rmqcore.broker.pull.pull import PullMessages
@@ -370,6 +372,7 @@ class Broker:
     ) -> None:
         """Have the server hand requests over to whoever declares that it answers them."""
         cold = ColdReads(parts)
+        later = AnsweredLater(parts, parts.waiting_pops, parts.pop_order)
         send = SendMessages(parts, parts.transactions.half_message, parts.timer)
         pull = PullMessages(parts, parts.waiting_pulls, cold, self._follows)
         handlers = (
@@ -378,7 +381,8 @@ class Broker:
             parts.transactions,
             RecallMessages(parts, parts.timer),
             pull,
-            PopMessages(parts, parts.waiting_pops, parts.checkpoints, parts.pop_order, cold),
+            PopMessages(parts, parts.waiting_pops, later, parts.checkpoints, parts.pop_order, cold),
+            PopLooks(parts, parts.waiting_pops, later),
             parts.pop_acks,
             parts.offsets,
             ClientRequests(parts),

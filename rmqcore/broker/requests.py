@@ -13,6 +13,7 @@ from rmqcore.broker.admin.query import QueryMessages
 from rmqcore.broker.admin.runtime_info import RuntimeInfo
 from rmqcore.broker.admin.topics import AdminTopics
 from rmqcore.broker.pop.acks import PopAcks
+from rmqcore.broker.pop.looks import PopLooks
 from rmqcore.broker.pop.pop import PopMessages
 from rmqcore.broker.pull.pull import PullMessages
 from rmqcore.broker.replication.replication import Replication
@@ -36,6 +37,7 @@ HANDLERS: Final = (
     RecallMessages,
     PullMessages,
     PopMessages,
+    PopLooks,
     PopAcks,
     Offsets,
     ClientRequests,
