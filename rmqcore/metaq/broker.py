@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from rmqcore.chance import randrange
-from rmqcore.errors import CorruptStoreError, MessageIllegalError, RmqCoreError
+from rmqcore.errors import CorruptStoreError, MessageIllegalError, RmqCoreError, StoreError
 from rmqcore.metaq._message_set import checksum as checksum_of
 from rmqcore.metaq._segment_tail import Location
 from rmqcore.metaq.errors import (
@@ -42,6 +42,9 @@ _LOG = logging.getLogger(__name__)
 _MAX_OFFSET = 2**63 - 1
 #: Far more than a topic has partitions, so that each of them is as likely.
 _TURNS = 1 << 31
+#: What a client is told of an error of this machine: it is no client's business where a file lies.
+_NOT_STORED = "the broker cannot store it now; its log says why"
+_NOT_READ = "the broker cannot read it now; its log says why"
 
 
 PutRow = tuple[str, int, int, int, int, bytes]
@@ -212,7 +215,7 @@ class BrokerProcessor:
             return self._miss(command, ResultCode.MOVED, str(error.next_offset))
         except (OSError, CorruptStoreError) as error:
             _LOG.error("a get of %s at %d failed: %s", store.path, command.offset, error)
-            return self._miss(command, ResultCode.INTERNAL_SERVER_ERROR, str(error))
+            return self._miss(command, ResultCode.INTERNAL_SERVER_ERROR, _NOT_READ)
         if found is not None:
             return found
         end = store.max_offset
@@ -241,7 +244,8 @@ class BrokerProcessor:
         try:
             text = read_text(path) if path is not None else ""
         except (OSError, RmqCoreError) as error:
-            return format_result(ResultCode.INTERNAL_SERVER_ERROR, str(error), command.opaque)
+            _LOG.error("the configuration cannot be read: %s", error)
+            return format_result(ResultCode.INTERNAL_SERVER_ERROR, _NOT_READ, command.opaque)
         return format_result(ResultCode.SUCCESS, text, command.opaque)
 
     def version(self, command: Version) -> bytes:
@@ -311,8 +315,8 @@ class BrokerProcessor:
         elif isinstance(error, MessageIllegalError | ValueError):
             code = ResultCode.BAD_REQUEST
         else:
-            code = ResultCode.INTERNAL_SERVER_ERROR
             _LOG.error("a put to %s-%d failed: %s", group.topic, group.partition, error)
+            code, error = ResultCode.INTERNAL_SERVER_ERROR, StoreError(_NOT_STORED)
         return self.refuse_put(group.topic, group.partition, opaque, code, str(error))
 
 
