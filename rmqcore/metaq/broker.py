@@ -64,8 +64,10 @@ class PutGroup:
         store: where they go; None: nowhere.
         refused: why they go nowhere.
         choices: open partitions.
-        rows: ``(message_id, data, flag)`` of those that are stored.
-        askers: for each of these its place in the burst, and its opaque.
+        rows: ``(message_id, data, flag)`` of those that are to be stored; none once they have been
+            written.
+        askers: for each of these its place in the burst, its opaque, its id and the bytes of its
+            data.
         count: puts, the refused ones too.
         size: bytes of their data.
         stored: where the rows begin, once they are stored.
@@ -77,7 +79,7 @@ class PutGroup:
     refused: Exception | None = None
     choices: list[int] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
-    askers: list[tuple[int, int]] = field(default_factory=list)
+    askers: list[tuple[int, int, int, int]] = field(default_factory=list)
     count: int = 0
     size: int = 0
     stored: Future[Location] = field(default_factory=Future)
@@ -146,7 +148,7 @@ class BrokerProcessor:
                 reason = _unfit(message_id, data, flag, checksum)
             if reason is None:
                 group.rows.append((message_id, data, flag))
-                group.askers.append((index, opaque))
+                group.askers.append((index, opaque, message_id, len(data)))
             else:
                 puts.replies[index] = self._put_failed(group, opaque, reason)
         for group in groups.values():
@@ -163,15 +165,15 @@ class BrokerProcessor:
         """
         error = group.stored.exception()
         if error is not None:
-            for index, opaque in group.askers:
+            for index, opaque, _, _ in group.askers:
                 puts.replies[index] = self._put_failed(group, opaque, error)
             return
         offset = group.stored.result().offset
         replies, partition = puts.replies, group.partition
-        for (index, opaque), (message_id, data, _) in zip(group.askers, group.rows, strict=True):
+        for index, opaque, message_id, size in group.askers:
             text = f"{message_id} {partition} {offset}"
             replies[index] = f"result 200 {len(text)} {opaque}\r\n{text}".encode()
-            offset += HEADER_SIZE + len(data)
+            offset += HEADER_SIZE + size
 
     def refuse_put(
         self, topic: str, partition: int, opaque: int, code: ResultCode, reason: str
@@ -304,6 +306,8 @@ class BrokerProcessor:
         except (OSError, RmqCoreError, ValueError) as error:
             group.stored = Future()
             group.stored.set_exception(error)
+        # written: what waits for the disk is no memory of this process
+        group.rows = []
         if group.stored.done():
             self.answer_puts(puts, group)
         else:

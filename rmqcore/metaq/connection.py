@@ -35,10 +35,13 @@ from rmqcore.metaq.protocol import (
 )
 
 _LOG = logging.getLogger(__name__)
-#: An answer of fewer bytes than this is copied: that is cheaper than another call of sendfile.
+#: An answer of fewer bytes than this is copied: that is cheaper than another call of sendfile. So
+#: many bytes of answers are written at once: whoever does not read them is given no more.
 _COPY_BELOW = 32_768
 #: A connection with this many replies waiting is not read from; a burst of puts counts as one.
 _MAX_PENDING = 256
+#: Nor is one with this many puts among them.
+_MAX_PUTS = 32_768
 
 Reply = bytes | Puts | tuple[bytes, FileMessageSet]
 
@@ -73,6 +76,7 @@ class MetaConnection(asyncio.Protocol):
         self._buffer = bytearray()
         self._skip = 0  # bytes of refused data that have not arrived yet
         self._replies: deque[Reply] = deque()
+        self._puts = 0  # among these
         self._writable = True
         self._sending: asyncio.Task[None] | None = None
         self._reading = True
@@ -142,7 +146,7 @@ class MetaConnection(asyncio.Protocol):
         self._send()
 
     def _room(self) -> bool:
-        return len(self._replies) < _MAX_PENDING
+        return len(self._replies) < _MAX_PENDING and self._puts < _MAX_PUTS
 
     def _answer_next(self) -> bool:
         """Answer what the buffer begins with; False when it is not whole yet."""
@@ -214,6 +218,7 @@ class MetaConnection(asyncio.Protocol):
     def _put(self, rows: list[PutRow]) -> None:
         puts = self._processor.put_many(rows)
         self._replies.append(puts)
+        self._puts += len(rows)
         for group in puts.waiting:
             group.stored.add_done_callback(self._stored(puts, group))
 
@@ -236,24 +241,29 @@ class MetaConnection(asyncio.Protocol):
         """Write every reply that is known, and end when there is nothing more to come."""
         if self._transport.is_closing():
             return
-        ready = []
+        ready = bytearray()
         while self._writable and self._sending is None and self._replies:
             reply = self._replies[0]
             if isinstance(reply, Puts):
                 if reply.waiting:
                     break
-                ready.append(b"".join(reply.replies))
+                self._puts -= len(reply.replies)
+                ready += b"".join(reply.replies)
             elif isinstance(reply, bytes):
-                ready.append(reply)
+                ready += reply
             elif reply[1].size_in_bytes < _COPY_BELOW:
-                ready += [reply[0], reply[1].read()]
+                ready += reply[0]
+                ready += reply[1].read()
             else:
-                self._transport.write(b"".join([*ready, reply[0]]))
+                self._transport.write(bytes(ready + reply[0]))
                 ready.clear()
                 self._sending = self._loop.create_task(self._send_file(reply[1]))
             self._replies.popleft()
+            if len(ready) >= _COPY_BELOW:
+                self._transport.write(bytes(ready))
+                ready.clear()
         if ready:
-            self._transport.write(b"".join(ready))
+            self._transport.write(bytes(ready))
         self._balance()
 
     async def _send_file(self, records: FileMessageSet) -> None:

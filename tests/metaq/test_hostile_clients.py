@@ -1,11 +1,21 @@
 """Many clients that send anything in any pieces, read slowly, and go away in the middle."""
 
 import asyncio
+import socket
+import threading
+import tracemalloc
 
 import pytest
 from patience import TIMEOUT_S, until_async
 
-from rmqcore.metaq import MessageStoreManager, MetaClient, MetaServer
+from rmqcore.metaq import (
+    MessageStoreManager,
+    MetaClient,
+    MetaServer,
+    ResultError,
+    World,
+    connection,
+)
 
 pytestmark = pytest.mark.engine
 
@@ -140,6 +150,98 @@ def test_connections_above_the_limit_are_closed_at_once(config, caplog, monkeypa
     asyncio.run(main())
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "ulimit -n" in caplog.text
+
+
+async def all_of(reader, count):
+    """That many results: the code of each."""
+    codes = []
+    for _ in range(count):
+        _, code, size, _ = (await reader.readuntil(b"\r\n")).split()
+        await reader.readexactly(int(size))
+        codes.append(code)
+    return codes
+
+
+@pytest.mark.parametrize("bound", ["_MAX_PENDING", "_MAX_PUTS"])
+def test_puts_that_wait_for_the_disk_are_few_and_take_no_memory(serve, monkeypatch, bound):
+    monkeypatch.setattr(connection, bound, 40)
+    disk = threading.Event()
+    size = 500_000
+
+    async def test(server, host, port):
+        disk.set()
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(b"put t 0 1 0 -1 0\r\nx")
+        await all_of(reader, 1)
+        (served,) = server._connections
+        disk.clear()
+        tracemalloc.start()
+        try:
+            for _ in range(40):
+                writer.write(b"put t 0 %d 0 -1 1\r\n" % size + bytes(size))
+                await writer.drain()
+            await until_async(lambda: not served._reading, "as many puts as are taken")
+            assert tracemalloc.get_traced_memory()[0] < 10 * size
+        finally:
+            tracemalloc.stop()
+            disk.set()
+        assert set(await all_of(reader, 40)) == {b"200"}
+        assert served._puts == 0
+        writer.close()
+
+    serve(test, world=World(sync=lambda _: disk.wait(TIMEOUT_S)))
+
+
+def test_who_reads_no_answers_is_given_few(serve):
+    async def test(server, host, port):
+        async with MetaClient(host, port) as client:
+            await client.put("t", b"x" * 40_000, partition=0)
+        await until_async(lambda: not server._connections, "its end")
+        with socket.create_connection((host, port)) as deaf:
+            deaf.sendall(b"get t g 0 0 32000 1\r\n" * 1000)
+            await until_async(
+                lambda: server._connections and not next(iter(server._connections))._reading,
+                "more than is answered",
+            )
+            (served,) = server._connections
+            assert served._transport.get_write_buffer_size() < 4 * connection._COPY_BELOW
+
+    serve(test)
+
+
+@pytest.mark.parametrize("disk", ["refuses a flush", "cannot be read", "holds something else"])
+def test_no_answer_tells_where_a_file_lies(serve, tmp_path, caplog, monkeypatch, disk):
+    broken = []
+
+    def sync(_):
+        if broken:
+            raise OSError(5, "Input/output error")
+
+    async def test(_server, host, port):
+        asked = []
+        async with MetaClient(host, port) as client:
+            await client.put("t", b"x", partition=0)
+            if disk == "refuses a flush":
+                broken.append(1)
+                asked = [client.put("t", b"x", partition=0) for _ in range(2)]
+            elif disk == "cannot be read":
+
+                def fails(*_):
+                    raise OSError(24, "Too many open files", str(tmp_path))
+
+                monkeypatch.setattr("rmqcore.metaq.MessageStore.slice", fails)
+                asked = [client.get("t", 0, 0)]
+            else:
+                (tmp_path / "meta" / "t-1").write_bytes(b"")
+                asked = [client.put("t", b"x", partition=1)]
+            for request in asked:
+                with pytest.raises(ResultError, match="its log says why") as caught:
+                    await request
+                assert caught.value.code == 500
+                assert str(tmp_path) not in str(caught.value)
+
+    serve(test, world=World(sync=sync))
+    assert str(tmp_path) in caplog.text
 
 
 def test_the_answer_of_a_request_that_was_cancelled_is_not_the_next_ones():
