@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from rmqcore import DefaultMessageStore, GetMessageStatus, Message, MessageExt, open_store
-from rmqcore.errors import StoreError, StoreNotFoundError
+from rmqcore.errors import CorruptRecordError, StoreError, StoreNotFoundError
 from rmqcore.files.config_tables import TopicConfig
 from rmqcore.metaq import message as metaq
+from rmqcore.metaq.errors import MissingSegmentError
 from rmqcore.metaq.message_store import MessageStore
 from rmqcore.metaq.meta_config import MetaConfig
 from rmqcore.metaq.partition_reader import partition_named
@@ -98,7 +99,8 @@ def migrate(
     Raises:
         StoreNotFoundError: there is no partition below ``source``.
         CorruptStoreError: a record in the middle of the source is damaged.
-        MigrationError: a target queue holds other messages, or differs from its source.
+        MigrationError: a target queue holds other messages, and nothing was moved; or it differs
+            from its source.
         MessageIllegalError: a topic's name is too long for RocketMQ; nothing was moved.
     """
     names = partitions(Path(source))
@@ -106,6 +108,10 @@ def migrate(
         raise StoreNotFoundError(source, "no MetaQ partitions here")
     config = MetaConfig(SystemConfig(data_path=str(source)))
     with open_store(target, **settings) as store:
+        for topic, partition in names:
+            # of all, before anything is put that nobody can take back
+            with MessageStore(topic, partition, config, mode="r") as origin:
+                _resume_offset(origin, store, target_topic(topic))
         _make_topics(store, names)
         moved = {}
         for topic, partition in names:
@@ -299,8 +305,28 @@ def _resume_offset(origin: MessageStore, store: DefaultMessageStore, name: str) 
         reason = f"the last message of queue {name}/{origin.partition} is not from a migration"
         raise MigrationError(origin.topic, origin.partition, reason)
     last = found.messages[0]
+    if not _is_of(origin, last):
+        reason = (
+            f"the last message of queue {name}/{origin.partition} is not the one at offset "
+            f"{_offset(last)} here: the queue is from another broker's partition, or this one is "
+            "damaged"
+        )
+        raise MigrationError(origin.topic, origin.partition, reason)
     _, data, _ = to_row(last)
     return max(origin.min_offset, _offset(last) + metaq.HEADER_SIZE + len(data))
+
+
+def _is_of(origin: MessageStore, copy: MessageExt) -> bool:
+    """Whether a partition has the message that was copied, or has deleted it since."""
+    if _offset(copy) < origin.min_offset:
+        return True
+    try:
+        source = next(origin.messages(_offset(copy), keep_malformed=True), None)
+    except MissingSegmentError:
+        return True
+    except CorruptRecordError:
+        return False
+    return source is not None and source.row() == to_row(copy)
 
 
 def _batches(origin: MessageStore, start: int) -> Iterator[list[metaq.Message]]:

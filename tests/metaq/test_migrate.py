@@ -175,6 +175,26 @@ def test_a_target_that_holds_something_else_is_refused(tmp_path):
     assert (caught.value.topic, caught.value.partition) == ("t", 1)
 
 
+@pytest.mark.parametrize("size", [5, 6])
+def test_another_brokers_partition_of_the_name_is_put_behind_no_queue(tmp_path, size):
+    for broker, count in ((1, 5), (2, 9)):
+        config = MetaConfig(SystemConfig(data_path=str(tmp_path / f"{broker}")), ["a", "t"])
+        with MessageStoreManager(config) as manager:
+            for number in range(broker):
+                manager.get_or_create("a", 0).append(number, b"body")
+            for number in range(count):
+                body = b"x" * (5 if broker == 1 else size)
+                manager.get_or_create("t", 0).append(number * 1000 + broker, body)
+    migrate(tmp_path / "1", tmp_path / "rocketmq")
+    with pytest.raises(MigrationError, match="from another broker's partition"):
+        migrate(tmp_path / "2", tmp_path / "rocketmq")
+    config = MetaConfig(SystemConfig(data_path=str(tmp_path / "1")), ["a", "t"])
+    with MessageStoreManager(config) as manager:
+        manager.get_or_create("t", 0).append(9001, b"later")
+    reports = migrate(tmp_path / "1", tmp_path / "rocketmq")
+    assert [(r.topic, r.moved, r.messages) for r in reports] == [("a", 0, 1), ("t", 1, 6)]
+
+
 def test_verification_notices_a_message_too_many(tmp_path):
     fill(tmp_path / "metaq", topics=("t",), count=5)
     migrate(tmp_path / "metaq", tmp_path / "rocketmq")
