@@ -1,7 +1,7 @@
 """The handlers of the name server's requests: header and body in, answer out.
 
-All but three are plain functions: a key is written to the disk, and a large registration is read,
-in another thread.
+All but four are plain functions: a key is written to the disk, and a large registration is read,
+in another thread. What the same broker says meanwhile waits for that.
 
 Source: DefaultRequestProcessor, ClientRequestProcessor.
 """
@@ -13,6 +13,7 @@ import contextlib
 import zlib
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
+from weakref import WeakValueDictionary
 
 from rmqcore.errors import ConfigError
 from rmqcore.java.json import format_compact_java_json
@@ -71,6 +72,9 @@ class NamesrvRequests:
         self._held_size = 0
         #: locked while a large registration is read
         self._reading = asyncio.Lock()
+        #: by cluster and address, of the brokers of which a registration is read: what they say
+        #: next waits for it. Kept by those who wait.
+        self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
     @property
     def config(self) -> NamesrvConfig:
@@ -93,20 +97,24 @@ class NamesrvRequests:
             RequestRefusedError: the body is none, or more would be kept than there is room for.
         """
         compressed = request.boolean("compressed")
-        if is_larger(request.body, READ_AT_ONCE, compressed=compressed):
-            return self._register_large(connection, request)
+        key = request.text("clusterName"), request.text("brokerAddr")
+        turn = self._turns.get(key)
+        if turn is None and is_larger(request.body, READ_AT_ONCE, compressed=compressed):
+            turn = self._turns[key] = asyncio.Lock()
+        if turn is not None:
+            return self._register_in_turn(connection, request, turn)
         return self._register(connection, request, _content(request))
 
-    async def _register_large(
-        self, connection: Connection, request: RemotingCommand
+    async def _register_in_turn(
+        self, connection: Connection, request: RemotingCommand, turn: asyncio.Lock
     ) -> RemotingCommand:
         """What takes its time to be read is read in another thread, one behind the other."""
         with self._within_limit(len(request.body)):
-            async with self._reading:
+            async with turn, self._reading:
                 content = await asyncio.to_thread(_content, request)
-        if connection.closed:
-            return failure(ResponseCode.SYSTEM_ERROR, "the broker has gone meanwhile")
-        return self._register(connection, request, content)
+                if connection.closed:
+                    return failure(ResponseCode.SYSTEM_ERROR, "the broker has gone meanwhile")
+                return self._register(connection, request, content)
 
     def _register(
         self, connection: Connection, request: RemotingCommand, content: BrokerTopics
@@ -144,12 +152,24 @@ class NamesrvRequests:
         return answer
 
     @serves(RequestCode.UNREGISTER_BROKER, needs=needs.ADMIN)
-    def unregister_broker(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+    def unregister_broker(
+        self, _: Connection, request: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
         """Forget a broker's address."""
         _broker_id(request)
-        self._routes.unregister(
-            request.text("clusterName"), request.text("brokerAddr"), request.text("brokerName")
-        )
+        place = request.text("clusterName"), request.text("brokerAddr")
+        turn = self._turns.get(place)
+        if turn is not None:
+            return self._unregister_in_turn(*place, request.text("brokerName"), turn)
+        self._routes.unregister(*place, request.text("brokerName"))
+        return success()
+
+    async def _unregister_in_turn(
+        self, cluster: str, broker_addr: str, broker_name: str, turn: asyncio.Lock
+    ) -> RemotingCommand:
+        with self._within_limit(0):
+            async with turn:
+                self._routes.unregister(cluster, broker_addr, broker_name)
         return success()
 
     @serves(RequestCode.QUERY_DATA_VERSION, needs=needs.ADMIN)

@@ -231,6 +231,51 @@ def test_others_are_answered_while_a_key_is_written_or_a_registration_read(
     asyncio.run(play())
 
 
+@pytest.mark.parametrize("then", ["registers", "leaves"])
+def test_what_a_broker_says_while_its_registration_is_read_counts_after_it(monkeypatch, then):
+    began, goes_on = threading.Event(), threading.Event()
+    read = requests.read_register_body
+
+    def slowly(body, version, *, compressed):
+        if len(body) > requests.READ_AT_ONCE:
+            began.set()
+            assert goes_on.wait(60)
+        return read(body, version, compressed=compressed)
+
+    monkeypatch.setattr(requests, "read_register_body", slowly)
+
+    def body(count, queues):
+        table = {f"topic-{number}": {"readQueueNums": queues} for number in range(count)}
+        wrapper = {"topicConfigTable": table, "dataVersion": {"counter": queues}}
+        return json.dumps({"topicConfigSerializeWrapper": wrapper}).encode()
+
+    broker = {**BROKER, "brokerId": "0", "haServerAddr": ""}
+    other = {**broker, "brokerName": "other", "brokerAddr": "127.0.0.1:20911"}
+
+    async def play():
+        async with scene() as s:
+            asked = [s.ask(RequestCode.REGISTER_BROKER, broker, body(5000, 1))]
+            if then == "registers":
+                asked.append(s.ask(RequestCode.REGISTER_BROKER, broker, body(2, 2)))
+            else:
+                asked.append(s.ask(RequestCode.UNREGISTER_BROKER, broker))
+            asked[0] = asyncio.create_task(asked[0])
+            await until_async(began.is_set, "it is read")
+            asked[1] = asyncio.create_task(asked[1])
+            # it has been received, as another's that came behind it is answered
+            assert (await s.ask(RequestCode.REGISTER_BROKER, other, body(2, 7))).code == 0
+            goes_on.set()
+            assert {(await each).code for each in asked} == {0}
+            route = await s.body_of(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "topic-0"})
+            queues = {
+                each["brokerName"]: each["readQueueNums"]
+                for each in json.loads(route)["queueDatas"]
+            }
+            assert queues == ({"b": 2, "other": 7} if then == "registers" else {"other": 7})
+
+    asyncio.run(play())
+
+
 def test_what_waits_to_be_written_is_bounded(monkeypatch):
     began, goes_on = threading.Event(), threading.Event()
     monkeypatch.setattr(requests, "HELD_SIZE_MAX", 10_000)
