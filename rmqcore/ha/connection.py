@@ -133,6 +133,7 @@ class HAConnection:
         self._on_ack = on_ack
         self._monotonic_s = world.monotonic_s
         self._last_read = self._last_write = world.monotonic_s()
+        self._sends = False
         self._sleeping: asyncio.Future[None] | None = None
         self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -191,6 +192,10 @@ class HAConnection:
         most_s = self._config.ha_housekeeping_interval / 1000
         idle_s = max(_POLL_S, min(_IDLE_POLL_S, self._config.ha_send_heartbeat_interval / 1000))
         while (silent_s := self._monotonic_s() - self._last_read) <= most_s:
+            stuck_s = self._monotonic_s() - self._last_write if self._sends else 0.0
+            if stuck_s > most_s:
+                # it would keep the file that it does not read on the disk, retention or not
+                return f"the slave has not read what it is sent for {stuck_s:.0f} s"
             look_s = _POLL_S if self.next_offset < self._log.appended_offset else idle_s
             await asyncio.sleep(min(look_s, most_s - silent_s + 0.001))
             self.wake()
@@ -218,7 +223,12 @@ class HAConnection:
                 await self._sleep()
 
     async def _send(self, buffers: list[bytes | memoryview]) -> None:
-        await send_all(self._sock, buffers)
+        self._sends = True
+        self._note_sent()
+        await send_all(self._sock, buffers, self._note_sent)
+        self._sends = False
+
+    def _note_sent(self) -> None:
         self._last_write = self._monotonic_s()
 
     def _frames(self) -> tuple[list[bytes | memoryview], int]:

@@ -6,10 +6,14 @@ import asyncio
 import contextlib
 import socket
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from rmqcore.remoting.client import split_address
 from rmqcore.remoting.sockets import new_socket
+
+#: Of what the system does not take at once so many bytes go at a time.
+_PIECE: Final = 64 * 1024
 
 
 def tune(sock: socket.socket) -> None:
@@ -109,12 +113,17 @@ class Receiver:
             waiter.set_exception(error)
 
 
-async def send_all(sock: socket.socket, buffers: Sequence[bytes | memoryview]) -> None:
+async def send_all(
+    sock: socket.socket,
+    buffers: Sequence[bytes | memoryview],
+    on_sent: Callable[[], None] = lambda: None,
+) -> None:
     """Send buffers one behind the other; what the system takes at once goes in one call.
 
     Args:
         sock: connected; it does not block.
         buffers: must not change before this returns.
+        on_sent: called whenever some of it has gone.
 
     Raises:
         OSError: the connection is gone.
@@ -126,11 +135,16 @@ async def send_all(sock: socket.socket, buffers: Sequence[bytes | memoryview]) -
             sent = sock.sendmsg(left)
         except (BlockingIOError, InterruptedError):
             sent = 0
+        if sent:
+            on_sent()
         while left and sent >= len(left[0]):
             sent -= len(left.popleft())
         if left:
-            # waits until there is room again
-            await loop.sock_sendall(sock, left.popleft()[sent:])
+            rest = left.popleft()[sent:]
+            for at in range(0, len(rest), _PIECE):
+                # waits until there is room again
+                await loop.sock_sendall(sock, rest[at : at + _PIECE])
+                on_sent()
 
 
 def address_text(place: tuple[object, ...]) -> str:

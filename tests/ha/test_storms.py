@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from ha.pair import (
+    Clock,
     all_gone,
     following,
     frame,
@@ -28,6 +29,7 @@ from patience import until_async
 from rmqcore.ha import HAClient, HAService
 from rmqcore.ha.client import _RECEIVED_MAX
 from rmqcore.ha.service import _ACCEPT_PAUSE_S, _CONNECTIONS_MAX
+from rmqcore.ha.sockets import tune
 
 pytestmark = pytest.mark.engine
 
@@ -163,6 +165,58 @@ def test_those_that_report_take_no_more_descriptors_than_there_are_for_slaves(tm
     with master_store(tmp_path / "m", 30) as master, caplog.at_level(logging.WARNING):
         asyncio.run(scenario(master))
     assert sum("are all that it has" in one.getMessage() for one in caplog.records) == 1
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_who_reads_nothing_holds_no_deleted_file_by_saying_that_it_is_there(
+    tmp_path, monkeypatch, reads
+):
+    clock = Clock(monkeypatch)
+
+    def small(sock):
+        tune(sock)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+
+    monkeypatch.setattr("rmqcore.ha.service.tune", small)
+    monkeypatch.setattr("rmqcore.ha.sockets._PIECE", 1024)
+
+    async def scenario(master):
+        async with serving(master) as service:
+            with socket.socket() as deaf:
+                deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+                deaf.connect(("127.0.0.1", service.port))
+                deaf.setblocking(False)
+                deaf.sendall((1).to_bytes(8))
+                await until_async(
+                    lambda: service.connections and service.connections[0].next_offset > 1,
+                    "the master sends",
+                )
+                (one,) = service.connections
+                for _ in range(10):
+                    wrote = one._last_write
+                    deaf.sendall((1).to_bytes(8))
+                    clock.now += 10
+                    await until_async(
+                        lambda: one._last_read == clock.now or not service.connections,
+                        "the master has heard of it",
+                    )
+                    while reads and one._last_write == wrote:
+                        with suppress(BlockingIOError):
+                            deaf.recv(1024)
+                        await asyncio.sleep(0)
+                    for _ in range(3):
+                        rounds = clock._rounds
+                        await until_async(
+                            lambda: clock._rounds > rounds or not service.connections,  # noqa: B023
+                            "the master has looked at the clock",
+                        )
+                    if not service.connections:
+                        break
+                assert bool(service.connections) is reads
+            await all_gone(service)
+
+    with master_store(tmp_path / "m", 400) as master:
+        asyncio.run(scenario(master))
 
 
 def without_descriptors(path, meanwhile):
