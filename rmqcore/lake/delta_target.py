@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
@@ -17,6 +18,7 @@ from rmqcore.lake.storage_names import delta_options, without_secrets
 from rmqcore.lake.target import (
     DAY,
     IN_FLIGHT_S,
+    NUMBER,
     OFFSETS,
     SMALL_AGE_S,
     SMALL_COUNT,
@@ -25,6 +27,8 @@ from rmqcore.lake.target import (
     TableChangedError,
     check_types,
     commit_facts,
+    lacking,
+    least_offset,
     progress_of,
     read_count,
     with_day,
@@ -75,7 +79,10 @@ class DeltaTarget:
         """See `Target`."""
         table = self._table()
         with self._errors():
-            return {} if table is None else self._offsets_of(table)
+            if table is None:
+                return {}
+            self._check_types(table)
+            return self._offsets_of(table)
 
     def _offsets_of(self, table: DeltaTable) -> Progress:
         newest = table.transaction_version(_APP)
@@ -120,7 +127,9 @@ class DeltaTarget:
             )
         return state
 
-    def append(self, rows: pa.Table, since: Progress, offsets: Progress) -> None:
+    def append(
+        self, rows: pa.Table, since: Progress, offsets: Progress, *, may_have: bool = False
+    ) -> int:
         """Commit rows and how far queues were read then; see `Target.append`.
 
         Raises:
@@ -131,7 +140,9 @@ class DeltaTarget:
         with self._errors():
             if self._offsets_of(table) != since:
                 raise TableChangedError(f"{self._place}: another follower has been there")
-            check_types(pa.schema(table.schema().to_arrow()), self._schema, self._place)
+            self._check_types(table)
+            if may_have and not (rows := self._lacking(table, rows)).num_rows:
+                return 0
             write_deltalake(
                 table,
                 with_day(rows).select(self._schema.names).cast(self._schema),
@@ -144,6 +155,16 @@ class DeltaTarget:
                     app_transactions=[Transaction(_APP, read_count(offsets))],
                 ),
             )
+        return int(rows.num_rows)
+
+    def _check_types(self, table: DeltaTable) -> None:
+        check_types(pa.schema(table.schema().to_arrow()), self._schema, self._place)
+
+    @staticmethod
+    def _lacking(table: DeltaTable, rows: pa.Table) -> pa.Table:
+        """Rows that this state of the table does not have."""
+        since = pc.field("queue_offset") >= least_offset(rows)
+        return lacking(rows, table.to_pyarrow_table(columns=[*NUMBER], filters=since))
 
     def compact(self, now_s: float) -> int:
         """See `Target`."""

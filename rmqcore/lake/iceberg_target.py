@@ -43,6 +43,7 @@ from rmqcore.lake.storage_names import iceberg_options, without_secrets
 from rmqcore.lake.target import (
     DAY,
     IN_FLIGHT_S,
+    NUMBER,
     OFFSETS,
     SMALL_AGE_S,
     SMALL_COUNT,
@@ -52,6 +53,8 @@ from rmqcore.lake.target import (
     TableChangedError,
     check_types,
     commit_facts,
+    lacking,
+    least_offset,
     progress_of,
     with_day,
     without_offsets,
@@ -172,7 +175,10 @@ class IcebergTarget:
         """See `Target`."""
         with self._errors():
             table = self._table()
-            return {} if table is None else self._offsets_of(table)
+            if table is None:
+                return {}
+            self._check_types(table)
+            return self._offsets_of(table)
 
     def _offsets_of(self, table: Table) -> Progress:
         walked = self._since_told(table)
@@ -196,7 +202,9 @@ class IcebergTarget:
             snapshot = None if before is None else table.snapshot_by_id(before)
         return found
 
-    def append(self, rows: pa.Table, since: Progress, offsets: Progress) -> None:
+    def append(
+        self, rows: pa.Table, since: Progress, offsets: Progress, *, may_have: bool = False
+    ) -> int:
         """Commit rows and how far queues were read then; see `Target.append`.
 
         Raises:
@@ -205,7 +213,7 @@ class IcebergTarget:
         """
         with self._errors():
             table = self._table() or self._new_table()
-            check_types(table.schema().as_arrow(), self._schema, self._name)
+            self._check_types(table)
             if known := set(self._schema.names) - set(table.schema().column_names):
                 with table.update_schema() as update:
                     update.union_by_name(pa.schema([self._schema.field(name) for name in known]))
@@ -213,10 +221,22 @@ class IcebergTarget:
             # the commit is refused when the table is another than the one that was asked here
             if self._offsets_of(table) != since:
                 raise TableChangedError(f"{self._name}: another follower has been there")
+            if may_have and not (rows := self._lacking(table, rows)).num_rows:
+                return 0
             table.append(
                 with_day(rows).select(self._schema.names).cast(self._schema),
                 snapshot_properties=commit_facts(self._topic, offsets),
             )
+        return int(rows.num_rows)
+
+    def _check_types(self, table: Table) -> None:
+        check_types(table.schema().as_arrow(), self._schema, self._name)
+
+    @staticmethod
+    def _lacking(table: Table, rows: pa.Table) -> pa.Table:
+        """Rows that this state of the table does not have."""
+        since = f"queue_offset >= {least_offset(rows)}"
+        return lacking(rows, table.scan(since, selected_fields=NUMBER).to_arrow())
 
     def compact(self, now_s: float) -> int:
         """See `Target`."""

@@ -17,6 +17,7 @@ from rmqcore.files.objects import is_url
 from rmqcore.lake.bodies import Bodies, refused_schema
 from rmqcore.lake.sources import COLUMNS, Place, Progress, Span
 from rmqcore.lake.target import (
+    NUMBER,
     MissedMessagesError,
     TableChangedError,
     Target,
@@ -137,23 +138,16 @@ class TablePair:
             return 0
         known = self.refused.offsets()
         _check_beside(rows, known)
-        new = [
-            offset >= known.get(f"{broker}/{queue_id}", Place(0)).offset
+        # A round that died had perhaps more of a queue, and another schema, which fewer fitted or
+        # more: what of these is in the table only its rows tell.
+        may_have = any(
+            offset < known.get(f"{broker}/{queue_id}", Place(0)).offset
             for broker, queue_id, offset in zip(
-                rows.column("broker").to_pylist(),
-                rows.column("queue_id").to_pylist(),
-                rows.column("queue_offset").to_pylist(),
-                strict=True,
+                *(rows.column(name).to_pylist() for name in NUMBER), strict=True
             )
-        ]
-        rows = rows.filter(pa.array(new, pa.bool_()))
-        if rows.num_rows:
-            # a round that died had perhaps more of a queue
-            furthest = {
-                queue: max(known.get(queue, place), place) for queue, place in reached.items()
-            }
-            self.refused.append(rows, known, {**known, **furthest})
-        return int(rows.num_rows)
+        )
+        furthest = {queue: max(known.get(queue, place), place) for queue, place in reached.items()}
+        return self.refused.append(rows, known, {**known, **furthest}, may_have=may_have)
 
 
 def plain_schema() -> pa.Schema:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
@@ -19,6 +19,8 @@ OFFSETS: Final = "rmqcore.offsets"
 TOPIC: Final = "rmqcore.topic"
 #: The partition column: the day of the store time, in UTC, as ``2026-01-31``.
 DAY: Final = "day"
+#: The columns that say which message a row is.
+NUMBER: Final = ("broker", "queue_id", "queue_offset")
 #: Files below this size are small; so many of one day are made one.
 SMALL_SIZE: Final = 64 << 20
 SMALL_COUNT: Final = 16
@@ -66,17 +68,24 @@ class Target(Protocol):
         """How far the newest commit says that queues were read; empty for a new table.
 
         Raises:
-            RmqCoreError: the table has rows, and no commit says it.
+            RmqCoreError: the table has rows, and no commit says it; or a column of the rows with
+                another type.
         """
         ...
 
-    def append(self, rows: pa.Table, since: Progress, offsets: Progress) -> None:
+    def append(
+        self, rows: pa.Table, since: Progress, offsets: Progress, *, may_have: bool = False
+    ) -> int:
         """Commit rows and how far queues were read then: both, or neither.
 
         Args:
             rows: what was read.
             since: what `offsets` said before.
             offsets: how far queues are read with these rows.
+            may_have: the table is asked which of the rows it has; of these none is committed.
+
+        Returns:
+            how many were committed; without any nothing is.
 
         Raises:
             TableChangedError: another writer was faster.
@@ -99,6 +108,26 @@ def with_day(rows: pa.Table) -> pa.Table:
     """Rows with the column `DAY`."""
     day = pc.strftime(rows.column("store_timestamp"), "%Y-%m-%d")
     return rows.append_column(DAY, day.cast(pa.string()))
+
+
+def least_offset(rows: pa.Table) -> int:
+    """The least queue offset of rows."""
+    return int(pc.min(rows.column("queue_offset")).as_py())
+
+
+def lacking(rows: pa.Table, there: pa.Table) -> pa.Table:
+    """Rows that are not there.
+
+    Args:
+        rows: of the source.
+        there: of the table, with the columns `NUMBER`.
+    """
+    had = set(_numbers(there))
+    return rows.filter(pa.array([number not in had for number in _numbers(rows)], pa.bool_()))
+
+
+def _numbers(rows: pa.Table) -> Iterator[tuple[Any, ...]]:
+    return zip(*(rows.column(name).to_pylist() for name in NUMBER), strict=True)
 
 
 def commit_facts(topic: str, progress: Progress) -> dict[str, str]:

@@ -92,7 +92,7 @@ def test_a_follower_that_dies_between_two_commits_has_each_row_once(
     first = following(bodies=bodies)
     target = first._tables.good if dies_in == "good" else first._tables.refused
 
-    def die(*_):
+    def die(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(target, "append", die)

@@ -1,0 +1,91 @@
+"""The table beside: what does not fit is in it once, whatever schema was there before."""
+
+from functools import partial
+
+import pytest
+
+import rmqcore
+from rmqcore.errors import RmqCoreError
+from rmqcore.lake import Bodies, TableFollower
+from rmqcore.lake.bodies import Field
+
+deltalake = pytest.importorskip("deltalake")
+catalogs = pytest.importorskip("pyiceberg.catalog.sql")
+from rmqcore.scan.tables import iceberg_properties  # noqa: E402 - behind the packages it is for
+
+pytestmark = pytest.mark.engine
+
+SIZES = {"mapped_file_size_commit_log": 1 << 16, "mapped_file_size_consume_queue": 2000}
+NUMBERS = Bodies("json", (Field("id", "long", required=True),))
+TEXTS = Bodies("json", (Field("id", "string", required=True),))
+NAMED = Bodies("json", (Field("id", "long", required=True), Field("name", "string", True)))
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def following(request, tmp_path):
+    """Makes followers of the topic T of a store, all of one table."""
+    made = partial(
+        TableFollower,
+        tmp_path / "store",
+        tmp_path / "table",
+        topic="T",
+        table_format=request.param,
+    )
+    made.offsets = lambda: offsets_of(tmp_path / "table", request.param, "T")
+    made.refused = lambda: offsets_of(tmp_path / "table~dlq", request.param, "refused")
+    made.put = partial(put, tmp_path / "store")
+    return made
+
+
+def put(path, *bodies):
+    with rmqcore.open_store(path, **SIZES) as store:
+        for body in bodies:
+            store.put("T", body)
+
+
+def offsets_of(table, table_format, name):
+    """The queue offsets of a table's rows, each as often as it is there."""
+    if table_format == "delta":
+        found = deltalake.DeltaTable(str(table)).to_pyarrow_table()
+    else:
+        catalog = catalogs.SqlCatalog("rmqcore", **iceberg_properties(table))
+        found = catalog.load_table(f"rmq.{name}").scan().to_arrow()
+        catalog.close()
+    return sorted(found.column("queue_offset").to_pylist())
+
+
+def test_a_schema_that_the_table_refuses_puts_nothing_aside(following):
+    following.put(b'{"id": 0}')
+    following(bodies=NUMBERS).run_once()
+    following.put(b'{"id": 1}', b'{"id": "two"}')
+    with pytest.raises(RmqCoreError, match="the column id has the type int64, and not"):
+        following(bodies=TEXTS).run_once()
+    following(bodies=NUMBERS).run_once()
+    assert (following.offsets(), following.refused()) == ([0, 1], [2])
+
+
+@pytest.mark.parametrize("later", [(), (b'{"id": 5}',)])
+def test_what_a_stricter_schema_refuses_behind_a_round_that_died_is_put_aside(
+    following, monkeypatch, later
+):
+    following.put(b'{"id": 0, "name": "n"}', b'{"id": 1}', b"2", b'{"id": 3, "name": "n"}', b"4")
+    first = following(bodies=NUMBERS)
+
+    def die(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(first._tables.good, "append", die)
+    with pytest.raises(KeyboardInterrupt):
+        first.run_once()
+    following.put(*later)
+    aside = [1, 2, 4, *range(5, 5 + len(later))]
+    for dies_again in (True, False):
+        again = following(bodies=NAMED)
+        if dies_again:
+            monkeypatch.setattr(again._tables.good, "append", die)
+            with pytest.raises(KeyboardInterrupt):
+                again.run_once()
+        else:
+            again.run_once()
+        assert following.refused() == aside
+    assert following.offsets() == [0, 3]
