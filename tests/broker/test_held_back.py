@@ -104,6 +104,9 @@ def test_a_half_message_stays_undecided(with_broker):
                 damage_unit(broker, HALF_TOPIC, 1)
         await question(asked, 2)
         assert broker.managers.passed_over.counts == {}
+        answer = await peer.ask(RequestCode.END_TRANSACTION, decision(sent[1], COMMIT))
+        assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert "decide it again after the broker's next start" in answer.remark
         await producer.client.close()
 
     async def again(broker, peer):

@@ -135,7 +135,12 @@ class Transactions:
         if half.properties.get("PGROUP") != request.text("producerGroup"):
             remark = "The producer group wrong"
             return failure(ResponseCode.SYSTEM_ERROR, remark)
-        if half.queue_offset != queue_offset or not is_queued(self._store, half):
+        try:
+            is_there = half.queue_offset == queue_offset and is_queued(self._store, half)
+        except CorruptStoreError as error:
+            remark = f"it is held back, decide it again after the broker's next start: {error}"
+            return failure(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
+        if not is_there:
             remark = "The transaction state table offset wrong"
             return failure(ResponseCode.SYSTEM_ERROR, remark)
         named, key = request.text("transactionId", ""), half.unique_key
