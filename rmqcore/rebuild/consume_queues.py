@@ -22,7 +22,7 @@ from rmqcore.files.batch_consume_queue import BatchConsumeQueue
 from rmqcore.files.consume_queue import HOLE_UNITS_MAX, ConsumeQueue
 from rmqcore.files.deleted_topics import DeletedTopics
 from rmqcore.files.mapped_file import OpenFiles
-from rmqcore.files.store_dir import make_directory, queue_id_of, subdirectories
+from rmqcore.files.store_dir import StoreDir, make_directory, queue_id_of, subdirectories
 from rmqcore.native.derive._dispatch import DispatchBatch
 from rmqcore.native.format._numbers import FILLER_SIZE, UNIT_SIZE
 from rmqcore.rebuild.cold_store import RebuildReport, cold, fresh_beside, light_queues, swap_in
@@ -32,7 +32,7 @@ from rmqcore.scan.log_walk import Damage, LogWalk
 from rmqcore.scan.plan import SPLIT_SIZE, LogPlan
 from rmqcore.scan.runner import Runner, run
 from rmqcore.scan.split import Split
-from rmqcore.scan.unit_files import UNITS
+from rmqcore.scan.unit_files import UNITS, UnitFiles
 
 _COPY_UNITS = 1 << 16
 _MORE = "rmqcore doctor plan STORE says whether their headers are damaged"
@@ -95,7 +95,8 @@ def _rebuild_splits(
 ) -> tuple[QueuesWritten, list[Damage]]:
     damaged: list[Damage] = []
     batch = DispatchBatch(delays_ms=delays_ms, multi_dispatch=multi_dispatch, keys=False)
-    writer = QueueWriter(root, file_size, batch_queues, deleted, alone=alone)
+    before = UnitFiles(StoreDir(splits[0].store), file_size) if alone and splits else None
+    writer = QueueWriter(root, file_size, batch_queues, deleted, alone=alone, before=before)
     # a message that is damaged is passed over whole: also one whose body alone is
     scan = partial(batch.scan, verify_crc=True) if skip_damage else batch.scan
     done, total = 0, sum(split.size for split in splits)
@@ -112,6 +113,8 @@ def _rebuild_splits(
     finally:
         batch.clear()
         writer.close()
+        if before is not None:
+            before.close()
     return writer.written, damaged
 
 

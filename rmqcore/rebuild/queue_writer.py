@@ -20,6 +20,7 @@ from rmqcore.native.format._numbers import UNIT_SIZE
 if TYPE_CHECKING:
     from rmqcore.files.deleted_topics import DeletedTopics
     from rmqcore.native.derive._dispatch import DispatchBatch, QueueStretch
+    from rmqcore.scan.unit_files import UnitFiles
 
 QueueKey = tuple[str, int]
 
@@ -62,6 +63,7 @@ class QueueWriter:
         deleted: topics that were deleted, whose records are passed over; None for none.
         alone: no other writer writes below ``root``: what was written of a queue that begins anew
             is removed. Where others do, the parts do not fit together, and all is written again.
+        before: the files that the new ones take the place of; None where nobody asks them.
     """
 
     def __init__(
@@ -72,7 +74,9 @@ class QueueWriter:
         deleted: DeletedTopics | None = None,
         *,
         alone: bool = True,
+        before: UnitFiles | None = None,
     ) -> None:
+        self._before = before
         self._deleted = deleted
         self._alone = alone
         self._root = root
@@ -84,7 +88,10 @@ class QueueWriter:
         self.written = QueuesWritten()
 
     def write(self, batch: DispatchBatch) -> None:
-        """Write what a batch adds; the first record that claims a queue offset has it.
+        """Write what a batch adds.
+
+        Of several records that claim a queue offset the one has it that the queue led to before,
+        or else the first one.
 
         Where the numbers of a queue begin again with 0, its topic was made again: what was written
         of it before goes.
@@ -156,6 +163,7 @@ class QueueWriter:
         if runs:
             skip = min(count, max(0, runs[-1][1] - first))
             self.written.skipped += skip
+            self._keep_places(key, first, bytes(units[: skip * UNIT_SIZE]))
             first, count, units = first + skip, count - skip, units[skip * UNIT_SIZE :]
             if not count:
                 return
@@ -167,6 +175,16 @@ class QueueWriter:
         else:
             runs.append((first, first + count))
         self.queue(key).write(first, units)
+
+    def _keep_places(self, key: QueueKey, first: int, units: bytes) -> None:
+        """Give the places of earlier records to those that the queue led to there before."""
+        if self._before is None or not units:
+            return
+        before = self._before.units(key, first, len(units) // UNIT_SIZE)
+        for at in range(0, len(units), UNIT_SIZE):
+            if UNIT_HEAD.unpack_from(before, at) == UNIT_HEAD.unpack_from(units, at):
+                unit = memoryview(units)[at : at + UNIT_SIZE]
+                self.queue(key).write(first + at // UNIT_SIZE, unit)
 
     def _note_too_far(self, key: QueueKey, first: int, behind: int, units: memoryview) -> None:
         phy_offset, _ = UNIT_HEAD.unpack_from(units)

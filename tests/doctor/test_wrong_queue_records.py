@@ -429,3 +429,25 @@ def test_a_record_at_the_end_of_its_queue_that_names_anothers_place_is_covered(
     assert_found(store, [other for other in known if other != one])
     doctor.undo(store)
     assert digest_tree(store) == before
+
+
+def bodies(path, queue_id):
+    damage = []
+    with rmqcore.open_store(path) as store:
+        return [bytes(one.body) for one in store.messages("T", queue_id, on_damage=damage.append)]
+
+
+@pytest.mark.parametrize("mend", [doctor.repair, rebuild_consume_queues])
+@pytest.mark.parametrize("derived", [0, 1, None], ids=["own", "other's", "none"])
+def test_no_repair_takes_the_place_of_a_message_that_its_queue_leads_to(store, derived, mend):
+    # the last message of queue 0 names the place of the last one of queue 1, which lies behind it
+    one = [message for message in known_messages(store) if message.queue_id == 0][-1]
+    flip(log_files(store)[one.phy_offset // FILE_SIZE], one.phy_offset % FILE_SIZE + 15, 1)
+    if derived is not None:
+        shutil.rmtree(store / "consumequeue" / "T" / str(derived))
+    before = bodies(store, 1)
+    mend(store)
+    assert bodies(store, 1) == before
+    # queue 1 had the right one, but where all of it was derived again
+    assert len(before) == 20
+    assert (before[-1] == b"39" * 100) == (derived != 1)
