@@ -20,6 +20,8 @@ from rmqcore.native.base._lock import ReentrantLock
 from rmqcore.native.format._numbers import UNIT_SIZE
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from rmqcore.files.store_dir import StoreDir
 
 MARK_NAME = "storeMark.json"
@@ -46,8 +48,10 @@ class StoreMark:
         first_units: number of the first unit of those queues that looked then as if a file in front
             of it were missing; see `UnitFile.may_lack_first_file`. None where the mark does not
             say which.
-        derive_from: physical offset from which the next opening derives queues; -1 when there is
-            none: see `derive_again_from`.
+        derive_from: physical offset from which an opening derives queues, and has not finished; -1
+            when there is none: see `derive_again_from`.
+        doubted_from: physical offset from which the next opening compares queues with the log, as
+            one was found damaged; -1 when there is none: see `doubt_from`.
         unsure_from: physical offset from which a crash may have left other bytes than were written;
             -1 when there was none, or all was compared with another copy since.
         machine: which start of the machine, and which directory, the store was last opened in and
@@ -70,7 +74,7 @@ class StoreMark:
         self.ends: dict[QueueKey, int] = {}
         self.batch_queues: set[QueueKey] = set()
         self.first_units: dict[QueueKey, int] | None = None
-        self.derive_from = self.unsure_from = -1
+        self.derive_from = self.doubted_from = self.unsure_from = -1
         self.machine = ""
 
     def discard_unfinished(self) -> None:
@@ -88,7 +92,7 @@ class StoreMark:
         self.ends |= batches
         self.batch_queues = set(batches)
         self.log_end, self.first_offset, self.first_timestamp_ms = numbers[:3]
-        self.derive_from, self.unsure_from = numbers[3:]
+        self.derive_from, self.unsure_from, self.doubted_from = numbers[3:]
         self._stored = self._text()
         self.is_known = True
 
@@ -118,6 +122,24 @@ class StoreMark:
             self.derive_from = offset
             self.store()
 
+    def doubt_from(self, offset: int) -> None:
+        """Have queues compared with the log from a place on, until ``doubted_from`` is -1 again.
+
+        Args:
+            offset: physical offset; an earlier one that is noted stays.
+
+        Raises:
+            OSError: as of `store`.
+        """
+        with self._lock.within():
+            if not 0 <= self.doubted_from <= offset:
+                self.doubted_from = offset
+                self.store()
+
+    def changing(self) -> AbstractContextManager[object]:
+        """While what belongs together changes, and is stored: others store all of it or nothing."""
+        return self._lock.within()
+
     def store(self) -> None:
         """Write the file when anything has changed.
 
@@ -137,6 +159,7 @@ class StoreMark:
         content = {
             "batchQueueEnds": _by_topic(batches),
             "deriveFrom": self.derive_from,
+            "doubtedFrom": self.doubted_from,
             "firstOffset": self.first_offset,
             "firstTimestamp": self.first_timestamp_ms,
             "logEnd": self.log_end,
@@ -168,7 +191,7 @@ class StoreMark:
 
 
 _Numbers = dict[QueueKey, int]
-_Content = tuple[tuple[int, int, int, int, int], str, _Numbers, _Numbers, _Numbers | None]
+_Content = tuple[tuple[int, int, int, int, int, int], str, _Numbers, _Numbers, _Numbers | None]
 
 
 def _decoded(text: str) -> _Content:
@@ -181,6 +204,7 @@ def _decoded(text: str) -> _Content:
         _number(content.get("firstTimestamp", 0)),
         _number(content.get("deriveFrom", -1)),
         _number(content.get("unsureFrom", -1)),
+        _number(content.get("doubtedFrom", -1)),
     )
     machine = str(content.get("machine", ""))
     ends, batch_ends = _ends(content, "queueEnds"), _ends(content, "batchQueueEnds")

@@ -333,6 +333,8 @@ class Recovery:
             first = start.derived_from(ends.needed_from(lacking), usual)
         if first < usual or self._queues.damaged:
             self._derived_anew.begin_at(first)
+        if self._mark.doubted_from >= 0:
+            first = min(first, self._start.file_at(self._mark.doubted_from))
         self._queues.drop_damaged()
         end = self._walk(walk, first, checked_from)
         self._queue_check.cut_foreign()
@@ -458,9 +460,9 @@ class Recovery:
         self._deleted.fit(self._log.min_offset, end)
         if self._index is not None and self._left is not None:
             self._cut_index(walk, self._index, self._left, end)
-        if self._mark.derive_from >= 0:
+        if max(self._mark.derive_from, self._mark.doubted_from) >= 0:
             self._queues.flush()
-            self._mark.derive_from = -1
+            self._mark.derive_from = self._mark.doubted_from = -1
 
     def _keep_what_is_cut(self, end: int) -> None:
         """Copy what lies behind the log's new end, before a byte of it is zeroed."""

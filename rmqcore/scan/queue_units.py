@@ -78,6 +78,7 @@ class QueueUnits:
         )
         return (
             mark.derive_from < 0
+            and mark.doubted_from < 0
             and all(self.range(key).end >= count for key, count in known)
             and all(self._is_whole(key, start, end) for key in keys)
         )

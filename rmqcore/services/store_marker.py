@@ -77,14 +77,17 @@ class StoreMarker:
         mark, first = self._mark, self._log.min_offset
         try:
             message = self._log.message_at(first)
-            mark.first_offset = first
-            mark.first_timestamp_ms = 0 if message is None else message.store_timestamp_ms
-            mark.log_end, mark.ends = log_end, ends
-            mark.first_units = self._first_units(first)
-            mark.batch_queues = {
+            first_units = self._first_units(first)
+            batch_queues = {
                 key for key in ends if isinstance(self._queues.find(*key), BatchConsumeQueue)
             }
-            mark.store()
+            # a get that finds a queue damaged notes that in between
+            with mark.changing():
+                mark.first_offset = first
+                mark.first_timestamp_ms = 0 if message is None else message.store_timestamp_ms
+                mark.log_end, mark.ends = log_end, ends
+                mark.first_units, mark.batch_queues = first_units, batch_queues
+                mark.store()
         except (OSError, CorruptRecordError) as error:
             # the former mark is still true
             _log.warning("the store's mark stays as it is: %s", error)

@@ -1,6 +1,7 @@
 """Every byte of a small store flips once: what is read is right, or an error names the place."""
 
 import shutil
+import struct
 
 import pytest
 
@@ -12,6 +13,9 @@ from rmqcore.errors import (
     CorruptStoreError,
     RmqCoreError,
 )
+from rmqcore.files.store_dir import StoreDir
+from rmqcore.files.store_mark import StoreMark
+from rmqcore.services.store_marker import StoreMarker
 
 pytestmark = pytest.mark.engine
 
@@ -197,3 +201,54 @@ def test_a_unit_that_has_rotted_while_the_store_was_open_is_derived_at_the_next_
             found = store.get_message("T0", 0, 0, max_messages=150).messages
             assert [message.queue_offset for message in found] == list(range(150))
     assert store.recovery_report.start_offset > 0
+
+
+def test_a_rotten_unit_lets_no_opening_take_other_queues_for_emptied(store_path, tmp_path):
+    # as RocketMQ leaves it that has lost the files of T/0: its numbers begin again, T/1 stays
+    queue, kept = store_path / "consumequeue/T/1", tmp_path / "kept"
+    with rmqcore.open_store(store_path) as store:
+        for number in range(6):
+            store.put("T", b"old %d" % number, queue_id=number % 2)
+        for _ in range(50):
+            store.put("V", b"v")
+    shutil.copytree(queue, kept)
+    with rmqcore.open_store(store_path) as store:
+        store.delete_topic("T")
+        for _ in range(3):
+            store.put("T", b"new")
+    shutil.copytree(kept, queue)
+    for name in ("deletedTopics", "storeMark"):
+        for file in (store_path / "config").glob(f"{name}*"):
+            file.unlink()
+    with rmqcore.open_store(store_path) as store:
+        with (store_path / "consumequeue/V/0" / f"{0:020}").open("r+b") as file:
+            file.seek(9 * 20)
+            file.write(struct.pack(">q", 7))
+        with pytest.raises(CorruptConsumeQueueError, match="rebuild the consume queue"):
+            store.get_message("V", 0, 9, max_messages=1)
+    for _ in range(2):
+        with rmqcore.open_store(store_path) as store:
+            assert len(store.get_message("V", 0, 9, max_messages=1).messages) == 1
+            found = [bytes(message.body) for message in store.messages("T", 1)]
+            assert found == [b"old 1", b"old 3", b"old 5"]
+
+
+def test_what_a_get_finds_damaged_is_noted_beside_a_mark_that_is_whole(store_path, monkeypatch):
+    seen = []
+    with rmqcore.open_store(store_path) as store:
+        store.put("T", b"1")
+        store.flush()
+        first_units = StoreMarker._first_units
+
+        def noted(marker, first):
+            marker._mark.doubt_from(0)
+            mark = StoreMark(StoreDir(store_path))
+            mark.load()
+            seen.append((mark.log_end, mark.ends, mark.doubted_from))
+            return first_units(marker, first)
+
+        monkeypatch.setattr(StoreMarker, "_first_units", noted)
+    # what was there before: no mark
+    assert seen[-1] == (0, {}, 0)
+    with rmqcore.open_store(store_path) as store:
+        assert store.get_message("T", 0, 0).messages[0].body == b"1"

@@ -108,14 +108,14 @@ class StoreFiles:
         self.batch = self._new_batch(1 << 15)
         self.checkpoint = StoreCheckpoint(directory.checkpoint, trace.note)
         self.mark = StoreMark(directory, trace.note)
-        self.reader.doubt = self._derive_again_from
+        self.reader.doubt = self._doubt_from
         self.deleted = DeletedTopics(directory)
         self.topics = TopicConfigTable(directory.config, clock=world.clock_ms)
 
-    def _derive_again_from(self, phy_offset: int) -> None:
+    def _doubt_from(self, phy_offset: int) -> None:
         """Let the next opening mend a queue that a get has found damaged."""
         try:
-            self.mark.derive_again_from(phy_offset)
+            self.mark.doubt_from(phy_offset)
         except OSError as error:
             _log.warning("what the next opening has to derive is noted later: %s", error)
 
