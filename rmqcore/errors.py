@@ -136,6 +136,15 @@ def is_broken(error: BaseException) -> TypeGuard[OSError]:
     return is_refusal(error) and not isinstance(error, DiskFullError)
 
 
+#: reason of what the disk refuses to give
+UNREADABLE: Final = os.strerror(errno.EIO)
+
+
+def is_bad_sector(error: BaseException) -> TypeGuard[OSError]:
+    """True when the disk cannot give what lies in one place of a file; other places it may."""
+    return is_refusal(error) and error.errno == errno.EIO
+
+
 class Naming:
     """Gives what the system refuses inside it the name of a file: calls by descriptor have none.
 

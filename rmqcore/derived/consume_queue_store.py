@@ -9,7 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rmqcore.errors import CorruptStoreError, is_refusal
+from rmqcore.errors import (
+    UNREADABLE,
+    CorruptConsumeQueueError,
+    CorruptStoreError,
+    is_bad_sector,
+    is_refusal,
+)
 from rmqcore.files.batch_consume_queue import BatchConsumeQueue, StoredQueue
 from rmqcore.files.consume_queue import LIGHT_QUEUE_PREFIX, ConsumeQueue
 from rmqcore.files.consume_queue_ext import ConsumeQueueExt
@@ -162,8 +168,8 @@ class ConsumeQueueStore:
     def followed(self) -> list[StoredQueue]:
         """Every queue, new ones too, caught up with what another process has written.
 
-        Readers see nothing of that before `show`. One with a damaged unit is left out, and
-        unreadable from now on until it has caught up.
+        Readers see nothing of that before `show`. One with a damaged unit, or that the disk refuses
+        to give, is left out, and unreadable from now on until it has caught up.
         """
         queues: list[StoredQueue] = []
         unreadable: dict[tuple[str, int], CorruptStoreError] = {}
@@ -175,6 +181,10 @@ class ConsumeQueueStore:
                 if error.reason != DAMAGED_UNIT:
                     raise
                 unreadable[key] = error
+            except OSError as error:
+                if not is_bad_sector(error):
+                    raise
+                unreadable[key] = CorruptConsumeQueueError(error.filename, -1, UNREADABLE)
 
         for queue in self:
             if not self._is_removed(queue):

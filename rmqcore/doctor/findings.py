@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from rmqcore.errors import UNREADABLE, is_bad_sector
+
 FINDINGS_MAX = 1000
+#: The advice for what the disk refuses to give.
+COPY = (
+    "copy the store to another disk, with zeros for what cannot be read, and repair the copy: "
+    "docs/broken.md"
+)
 #: The advice for a finding that a writer at work may make good by itself.
 VERIFY_AGAIN = "verify again when the writer has caught up"
 
@@ -116,6 +125,30 @@ class VerifyReport:
         self.finding_count += 1
         if len(self.findings) < FINDINGS_MAX:
             self.findings.append(Finding(severity, part, path, phy_offset, what, how))
+
+    @contextmanager
+    def past_bad_sectors(self, part: str) -> Iterator[None]:
+        """Look at something, and note where the disk refuses to give it; the rest is looked at.
+
+        Args:
+            part: as for `add`.
+        """
+        try:
+            yield
+        except OSError as error:
+            if not is_bad_sector(error) or error.filename is None:
+                raise
+            self.add_unreadable(part, Path(error.filename))
+
+    def add_unreadable(self, part: str, path: Path) -> None:
+        """Note a file that the disk refuses to give in part or whole.
+
+        Args:
+            part: as for `add`.
+            path: the file.
+        """
+        if not any((known.path, known.what) == (path, UNREADABLE) for known in self.findings):
+            self.add(Severity.ERROR, part, path, -1, UNREADABLE, COPY)
 
     def as_dict(self) -> dict[str, object]:
         """The report as plain values, for JSON."""

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from rmqcore.config import StoreConfig, load_config
-from rmqcore.doctor.findings import Severity, VerifyReport
+from rmqcore.doctor.findings import COPY, Severity, VerifyReport
 from rmqcore.doctor.foreign import FOREIGN_ADVICE, foreign_files, told_of_foreign
 from rmqcore.doctor.log_survey import survey_log
 from rmqcore.doctor.sizes import lenient_config
@@ -20,7 +20,7 @@ from rmqcore.doctor.verify_deep import check_deeply
 from rmqcore.doctor.verify_files import check_small_files
 from rmqcore.doctor.verify_index import check_index
 from rmqcore.doctor.verify_queues import check_queues
-from rmqcore.errors import ConfigError, Naming
+from rmqcore.errors import UNREADABLE, ConfigError, Naming
 from rmqcore.files.mapped_file_queue import numbered_files
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.native.format._numbers import SMALLEST_RECORD_SIZE
@@ -132,10 +132,14 @@ class Verification:
             check_deeply(log, seen, report, jobs, tell)
         if report.complete and start <= log.start:
             self._check_behind(log)
-            self._check_foreign_files(log, merged)
-            self._check_blanks(log, check_queues(log, merged, report))
-            if self._index_is_known:
-                check_index(log, report, self._progress)
+            with report.past_bad_sectors("log"):
+                self._check_foreign_files(log, merged)
+            led_to = check_queues(log, merged, report)
+            with report.past_bad_sectors("log"):
+                self._check_blanks(log, led_to)
+            with report.past_bad_sectors("index"):
+                if self._index_is_known:
+                    check_index(log, report, self._progress)
             check_small_files(log, merged, report)
         report.elapsed_s = monotonic_s() - began
         return report
@@ -225,7 +229,7 @@ class Verification:
                 Path(damage.path),
                 damage.phy_offset,
                 f"{damage.reason}; good records go on at {damage.next_offset}",
-                _MEND_LOG,
+                COPY if damage.reason == UNREADABLE else _MEND_LOG,
             )
         return merged
 
@@ -237,7 +241,9 @@ class Verification:
             begin = max(log.end - start, 0)
             if start + size <= log.end or (begin and log.ends_in_blank):
                 continue
-            found = _first_used(path, begin)
+            found = -1
+            with self._report.past_bad_sectors("log"):
+                found = _first_used(path, begin)
             if found >= 0:
                 self._report.add(
                     Severity.ERROR,
@@ -291,6 +297,7 @@ def _merge(into: AuditReport, part: AuditReport) -> None:
     into.records += part.records
     into.bytes += part.bytes
     into.damaged += part.damaged
+    into.unreadable |= part.unreadable
     for problem in part.problems:
         into.note(problem)
     into.problem_count += part.problem_count - len(part.problems)

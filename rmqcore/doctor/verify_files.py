@@ -57,7 +57,8 @@ def check_small_files(log: LogPlan, merged: AuditReport, report: VerifyReport) -
         report: gets what is found.
     """
     _check_markers(log, report)
-    _check_checkpoint(log, merged, report)
+    with report.past_bad_sectors("checkpoint"):
+        _check_checkpoint(log, merged, report)
     _check_config(log, report)
     _check_foreign(log, report)
 
@@ -150,7 +151,13 @@ def _check_config(log: LogPlan, report: VerifyReport) -> None:
         value = _parsed(path, report)
         if path.name in (CONSUMER_OFFSETS_NAME, DELAY_OFFSETS_NAME) and isinstance(value, dict):
             _check_offsets(log, path, value, report)
-    _check_timer(log, report)
+    with report.past_bad_sectors("consume queue"):
+        _check_timer(log, report)
+    with report.past_bad_sectors("config"):
+        _check_leases(log, report)
+
+
+def _check_leases(log: LogPlan, report: VerifyReport) -> None:
     leases = LeaseJournal(log.directory.consumer_leases)
     with suppress(CorruptConfigFileError):
         deque(leases.entries(), maxlen=0)
@@ -232,7 +239,9 @@ def _check_offsets(log: LogPlan, path: Path, value: dict[str, Any], report: Veri
                 report.add(Severity.ERROR, "config", path, -1, what)
                 continue
             if queue not in ends:
-                ends[queue] = files.queue_end(queue) if queue[0] in topics else None
+                ends[queue] = None
+                with report.past_bad_sectors("consume queue"):
+                    ends[queue] = files.queue_end(queue) if queue[0] in topics else None
             end = ends[queue]
             if end is not None and offset > end and not report.live:
                 what = (

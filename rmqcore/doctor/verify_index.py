@@ -5,7 +5,6 @@ Entries are in log order, so entries and keys are compared as two sequences.
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from rmqcore._index import HEADER_SIZE, index_file_size, read_header
 from rmqcore.doctor.findings import VERIFY_AGAIN, Severity, VerifyReport
 from rmqcore.errors import Naming
 from rmqcore.files.index_file import IndexHeader
+from rmqcore.files.zeros import read_up_to
 from rmqcore.native.derive._chains import ChainCheck
 from rmqcore.native.derive._dispatch import DispatchBatch
 from rmqcore.rebuild.index_files import index_rule
@@ -137,7 +137,7 @@ class _Entries:
             fd, at = stream.fileno(), 0
             while at < file.count:
                 count = min(_ENTRIES_AT_ONCE, file.count - at)
-                data = os.pread(fd, count * ENTRIES.itemsize, base + at * ENTRIES.itemsize)
+                data = read_up_to(fd, base + at * ENTRIES.itemsize, count * ENTRIES.itemsize)
                 units = np.frombuffer(data[: len(data) // 20 * 20], ENTRIES)
                 check.entries(data, at + 1)
                 offsets = units["offset"].astype(np.int64)
@@ -150,7 +150,7 @@ class _Entries:
                 at += count
             for slot in range(0, self._slots, _ENTRIES_AT_ONCE):
                 size = min(_ENTRIES_AT_ONCE, self._slots - slot)
-                check.slots(os.pread(fd, 4 * size, HEADER_SIZE + 4 * slot), slot)
+                check.slots(read_up_to(fd, HEADER_SIZE + 4 * slot, 4 * size), slot)
         self._judge(file, check, first_offset, last_offset)
 
     def _judge(self, file: _File, check: ChainCheck, first: int, last: int) -> None:

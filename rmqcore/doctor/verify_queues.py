@@ -41,7 +41,8 @@ def check_queues(log: LogPlan, merged: AuditReport, report: VerifyReport) -> lis
         report: gets what is found.
     """
     file_size = log.config.mapped_file_size_consume_queue
-    files = UnitFiles(log.directory, file_size)
+    unreadable = merged.unreadable
+    files = UnitFiles(log.directory, file_size, unreadable=unreadable)
     led_to: list[int] = []
     try:
         emptied = merged.topics.emptied(lambda key: not files.has_any(key), merged.first_records)
@@ -69,6 +70,8 @@ def check_queues(log: LogPlan, merged: AuditReport, report: VerifyReport) -> lis
             _check_batches(log, files, key, merged.batches.get(key, []), report)
     finally:
         files.close()
+    for path in sorted(unreadable):
+        report.add_unreadable("consume queue", path)
     return led_to
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rmqcore._codec import BLANK_SIZE, check_record
-from rmqcore.errors import CorruptRecordError
+from rmqcore.errors import CorruptRecordError, is_bad_sector
 from rmqcore.native.format._message_ext import MessageExt, find_message, status_text
 from rmqcore.native.format._next_record import RECORD_HEAD_SIZE, ScanStatus, next_record
 from rmqcore.native.read._log_map import LogMap
@@ -231,7 +231,14 @@ class CommitLog:
                 return message
         size = LIKELY_RECORD_SIZE
         while True:
-            view = self.view(offset, size)
+            try:
+                view = self.view(offset, size)
+            except OSError as error:
+                if size != LIKELY_RECORD_SIZE or not is_bad_sector(error):
+                    raise
+                # it may lie behind the record
+                size = RECORD_HEAD_SIZE
+                continue
             if view is None:
                 return None
             found = find_message(

@@ -20,7 +20,9 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
+from rmqcore.errors import is_bad_sector
 from rmqcore.files.commit_log import View
+from rmqcore.files.zeros import PAGE_SIZE
 from rmqcore.native.format._message_ext import status_text
 from rmqcore.native.format._next_record import (
     RECORD_HEAD_SIZE,
@@ -168,7 +170,8 @@ class FileWalk:
 def view_of(file: LogFile) -> LogView:
     """The bytes of a log file: mapped whole where the file is ours, else read piece by piece.
 
-    What was read of another process's file is good until the next piece.
+    What was read of another process's file is good until the next piece. In front of a place that
+    the disk refuses to give a piece is shorter; where even that was not enough, it is refused.
     """
     if file.writable:
         mine = cast("MappedFile", file)
@@ -182,13 +185,37 @@ class _Pieces:
     def __init__(self, file: LogFile) -> None:
         self._file = file
         self._buffer = bytearray()
+        #: where the piece begins that is shorter than was asked for; -1 for none
+        self._short_at = -1
 
     def __call__(self, offset: int, size: int) -> View:
         if len(self._buffer) < size:
             self._buffer = bytearray(size)
         piece = memoryview(self._buffer)[:size]
-        self._file.read_into(offset - self._file.file_from_offset, piece)
-        return View(piece, offset, size, self._file.path)
+        at = offset - self._file.file_from_offset
+        try:
+            self._file.read_into(at, piece)
+        except OSError as error:
+            if not is_bad_sector(error) or offset == self._short_at:
+                raise
+            self._short_at = offset
+            size = next(_refused_pages(self._file, at, piece), size)
+            if not size:
+                raise
+        return View(piece[:size], offset, size, self._file.path)
+
+
+def _refused_pages(file: LogFile, at: int, piece: memoryview) -> Iterator[int]:
+    """Fill a piece page by page: the first byte of each that the disk refuses, which is zeros."""
+    for page in range(-(at % PAGE_SIZE), len(piece), PAGE_SIZE):
+        start, stop = max(0, page), min(page + PAGE_SIZE, len(piece))
+        try:
+            file.read_into(at + start, piece[start:stop])
+        except OSError as error:
+            if not is_bad_sector(error):
+                raise
+            piece[start:stop] = bytes(stop - start)
+            yield start
 
 
 # ---- good records
@@ -239,7 +266,11 @@ def first_record(file: LogFile) -> GoodRecord | None:
 
 
 def find_good_record(
-    files: Sequence[LogFile], at: int = 0, stop: int | None = None
+    files: Sequence[LogFile],
+    at: int = 0,
+    stop: int | None = None,
+    *,
+    past_bad_sectors: bool = False,
 ) -> GoodRecord | None:
     """The first good record from byte ``at`` of the first file on.
 
@@ -247,17 +278,24 @@ def find_good_record(
         files: log files in order.
         at: position in the first one.
         stop: position in each that records must not go beyond; None for the file's end.
+        past_bad_sectors: a record that the disk refuses to give is none. Only for who reads:
+            whoever cuts or covers what is no record would lose it.
     """
     for file in files:
-        for position in record_heads(file, at):
-            record = good_record_at(file, position, stop)
+        for position in record_heads(file, at, past_bad_sectors=past_bad_sectors):
+            try:
+                record = good_record_at(file, position, stop)
+            except OSError as error:
+                if not (past_bad_sectors and is_bad_sector(error)):
+                    raise
+                continue
             if record is not None:
                 return record
         at = 0
     return None
 
 
-def record_heads(file: LogFile, at: int) -> Iterator[int]:
+def record_heads(file: LogFile, at: int, *, past_bad_sectors: bool = False) -> Iterator[int]:
     """Positions from ``at`` on where a record's magic code and its own offset stand, in order.
 
     Stretches that were never written, which is what most of a log's last file is, are not read.
@@ -265,6 +303,7 @@ def record_heads(file: LogFile, at: int) -> Iterator[int]:
     Args:
         file: of the log.
         at: position in the file.
+        past_bad_sectors: no record begins where the disk refuses to give what is there.
 
     Raises:
         CorruptStoreError: the file has become shorter than it was.
@@ -275,7 +314,13 @@ def record_heads(file: LogFile, at: int) -> Iterator[int]:
             # the buffer ends with zeros
             data = bytearray(min(_READ_SIZE, stop - first) + RECORD_HEAD_SIZE)
             with memoryview(data) as view:
-                file.read_into(first, view[: stop - first])
+                try:
+                    file.read_into(first, view[: stop - first])
+                except OSError as error:
+                    if not (past_bad_sectors and is_bad_sector(error)):
+                        raise
+                    for _ in _refused_pages(file, first, view[: stop - first]):
+                        pass
             base_offset = file.file_from_offset + first
             found = find_head(data, 0, len(data), base_offset=base_offset)
             while 0 <= found < _READ_SIZE:

@@ -32,6 +32,43 @@ def read_small(path: Path) -> bytes:
         return stream.read(_end_of_data(stream.fileno()))
 
 
+def read_up_to(fd: int, at: int, size: int) -> bytes:
+    """What a file holds from a byte on, ``size`` bytes or what there is.
+
+    Args:
+        fd: open for reading.
+        at: position of the first byte.
+        size: bytes.
+
+    Raises:
+        OSError: the disk refuses to give some of it; a single call gives what lies before.
+    """
+    data = os.pread(fd, size, at)
+    while len(data) < size and (more := os.pread(fd, size - len(data), at + len(data))):
+        data += more
+    return data
+
+
+def read_pages(fd: int, at: int, size: int) -> bytes:
+    """What a file holds from a byte on; zeros stand for pages that the disk refuses to give.
+
+    Args:
+        fd: open for reading.
+        at: position of the first byte.
+        size: bytes; fewer where the file ends.
+    """
+    data = b""
+    for page in range(at - at % PAGE_SIZE, at + size, PAGE_SIZE):
+        begin, stop = max(page, at), min(page + PAGE_SIZE, at + size)
+        try:
+            data += os.pread(fd, stop - begin, begin)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            data += bytes(stop - begin)
+    return data
+
+
 def is_blank_behind(fd: int, at: int) -> bool:
     """True when a file has nothing but zeros from a byte on; its holes are not read.
 

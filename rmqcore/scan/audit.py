@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqcore.errors import CorruptConfigFileError, CorruptRecordError, Naming
+from rmqcore.errors import CorruptConfigFileError, CorruptRecordError, Naming, is_bad_sector
 from rmqcore.files.consume_queue_ext import EXT_ADDRESS_BELOW, ConsumeQueueExt
 from rmqcore.files.deleted_topics import DeletedTopics
 from rmqcore.files.mapped_file import OpenFiles
@@ -76,6 +76,7 @@ class AuditReport:
         first_records: of each queue with files the physical offset of the record with number 0 that
             the queue and the log agree upon, 0 for none, or for one in front of the split's files.
         last_timestamp_ms: store time of the last record.
+        unreadable: files of queues that the disk refuses to give, in part or whole.
         latest: number of the last problem of each path and kind.
     """
 
@@ -89,6 +90,7 @@ class AuditReport:
     topics: TopicRuns = field(default_factory=TopicRuns)
     first_records: dict[QueueKey, int] = field(default_factory=dict)
     last_timestamp_ms: int = 0
+    unreadable: set[Path] = field(default_factory=set)
     latest: dict[tuple[Path, str], int] = field(default_factory=dict)
 
     def note(self, problem: QueueProblem) -> None:
@@ -146,7 +148,7 @@ def audit(
             verify_crc_property=verify_crc_property,
         )
 
-    files = UnitFiles(StoreDir(split.store), queue_file_size)
+    files = UnitFiles(StoreDir(split.store), queue_file_size, unreadable=report.unreadable)
     comparison = _Comparison(report, files, split, live) if queues else None
     try:
         walk = LogWalk(split, on_damage=report.damaged.append)
@@ -213,7 +215,10 @@ class _Comparison:
             with path.open("rb", buffering=0) as stream, Naming(path):
                 record = os.pread(stream.fileno(), min(size, split.file_size), phy_offset - start)
             message = message_from(record)
-        except (FileNotFoundError, CorruptRecordError):
+        except (OSError, CorruptRecordError) as error:
+            is_known = isinstance(error, (FileNotFoundError, CorruptRecordError))
+            if not is_known and not is_bad_sector(error):
+                raise
             return 0
         named = message.topic, message.queue_id, message.queue_offset, message.phy_offset
         return phy_offset if named == (*key, 0, phy_offset) else 0

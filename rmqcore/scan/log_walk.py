@@ -10,7 +10,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rmqcore.errors import CorruptRecordError, CorruptStoreError, RecordsGoneError
+from rmqcore.errors import (
+    UNREADABLE,
+    CorruptRecordError,
+    CorruptStoreError,
+    RecordsGoneError,
+    is_bad_sector,
+)
 from rmqcore.files.log_file import LogFile
 from rmqcore.files.log_walker import (
     PIECE_SIZE,
@@ -78,6 +84,7 @@ class LogWalk:
         Raises:
             CorruptRecordError: a damaged place, without ``on_damage``.
             CorruptStoreError: a file is shorter than it should be.
+            OSError: the disk refuses to give what lies in a place, without ``on_damage``.
             RecordsGoneError: a file is gone.
             ObjectStoreError: an archive's file cannot be read, or is another one.
         """
@@ -102,16 +109,24 @@ class LogWalk:
         file_end, size = file.file_from_offset + file.size, self._chunk_size
         walk = FileWalk(view_of(file), kernel, at, stop, file_end=file_end, piece_size=size)
         steps = iter(walk)
-        while (step := self._next(steps, file.path, at, stop)) is not None:
-            yield step.status
-            following = stop if step.status is ScanStatus.BLANK else step.phy_offset
+        while True:
+            try:
+                step = self._next(steps, file.path, at, stop)
+            except OSError as error:
+                if self._on_damage is None or not is_bad_sector(error):
+                    raise
+                following, reason, steps = at, UNREADABLE, iter(walk)
+            else:
+                if step is None:
+                    return
+                yield step.status
+                following = stop if step.status is ScanStatus.BLANK else step.phy_offset
+                reason = "" if step.is_good else step.reason
+            if reason:
+                following = self._damaged(file, following, reason, stop)
+                walk.go_on(following)
             self._progressed(following - at)
             at = following
-            if not step.is_good:
-                following = self._damaged(file, step, stop)
-                self._progressed(following - at)
-                at = following
-                walk.go_on(at)
 
     def _next(
         self, steps: Iterator[LogStep], path: Path | str, at: int, stop: int
@@ -136,16 +151,16 @@ class LogWalk:
             raise RecordsGoneError(path, at)
         self._on_damage(Damage(path, at, stop, "the file is gone"))
 
-    def _damaged(self, file: LogFile, step: LogStep, stop: int) -> int:
+    def _damaged(self, file: LogFile, at: int, reason: str, stop: int) -> int:
         """Tell a damaged place; where good records go on, or the split ends."""
         if self._on_damage is None:
-            raise CorruptRecordError(file.path, step.phy_offset, step.reason)
+            raise CorruptRecordError(file.path, at, reason)
         start = file.file_from_offset
         try:
-            found = find_good_record([file], step.phy_offset + 1 - start, stop - start)
+            found = find_good_record([file], at + 1 - start, stop - start, past_bad_sectors=True)
         except CorruptStoreError:
             # the file was cut short meanwhile
             found = None
         following = stop if found is None else found.phy_offset
-        self._on_damage(Damage(file.path, step.phy_offset, following, step.reason))
+        self._on_damage(Damage(file.path, at, following, reason))
         return following

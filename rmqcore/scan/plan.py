@@ -6,6 +6,7 @@ log confirms. Nothing is guessed.
 
 from __future__ import annotations
 
+import errno
 import os
 import zlib
 from bisect import bisect_right
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rmqcore.config import StoreConfig, load_config
-from rmqcore.errors import CorruptStoreError
+from rmqcore.errors import UNREADABLE, CorruptStoreError, is_bad_sector
 from rmqcore.files.consume_queue import ConsumeQueue
 from rmqcore.files.log_walker import GoodRecord, find_good_record, good_record_at
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
@@ -24,7 +25,7 @@ from rmqcore.files.store_dir import StoreDir, subdirectories
 from rmqcore.native.derive._dispatch import DispatchBatch
 from rmqcore.native.format._next_record import RECORD_HEAD_SIZE, ScanStatus
 from rmqcore.recovery.geometry import fitted_config
-from rmqcore.scan.log_walk import CHUNK_SIZE, LogWalk
+from rmqcore.scan.log_walk import CHUNK_SIZE, Damage, LogWalk
 from rmqcore.scan.queue_units import QueueUnits
 from rmqcore.scan.shown_topics import ShownTopics
 from rmqcore.scan.split import Split
@@ -120,11 +121,11 @@ class LogPlan:
         files: (physical offset, path, bytes) of each log file.
         trusted_end: up to here consume queues know every record of their queues.
         ends_in_blank: the last file that holds records ends in an end-of-file record.
-
         queue_count: consume queues that have files, when they were counted last.
 
     Args:
-        strict: raise where a file has a wrong length or is missing.
+        strict: raise where a file has a wrong length or is missing, and where the disk refuses to
+            give what the log may end in; else the log goes up to the end of that file.
         before: as for `open_log`.
     """
 
@@ -142,6 +143,9 @@ class LogPlan:
         self.files = [file for file in numbered_files(directory.commit_log) if file[2]]
         self._starts = [start for start, _, _ in self.files]
         self.ends_in_blank = False
+        self._strict = strict
+        #: behind the last place that the disk has refused to give
+        self._unreadable_to = 0
         if strict:
             self._check_files()
         self._open_files = OpenFiles()
@@ -186,6 +190,10 @@ class LogPlan:
         except (CorruptStoreError, FileNotFoundError):
             # the file was cut short or removed meanwhile
             return b""
+        except OSError as error:
+            if not self._strict and is_bad_sector(error):
+                return b""
+            raise
 
     def tail_at(self, phy_offset: int) -> int | None:
         """A checksum of what lies in front of a physical offset; another log has another there.
@@ -342,6 +350,10 @@ class LogPlan:
         except CorruptStoreError:
             # the file was cut short meanwhile
             return False
+        except OSError as error:
+            if not is_bad_sector(error):
+                raise
+            return True
 
     def _known_end(self, queue: ConsumeQueue) -> int:
         """Where the last record that a queue knows ends, when the log has it."""
@@ -360,7 +372,12 @@ class LogPlan:
             self.ends_in_blank = status is ScanStatus.BLANK
             if status is ScanStatus.EMPTY and end >= claimed:
                 break
-        return end
+        if self._unreadable_to < stop:
+            return end
+        if self._strict:
+            path = self.files[bisect_right(self._starts, begin) - 1][1]
+            raise OSError(errno.EIO, UNREADABLE, str(path))
+        return stop
 
     def _walked(
         self, begin: int, stop: int, chunk_size: int, *, verify_crc: bool
@@ -373,9 +390,11 @@ class LogPlan:
         ) -> tuple[int, int]:
             return batch.scan(buffer, at, end, base_offset=base_offset, verify_crc=verify_crc)
 
-        walk = LogWalk(
-            self.split(begin, stop), on_damage=lambda _damage: None, chunk_size=chunk_size
-        )
+        def damaged(damage: Damage) -> None:
+            if damage.reason == UNREADABLE:
+                self._unreadable_to = max(self._unreadable_to, damage.next_offset)
+
+        walk = LogWalk(self.split(begin, stop), on_damage=damaged, chunk_size=chunk_size)
         for status in walk.run(kernel):
             if batch.record_count or status is ScanStatus.BLANK:
                 end = batch.end_offset
@@ -400,8 +419,10 @@ class LogPlan:
             return None
         try:
             return good_record_at(file, phy_offset - file.file_from_offset)
-        except CorruptStoreError:
-            # the file was cut short meanwhile
+        except (CorruptStoreError, OSError) as error:
+            # the file was cut short meanwhile, or the disk refuses to give it
+            if not isinstance(error, CorruptStoreError) and not is_bad_sector(error):
+                raise
             return None
 
     def _confirms(self, unit: tuple[int, int]) -> bool:

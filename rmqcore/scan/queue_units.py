@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmqcore.config import StoreConfig
+from rmqcore.errors import is_bad_sector
 from rmqcore.files.consume_queue import LIGHT_QUEUE_PREFIX
 from rmqcore.files.store_dir import StoreDir, subdirectories
 from rmqcore.files.store_mark import StoreMark
@@ -68,6 +69,14 @@ class QueueUnits:
             start: physical offset where the log begins.
             end: where it ends.
         """
+        try:
+            return self._are_whole(keys, start, end)
+        except OSError as error:
+            if not is_bad_sector(error):
+                raise
+            return False
+
+    def _are_whole(self, keys: list[QueueKey], start: int, end: int) -> bool:
         mark = StoreMark(self._directory)
         mark.load()
         topics = {topic for topic, _ in keys}

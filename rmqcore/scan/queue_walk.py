@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqcore.errors import CorruptConsumeQueueError
+from rmqcore.errors import CorruptConsumeQueueError, is_bad_sector
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.native.columns._columns import ColumnDecoder
@@ -130,7 +130,9 @@ class QueueWalk:
         file = MappedFile(path, self._split.file_size, file_start, self._open_files, writable=False)
         try:
             whole = read_stretches(file.handle.fd, file_start, stretches, self._buffer)
-        except FileNotFoundError:
+        except OSError as error:
+            if not (isinstance(error, FileNotFoundError) or is_bad_sector(error)):
+                raise
             whole = 0
         finally:
             file.close()
@@ -181,8 +183,17 @@ class QueueWalk:
 def _merged(files: UnitFiles, ranges: tuple[UnitRange, ...]) -> Iterator[_Places | None]:
     """(physical offset, size) of the messages of units in log order, many at a time.
 
-    Yields None where a queue is not in log order itself: it is damaged.
+    Yields None where a queue is not in log order itself, or cannot be read: it is damaged.
     """
+    try:
+        yield from _merged_readable(files, ranges)
+    except OSError as error:
+        if not is_bad_sector(error):
+            raise
+        yield None
+
+
+def _merged_readable(files: UnitFiles, ranges: tuple[UnitRange, ...]) -> Iterator[_Places | None]:
     left = [(units, units.first) for units in ranges if units.count > 0]
     held: list[_Places] = [np.empty((0, 2), np.int64) for _ in left]
     while left:

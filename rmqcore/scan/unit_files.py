@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmqcore._codec import LAYOUT
-from rmqcore.errors import Naming
+from rmqcore.errors import Naming, is_bad_sector
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.files.mapped_file_queue import numbered_files
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.files.unit_file import UNIT_HEAD
-from rmqcore.files.zeros import is_blank_behind, read_small
+from rmqcore.files.zeros import is_blank_behind, read_pages, read_small, read_up_to
 from rmqcore.native.base._mapped import Descriptor
 from rmqcore.native.format._numbers import BATCH_UNIT_SIZE, FILLER_SIZE, UNIT_SIZE
 
@@ -69,9 +69,14 @@ class UnitFiles:
     Args:
         directory: of the store.
         file_size: bytes of a consume-queue file.
+        unreadable: gets the paths of files that the disk refuses to give, whose refused bytes read
+            as zeros, too; None raises there.
     """
 
-    def __init__(self, directory: StoreDir, file_size: int) -> None:
+    def __init__(
+        self, directory: StoreDir, file_size: int, *, unreadable: set[Path] | None = None
+    ) -> None:
+        self._unreadable = unreadable
         self._directory = directory
         self._file_size = file_size
         self._known: dict[QueueKey, dict[int, int]] = {}
@@ -170,8 +175,21 @@ class UnitFiles:
 
     def _pread(self, key: QueueKey, start: int, size: int, at: int) -> bytes:
         handle = self._handle(key, start)
-        with Naming(self.path(key)):
-            return b"" if handle is None else os.pread(handle.fd, size, at)
+        if handle is None:
+            return b""
+        path = self.path(key) / f"{start:020d}"
+        try:
+            with Naming(path):
+                return read_up_to(handle.fd, at, size)
+        except OSError as error:
+            self._note_refused(path, error)
+            return read_pages(handle.fd, at, size)
+
+    def _note_refused(self, path: Path, error: OSError) -> None:
+        """Note a file that the disk refuses to give, where that is wanted; else raise."""
+        if self._unreadable is None or not is_bad_sector(error):
+            raise error
+        self._unreadable.add(path)
 
     def _handle(self, key: QueueKey, start: int) -> Descriptor | None:
         """A file, open; None when it has gone."""
@@ -190,13 +208,21 @@ class UnitFiles:
         found = self._batches.get(key)
         if found is None:
             listed = numbered_files(self.batch_path(key)) if _can_be_named(key) else []
-            files = (read_small(path) for _, path, _ in listed)
+            files = (self._read_small(path) for _, path, _ in listed)
             whole = (data[: len(data) // BATCH_UNIT_SIZE * BATCH_UNIT_SIZE] for data in files)
             found = np.frombuffer(b"".join(whole), BATCH_UNITS)
             used = np.flatnonzero(found["size"])
             found = found[: int(used[-1]) + 1] if len(used) else found[:0]
             self._batches[key] = found
         return found
+
+    def _read_small(self, path: Path) -> bytes:
+        try:
+            with Naming(path):
+                return read_small(path)
+        except OSError as error:
+            self._note_refused(path, error)
+            return b""
 
     def bounds(self, key: QueueKey) -> tuple[int, int]:
         """(first, behind the last) unit number that the queue's files have room for.

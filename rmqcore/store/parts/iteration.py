@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from rmqcore.arguments import whole_number
-from rmqcore.errors import CorruptRecordError, CorruptStoreError
+from rmqcore.errors import UNREADABLE, CorruptRecordError, CorruptStoreError, is_bad_sector
 from rmqcore.status import GetMessageStatus
 
 if TYPE_CHECKING:
@@ -120,7 +120,10 @@ def _queue_messages(
     stop: int | None,
     on_damage: OnDamage | None,
 ) -> Iterator[MessageExt]:
-    offset = max(start or 0, reads.min_queue_offset(topic, queue_id))
+    first = _first_of_queue(reads, topic, queue_id, on_damage)
+    if first is None:
+        return
+    offset = max(start or 0, first)
     # messages before this offset are read one by one, as one of them is damaged
     singly_before = offset
     while stop is None or offset < stop:
@@ -129,13 +132,18 @@ def _queue_messages(
         try:
             result = reads.get_message(topic, queue_id, offset, max_messages=count)
             found = result.messages
-        except CorruptStoreError as error:
+        except (CorruptStoreError, OSError) as error:
+            damage = _damage(error, -1)
+            if damage is None:
+                raise
             if count > 1:
                 singly_before = offset + count
             elif on_damage is None:
                 raise
+            elif _first_of_queue(reads, topic, queue_id, on_damage) is None:
+                return
             else:
-                on_damage(error)
+                on_damage(damage)
                 offset += 1
             continue
         yield from found
@@ -144,6 +152,20 @@ def _queue_messages(
             result.status is not GetMessageStatus.FOUND and offset >= result.max_queue_offset
         ):
             return
+
+
+def _first_of_queue(
+    reads: QueueReads, topic: str, queue_id: int, on_damage: OnDamage | None
+) -> int | None:
+    """Number of a queue's oldest message; None, and told, where the queue cannot be read at all."""
+    try:
+        return reads.min_queue_offset(topic, queue_id)
+    except (CorruptStoreError, OSError) as error:
+        damage = _damage(error, -1)
+        if on_damage is None or damage is None:
+            raise
+        on_damage(damage)
+        return None
 
 
 def log_messages(
@@ -172,11 +194,21 @@ def log_messages(
             message = look(offset)
             if message is None:
                 offset = reads.behind_blank(offset) or reads.behind_deleted(offset)
-        except CorruptRecordError as error:
-            if on_damage is None:
+        except (CorruptRecordError, OSError) as error:
+            damage = _damage(error, offset)
+            if on_damage is None or damage is None:
                 raise
-            on_damage(error)
+            on_damage(damage)
             message, offset = None, reads.next_good(offset, end)
         if message is not None:
             yield message
             offset += message.store_size
+
+
+def _damage(error: CorruptStoreError | OSError, phy_offset: int) -> CorruptStoreError | None:
+    """What an iteration can pass over: damage, and what the disk refuses to give; else None."""
+    if isinstance(error, CorruptStoreError):
+        return error
+    if not is_bad_sector(error):
+        return None
+    return CorruptStoreError(error.filename, phy_offset, UNREADABLE)

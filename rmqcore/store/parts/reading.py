@@ -495,7 +495,7 @@ class Reading:
             if file.file_from_offset + self._files.log.queue.file_size > behind
         ]
         at = max(0, behind - files[0].file_from_offset) if files else 0
-        found = find_good_record(files, at)
+        found = find_good_record(files, at, past_bad_sectors=True)
         return end if found is None else found.phy_offset
 
     def behind_blank(self, offset: int) -> int | None:
