@@ -147,10 +147,13 @@ class RemoteCluster(KeptViews):
                 self._forget(address)
             raise RefusedError(Code.INTERNAL_SERVER_ERROR, str(error)) from error
         self._versions[address] = answer.version
+        if answer.code == ResponseCode.SERVICE_NOT_AVAILABLE:
+            # so a slave answers that was the master
+            self._forget(address)
         return answer
 
     def _forget(self, address: str) -> None:
-        """Ask anew where the topics of a broker are that cannot be reached: it may have moved."""
+        """Ask anew where the topics of a broker are that takes nothing: it may have moved."""
         self._versions.pop(address, None)
         gone = {name for name, known in self._addresses.items() if known == address}
         self._topics.outdate_all(
@@ -174,8 +177,11 @@ class RemoteCluster(KeptViews):
             self._topics.forget(name)
             return None
         brokers = self._brokers_of(route)
-        message_type = await self._message_type(name, brokers) if brokers else ""
-        return self._topics.put(name, TopicView(name, message_type, brokers))
+        if not brokers:
+            # their masters are away; a slave that takes a master's place is looked for at once
+            return TopicView(name, "", ())
+        view = TopicView(name, await self._message_type(name, brokers), brokers)
+        return self._topics.put(name, view)
 
     async def _route(self, name: str) -> Mapping[str, Any] | None:
         """The route of a topic (105); None when there is none.

@@ -179,6 +179,53 @@ def test_a_broker_that_is_gone_for_good_keeps_nobody_from_the_others(tmp_path):
     run(tmp_path, scenario, 2)
 
 
+def of_the_group(path, served, number, port=0):
+    """One more broker of the first one's group, 0 for a master; it is not started."""
+    role = "SLAVE" if number else "ASYNC_MASTER"
+    address = f"127.0.0.1:{served.name_server.port}"
+    places = {"listenPort": port, "namesrvAddr": address, "brokerName": "b0"}
+    return Broker(path, {**SMALL, **places, "brokerRole": role, "brokerId": number})
+
+
+def test_a_master_that_comes_back_is_known_at_once(tmp_path):
+    async def scenario(served):
+        wire = await served.connect()
+        slave = of_the_group(tmp_path / "slave", served, 1)
+        await slave.start()
+        try:
+            assert (await wire.send("T", b"x")).status.code == Code.OK
+            await served.broker.stop()
+            for _ in range(3):
+                # at last by a route with a slave in it and no master
+                assert (await wire.send("T", b"x")).status.code != Code.OK
+            await served.broker.start()
+            assert (await wire.send("T", b"x")).status.code == Code.OK
+        finally:
+            await slave.stop()
+
+    run(tmp_path, scenario)
+
+
+def test_who_has_taken_a_masters_place_is_found_though_that_is_a_slave_now(tmp_path):
+    async def scenario(served):
+        wire = await served.connect()
+        assert (await wire.send("T", b"x")).status.code == Code.OK
+        port = int(served.broker.address.rpartition(":")[2])
+        await served.broker.stop()
+        others = [of_the_group(tmp_path / "s", served, 1, port)]
+        others.append(of_the_group(tmp_path / "m", served, 0))
+        for other in others:
+            await other.start()
+        try:
+            assert (await wire.send("T", b"x")).status.code != Code.OK
+            assert (await wire.send("T", b"x")).status.code == Code.OK
+        finally:
+            for other in others:
+                await other.stop()
+
+    run(tmp_path, scenario)
+
+
 def test_a_group_is_ordered_for_who_asks_first(tmp_path):
     """A proxy that was just started has asked for no topic, and knows no broker."""
 
