@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
+import resource
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,11 @@ from rmqcore.world import REAL, World
 
 _LOG = logging.getLogger(__name__)
 _LOADERS = 4
+#: Files that partitions have open at most when one more is created, and half of what the process
+#: may have: a broker that is started again has to open them all.
+_FILES_MAX = 65_536
+#: A partition has its directory, its mark and each segment open; a new one has one segment.
+_FILES_BESIDE, _FILES_OF_NEW = 2, 3
 
 Stores = Mapping[str, Mapping[int, MessageStore]]
 
@@ -100,7 +106,8 @@ class MessageStoreManager:
             offset_if_create: offset of a new partition's first byte.
 
         Raises:
-            IllegalTopicError: no configured name matches the topic.
+            IllegalTopicError: no configured name matches the topic, or so many partitions are open
+                that this is created no more.
             WrongPartitionError: the topic has fewer partitions.
             StoreClosedError: the manager is closed.
         """
@@ -118,9 +125,21 @@ class MessageStoreManager:
                 raise StoreClosedError("the message store manager is closed")
             store = self.get(topic, partition)
             if store is None:
+                self._expect_room(topic)
                 store = self._open(topic, partition, offset_if_create)
                 self._add([store])
         return store
+
+    def _expect_room(self, topic: str) -> None:
+        """Refuse a partition with which the next start may find too many files to open them."""
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        allowed = _FILES_MAX if soft == resource.RLIM_INFINITY else min(_FILES_MAX, soft // 2)
+        count = sum(_FILES_BESIDE + len(store.segments) for store in self.all_stores())
+        if count + _FILES_OF_NEW > allowed:
+            raise IllegalTopicError(
+                f"{topic!r} gets no new partition: those that there are have {count} files open, "
+                f"and {allowed} is the most"
+            )
 
     def accepts(self, topic: str) -> bool:
         """Tell whether a configured name matches a topic."""

@@ -1,6 +1,7 @@
 """All partitions of a broker: loading, creating, flush intervals, delete jobs, changes."""
 
 import os
+import resource
 import threading
 import time
 from datetime import datetime, timedelta
@@ -36,6 +37,18 @@ def open_manager(config):
     yield make
     for manager in opened:
         manager.close()
+
+
+def test_no_more_partitions_are_made_than_the_next_start_can_open(open_manager, monkeypatch):
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (40, hard))
+    manager = open_manager(topics=("log.*",), num_partitions=1)
+    for number in range(6):
+        manager.get_or_create(f"log.{number}", 0).append(number, b"x")
+    with pytest.raises(IllegalTopicError, match="have 18 files open, and 20 is the most"):
+        manager.get_or_create("log.6", 0)
+    assert manager.get_or_create("log.5", 0) is manager.get("log.5", 0)
+    assert not (Path(manager.config.system.data_path) / "log.6-0").exists()
 
 
 HOUR_MS = 3_600_000
