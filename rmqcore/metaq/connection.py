@@ -49,6 +49,9 @@ Reply = bytes | Puts | tuple[bytes, FileMessageSet]
 class MetaConnection(asyncio.Protocol):
     """One client.
 
+    Attributes:
+        heard_s: when it said something last, by the clock of the broker's world.
+
     Invariants:
         - Replies leave in the order of the commands, however long a put waits.
         - A line that is no command is answered with 400 and ends this connection, no other.
@@ -71,6 +74,8 @@ class MetaConnection(asyncio.Protocol):
         self._processor = processor
         self._max_message_size = max_message_size
         self._closed = closed
+        self._monotonic_s = processor.manager.world.monotonic_s
+        self.heard_s = self._monotonic_s()
         self._loop = asyncio.get_running_loop()
         self._transport: Any = None
         self._buffer = bytearray()
@@ -92,6 +97,7 @@ class MetaConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take what arrived, and answer what is whole."""
+        self.heard_s = self._monotonic_s()
         self._buffer += data
         self._work()
 

@@ -25,6 +25,9 @@ _BACKLOG = 1024
 #: The system's codes for a process or a machine that has run out of something.
 _SHORT = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _RETRY_S = 0.2
+#: Who was silent for this long goes when somebody else has no room; MetaQ's clients ask for the
+#: version as a heart-beat.
+_SILENT_S = 120.0
 #: A server that stops waits this long for replies that are on their way.
 _GRACE_S = 1.0
 
@@ -165,6 +168,8 @@ class MetaServer:
         allowed = connections_allowed()
         count = len(self._connections)
         full = count >= self._connection_max or (allowed is not None and count >= allowed)
+        if full and self._end_silent():
+            return False
         if full and not self._full:
             _LOG.warning(
                 "%d connections are all that it has; further ones are closed at once. Processes "
@@ -174,6 +179,16 @@ class MetaServer:
             )
         self._full = full
         return full
+
+    def _end_silent(self) -> bool:
+        """End the connection that has said nothing for longest; False where all say something."""
+        oldest = min(self._connections, key=lambda each: each.heard_s, default=None)
+        if oldest is None or self._manager.world.monotonic_s() - oldest.heard_s < _SILENT_S:
+            return False
+        # it is counted no more from now on
+        self._connections.discard(oldest)
+        oldest.close(now=True)
+        return True
 
     def _connection(self) -> MetaConnection:
         connection = MetaConnection(

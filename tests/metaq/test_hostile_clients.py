@@ -244,6 +244,29 @@ def test_no_answer_tells_where_a_file_lies(serve, tmp_path, caplog, monkeypatch,
     assert str(tmp_path) in caplog.text
 
 
+def test_who_is_silent_makes_room_for_who_has_none(serve):
+    now = [1000.0]
+
+    async def test(server, host, port):
+        async with MetaClient(host, port) as client:
+            with socket.create_connection((host, port)) as silent:
+                silent.setblocking(False)
+                for _ in range(2):
+                    await client.version()
+                    reader, writer = await asyncio.open_connection(host, port)
+                    async with asyncio.timeout(TIMEOUT_S):
+                        assert await reader.read() == b""
+                    writer.close()
+                    now[0] += 100
+                await client.version()
+                async with MetaClient(host, port) as another:
+                    await another.version()
+                    assert await asyncio.get_running_loop().sock_recv(silent, 1) == b""
+                await client.version()
+
+    serve(test, connection_max=2, world=World(monotonic_s=lambda: now[0]))
+
+
 def test_the_answer_of_a_request_that_was_cancelled_is_not_the_next_ones():
     asked, goes_on = asyncio.Event(), asyncio.Event()
 
