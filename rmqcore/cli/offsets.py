@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -12,6 +13,7 @@ from rmqcore.cli.exit_codes import ExitCode
 from rmqcore.cli.near import near
 from rmqcore.cli.options import AsJson, ConfigFile, Settings, StorePath, open_for_reading
 from rmqcore.cli.output import print_json, print_table, show
+from rmqcore.errors import CorruptConsumeQueueError
 from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.world import wall_clock_ms
@@ -48,7 +50,8 @@ def offsets(
         print_json(rows)
     elif rows:
         columns = [name.replace("_", " ") for name in rows[0]]
-        print_table(columns, [row.values() for row in rows], right=_NUMBERS)
+        texts = [["-" if value is None else value for value in row.values()] for row in rows]
+        print_table(columns, texts, right=_NUMBERS)
     else:
         show(f"no consumer offsets{_asked_for(known, group, topic)}")
     raise typer.Exit(ExitCode.DONE if rows else ExitCode.FINDINGS)
@@ -68,7 +71,11 @@ def _rows(
 def _row(
     store: ReadOnlyMessageStore, group: str, topic: str, queue_id: int, offset: int
 ) -> dict[str, Any]:
-    low, high = store.min_queue_offset(topic, queue_id), store.max_queue_offset(topic, queue_id)
+    low: int | None = None
+    high: int | None = None
+    # what is unreadable is told as a warning
+    with suppress(CorruptConsumeQueueError):
+        low, high = store.min_queue_offset(topic, queue_id), store.max_queue_offset(topic, queue_id)
     return {
         "group": group,
         "topic": topic,
@@ -76,7 +83,7 @@ def _row(
         "queue_offset": offset,
         "min_queue_offset": low,
         "max_queue_offset": high,
-        "lag": max(0, high - max(offset, low)),
+        "lag": None if low is None or high is None else max(0, high - max(offset, low)),
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Unpack
 
+from rmqcore.errors import CorruptStoreError
 from rmqcore.store.closed_by_with import ClosedByWith
 
 if TYPE_CHECKING:
@@ -116,13 +117,19 @@ class ColumnReads(ClosedByWith):
         from html import escape  # noqa: PLC0415 - its table of entities takes 0.5 MiB
 
         rows: dict[str, list[int]] = {}
+        unreadable: dict[str, list[int]] = {}
         reading = self._reading
         for topic, queue_id in reading.queues():
-            end = reading.max_queue_offset(topic, queue_id)
-            count = end - reading.min_queue_offset(topic, queue_id)
-            rows.setdefault(topic, []).append(count)
+            counts = rows.setdefault(topic, [])
+            try:
+                end = reading.max_queue_offset(topic, queue_id)
+                counts.append(end - reading.min_queue_offset(topic, queue_id))
+            except CorruptStoreError:
+                counts.append(0)
+                unreadable.setdefault(topic, []).append(queue_id)
         lines = [
-            f"<tr><td>{escape(topic)}</td><td>{len(counts)}</td><td>{sum(counts):,}</td></tr>"
+            f"<tr><td>{escape(topic)}</td><td>{len(counts)}</td>"
+            f"<td>{sum(counts):,}{_and_unreadable(unreadable.get(topic, []))}</td></tr>"
             for topic, counts in list(rows.items())[:_ROWS_SHOWN]
         ]
         more = len(rows) - len(lines)
@@ -131,3 +138,8 @@ class ColumnReads(ClosedByWith):
             "<table><thead><tr><th>topic</th><th>queues</th><th>messages</th></tr></thead>"
             f"<tbody>{''.join(lines)}</tbody></table>" + (f"<p>and {more} more</p>" if more else "")
         )
+
+
+def _and_unreadable(queue_ids: list[int]) -> str:
+    """What is said of a topic's queues that cannot be read, behind its messages."""
+    return f" and queue {', '.join(map(str, queue_ids))}, which cannot be read" if queue_ids else ""

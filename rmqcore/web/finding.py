@@ -11,7 +11,7 @@ from rmqcore.errors import CorruptStoreError, RmqCoreError
 from rmqcore.message import MessageExt, decode_message_id
 from rmqcore.web.log_pages import log_page
 from rmqcore.web.shown import parse_time, time_text
-from rmqcore.web.source import Source, Store
+from rmqcore.web.source import Source, Store, bounds
 
 MESSAGES_SHOWN: Final = 50
 #: When no topic is named, a key is looked up in at most this many.
@@ -135,10 +135,7 @@ def _span_of(source: Source, topic: str, queues: list[int]) -> list[str]:
     """From when to when the messages of some queues are."""
     times = []
     for number in queues:
-        low, high = (
-            source.store.min_queue_offset(topic, number),
-            source.store.max_queue_offset(topic, number),
-        )
+        low, high = bounds(source.store, topic, number)
         for offset in (low, high - 1) if high > low else ():
             stored = source.store.get_message(topic, number, offset, max_messages=1).messages
             times += [message.store_timestamp_ms for message in stored]

@@ -9,7 +9,7 @@ from typing import Final
 from rmqcore.errors import CorruptStoreError, MessageIllegalError
 from rmqcore.message import RETRY_PREFIX
 from rmqcore.web.kept import Kept
-from rmqcore.web.source import Source
+from rmqcore.web.source import Source, bounds
 
 #: The lags of all groups are looked up again after this long, no sooner.
 _KNOWN_S: Final = 5.0
@@ -60,7 +60,7 @@ def progress(source: Source, topic: str, group: str) -> list[QueuePosition]:
     store, offsets = source.store, source.offsets.queues(topic, group)
     rows = []
     for queue_id in sorted({*offsets, *source.queues().get(topic, ())}):
-        low, high = store.min_queue_offset(topic, queue_id), store.max_queue_offset(topic, queue_id)
+        low, high = bounds(store, topic, queue_id)
         offset = offsets.get(queue_id)
         behind = 0 if offset is None else max(0, high - max(offset, low))
         rows.append(QueuePosition(topic, queue_id, low, high, offset, behind))
@@ -127,7 +127,7 @@ class AllLags:
                 place = topic, queue_id
                 if place not in ends:
                     try:
-                        ends[place] = store.min_queue_offset(*place), store.max_queue_offset(*place)
+                        ends[place] = bounds(store, *place)
                     except MessageIllegalError:
                         ends[place] = 0, 0
                 low, high = ends[place]

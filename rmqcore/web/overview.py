@@ -14,7 +14,7 @@ from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.web.kept import Kept
 from rmqcore.web.lags import AllLags
 from rmqcore.web.shown import size_text
-from rmqcore.web.source import Source, Store, index_files
+from rmqcore.web.source import Source, Store, bounds, index_files
 from rmqcore.world import monotonic_s
 
 #: seconds between two samples, and how many are kept: ten minutes
@@ -154,10 +154,8 @@ def _dead_letters(source: Source, queues: dict[str, list[int]]) -> list[tuple[st
     store, found = source.store, []
     for topic, numbers in queues.items():
         if topic.startswith(DEAD_LETTER_PREFIX):
-            count = sum(
-                store.max_queue_offset(topic, number) - store.min_queue_offset(topic, number)
-                for number in numbers
-            )
+            ends = (bounds(store, topic, number) for number in numbers)
+            count = sum(high - low for low, high in ends)
             if count:
                 found.append((topic.removeprefix(DEAD_LETTER_PREFIX), count))
     return sorted(found, key=lambda each: -each[1])[:_SHOWN]
@@ -202,7 +200,7 @@ def messages_by_time(store: Store, queues: Sequence[tuple[str, int]]) -> _Pictur
 
 def _points(store: Store, topic: str, queue_id: int) -> list[tuple[int, int]]:
     """(store time, queue offset) of some messages of a queue, from the first to the last."""
-    low, high = store.min_queue_offset(topic, queue_id), store.max_queue_offset(topic, queue_id)
+    low, high = bounds(store, topic, queue_id)
     if high <= low:
         return []
     offsets = sorted({low + (high - 1 - low) * at // _POINTS for at in range(_POINTS + 1)})

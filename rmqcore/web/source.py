@@ -63,6 +63,22 @@ def _facts_of(file: IndexFile) -> IndexFileFacts:
         return IndexFileFacts(name, trouble=str(error))
 
 
+def bounds(store: Store, topic: str, queue_id: int) -> tuple[int, int]:
+    """Numbers of a queue's first message, and behind its last; 0 of one that cannot be read.
+
+    `Source.notices` says which one that is.
+
+    Args:
+        store: that has it.
+        topic: of the queue.
+        queue_id: its number.
+    """
+    try:
+        return store.min_queue_offset(topic, queue_id), store.max_queue_offset(topic, queue_id)
+    except CorruptStoreError:
+        return 0, 0
+
+
 class Source(Protocol):
     """A store, and what is known beside it.
 

@@ -11,7 +11,7 @@ from rmqcore.message import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from rmqcore.web.lags import longest_ms, progress
 from rmqcore.web.overview import messages_by_time
 from rmqcore.web.paging import Paged, paged
-from rmqcore.web.source import Source
+from rmqcore.web.source import Source, bounds
 
 #: The page of a topic shows this many queues, the next page the others.
 QUEUES_SHOWN: Final = 64
@@ -74,16 +74,13 @@ def topics(source: Source, find: str, kind: str, page: int) -> dict[str, Any]:
 
 def _row(source: Source, name: str, queues: dict[str, list[int]]) -> TopicRow:
     config, numbers = source.topics.get(name), queues.get(name, [])
+    ends = [bounds(source.store, name, number) for number in numbers]
     return TopicRow(
         name,
         kind_of(name),
         config is not None,
         len(numbers),
-        sum(
-            source.store.max_queue_offset(name, number)
-            - source.store.min_queue_offset(name, number)
-            for number in numbers
-        ),
+        sum(high - low for low, high in ends),
         "" if config is None else permission_text(config.perm),
     )
 
@@ -134,10 +131,7 @@ def topic(source: Source, name: str, page: int) -> dict[str, Any] | None:
 
 def _queue(source: Source, topic_name: str, number: int) -> dict[str, Any]:
     store = source.store
-    low, high = (
-        store.min_queue_offset(topic_name, number),
-        store.max_queue_offset(topic_name, number),
-    )
+    low, high = bounds(store, topic_name, number)
     times: list[int | None] = [None, None]
     for at, offset in enumerate((low, high - 1)):
         if high > low:

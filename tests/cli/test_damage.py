@@ -216,6 +216,27 @@ def test_a_store_whose_deleted_topics_cannot_be_read_is_read_and_that_is_said(
         assert outcome.stderr.startswith(f"rmqcore: warning: {store_path}: {deleted}: ")
 
 
+def test_offsets_are_listed_beside_a_queue_that_cannot_be_read(rmqcore, store_path):
+    with open_store(store_path) as store:
+        for topic in ("A", "B", "C"):
+            for _ in range(5):
+                store.put(topic, b"x")
+            store.consumer_offsets.commit(topic, "g", 0, 2)
+    with (store_path / "consumequeue/B/0" / f"{0:020d}").open("r+b") as queue:
+        queue.write(b"\xff" * 100)
+    result = rmqcore("offsets", store_path, "--json")
+    assert result.exit_code == ExitCode.DONE
+    rows = json.loads(result.stdout)
+    assert [(row["topic"], row["queue_offset"], row["lag"]) for row in rows] == [
+        ("A", 2, 3),
+        ("B", 2, None),
+        ("C", 2, 3),
+    ]
+    assert "queue B/0 cannot be read" in result.stderr
+    (line,) = [each for each in rmqcore("offsets", store_path).stdout.splitlines() if " B " in each]
+    assert line.split() == ["g", "B", "0", "2", "-", "-", "-"]
+
+
 def test_a_store_is_read_by_who_may_not_read_its_lock(rmqcore, store_path, monkeypatch):
     with open_store(store_path) as store:
         store.put("T", b"x")

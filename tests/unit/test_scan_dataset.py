@@ -194,6 +194,19 @@ def test_a_reader_and_a_closed_store(store_path):
         opened.arrow_dataset()
 
 
+def test_a_notebook_names_a_queue_that_cannot_be_read_beside_the_others(store_path):
+    with rmqcore.open_store(store_path) as store:
+        for topic, queue_id in (("T", 0), ("T", 1), ("U", 0)):
+            store.put(topic, b"x", queue_id=queue_id)
+            store.put(topic, b"y", queue_id=queue_id)
+    with (store_path / "consumequeue/T/1" / f"{0:020d}").open("r+b") as queue:
+        queue.write(b"\xff" * 40)
+    with rmqcore.open_store(store_path, mode="r") as reader:
+        shown = reader._repr_html_()
+    assert "<td>T</td><td>2</td><td>2 and queue 1, which cannot be read</td>" in shown
+    assert "<td>U</td><td>1</td><td>2</td>" in shown
+
+
 def test_notebooks_show_stores_results_and_datasets(store, dataset):
     assert "<td>T1</td><td>3</td><td>3,000</td>" in store._repr_html_()
     assert "store_timestamp" in dataset._repr_html_()

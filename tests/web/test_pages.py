@@ -297,3 +297,16 @@ def test_places_of_a_queue_that_have_no_message_are_on_no_page(tmp_path, count):
     wanted = [place for number, place in enumerate(put) if number not in lost]
     with open_store(store_path, mode="r") as store:
         assert pages(ColdSource(store), count) == (wanted, wanted, {})
+
+
+def test_a_queue_that_cannot_be_read_is_named_and_the_others_are_shown(tmp_path):
+    path = fill(tmp_path / "orders")
+    with (path / "consumequeue" / TOPIC / "1" / f"{0:020d}").open("r+b") as queue:
+        queue.write(b"\xff" * 100)
+    with open_store(path, mode="r") as store:
+        read = reader_of(ColdSource(store))
+        assert "Orders normal 3 40 not configured" in words_of(read.text("/topics"))
+        for page in ("/", "/topic?name=Orders", "/groups", "/group?name=billing", "/store"):
+            assert "20" in words_of(read.text(page))
+        assert "queue Orders/1 cannot be read" in words_of(read.text("/"))
+        assert "key-59" in read.text("/messages?topic=Orders&queue=2&offset=19")
