@@ -20,6 +20,7 @@ from rmqcore.config import StoreConfig
 from rmqcore.native.columns._columns import ColumnDecoder
 from rmqcore.scan.any_log import open_any_log, select
 from rmqcore.scan.log_walk import Damage
+from rmqcore.scan.lost_records import say_what_is_lost
 from rmqcore.scan.plan import SPLIT_SIZE
 from rmqcore.scan.predicates import columns_in, pushed_down
 from rmqcore.scan.read import DEFAULT_COLUMNS, read
@@ -278,6 +279,7 @@ class StoreDataset(ScannedDataset):
         self._log = open_any_log(
             store_path, config=config, archive=archive, storage_options=storage_options
         )
+        say_what_is_lost(self._log)
         self._end = self._log.end
         # raises now what is wrong with the columns
         self.schema  # noqa: B018

@@ -118,6 +118,7 @@ class LogPlan:
     Attributes:
         directory, config: of the store.
         start, end: physical offsets between which the log is published.
+        claimed_end: where it ends by the word of the queues that are cut at.
         files: (physical offset, path, bytes) of each log file.
         trusted_end: up to here consume queues know every record of their queues.
         ends_in_blank: the last file that holds records ends in an end-of-file record.
@@ -144,19 +145,17 @@ class LogPlan:
         self._starts = [start for start, _, _ in self.files]
         self.ends_in_blank = False
         self._strict = strict
-        #: behind the last place that the disk has refused to give
-        self._unreadable_to = 0
         if strict:
             self._check_files()
         self._open_files = OpenFiles()
         #: where the last record was looked for; the next one is mostly beside it
         self._log_file: MappedFile | None = None
         self._queues: dict[Path, ConsumeQueue | None] = {}
-        self.queue_count = self.known_end = self.end = 0
+        self.queue_count = self.known_end = self.claimed_end = self.end = 0
         self._walk_left = _WALK_MAX
         self.start = self.files[0][0] if self.files else 0
-        #: where a record is known to end
-        self._known_before = 0
+        #: where a record is known to end; behind the last place that the disk has refused to give
+        self._known_before = self._unreadable_to = 0
         if before is not None and self._goes_on(before):
             self._known_before, self.queue_count = before.end, before.queue_count
             paths = [queue.queue.directory for queue in before._cut_queues]
@@ -328,7 +327,8 @@ class LogPlan:
 
     def _published_end(self) -> int:
         """Physical offset behind the last good record."""
-        claimed = max((queue.end_phy_offset for queue in self._cut_queues), default=0)
+        ends = (queue.end_phy_offset for queue in self._cut_queues)
+        claimed = self.claimed_end = max(ends, default=0)
         for number in range(len(self.files) - 1, -1, -1):
             start, _, size = self.files[number]
             if number == 0 or self._is_begun(start, size, claimed):

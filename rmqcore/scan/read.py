@@ -13,6 +13,7 @@ from rmqcore.native.columns._columns import COLUMNS, ColumnDecoder
 from rmqcore.native.format._next_record import ScanStatus
 from rmqcore.scan.any_log import open_any_log, select
 from rmqcore.scan.log_walk import Damage, LogWalk
+from rmqcore.scan.lost_records import say_what_is_lost
 from rmqcore.scan.queue_walk import QueueWalk
 from rmqcore.scan.selection import SELECTION_NAMES, RowFilter, Selection, reusable
 from rmqcore.scan.shown_topics import shown
@@ -148,6 +149,7 @@ def read_store(
     """
     names = tuple(columns)
     log = open_any_log(store_path, config=config, archive=archive, storage_options=storage_options)
+    say_what_is_lost(log)
     wanted = {name: value for name, value in settings.items() if name in SELECTION_NAMES}
     others = {name: value for name, value in settings.items() if name not in SELECTION_NAMES}
     selection = shown(log, reusable(cast("Selection", wanted)))

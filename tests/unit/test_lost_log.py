@@ -5,6 +5,9 @@ import shutil
 import pytest
 
 import rmqcore
+from rmqcore.scan import open_log, read_store
+from rmqcore.scan.dataset import StoreDataset
+from rmqcore.scan.lost_records import lost_records
 
 pytestmark = pytest.mark.engine
 
@@ -13,6 +16,8 @@ SIZES = {"mapped_file_size_commit_log": 1 << 16, "mapped_file_size_consume_queue
 
 def missing(path):
     with rmqcore.open_store(path, mode="r") as store:
+        # who scans it hears the same of the log
+        assert lost_records(open_log(path)) == "".join(store.missing(queues=False)[:1])
         return store.missing()
 
 
@@ -97,3 +102,28 @@ def test_what_a_crash_has_left_of_rocketmqs_log_may_be_behind_its_queues(golden_
     last = [file for file in log_files(golden.path) if any(file.read_bytes())][-1]
     last.write_bytes(bytes(last.stat().st_size))
     assert missing(golden.path) == []
+
+
+def test_a_log_that_begins_later_is_missing(store_path):
+    with rmqcore.open_store(store_path, **SIZES) as store:
+        while store.max_phy_offset < 3 << 15:
+            store.put("T", b"x" * 1000)
+    log_files(store_path)[0].unlink()
+    assert missing(store_path)[0] == f"the log begins at {1 << 16}, and has begun at 0"
+
+
+def by_store(path):
+    with rmqcore.open_store(path, mode="r") as store:
+        return store.arrow_dataset()
+
+
+@pytest.mark.parametrize("read", [StoreDataset, read_store, by_store])
+def test_who_scans_a_log_that_has_lost_records_is_told(written, caplog, read):
+    path, end = written
+    read(path)
+    assert caplog.messages == []
+    log_files(path)[0].write_bytes(bytes(1 << 16))
+    read(path)
+    (said,) = caplog.messages
+    assert f"the log ends at 0, and has ended at {end}, and rows of it are lacking" in said
+    assert f"`rmqcore doctor {path}` says what can be had again" in said
