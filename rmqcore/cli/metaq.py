@@ -310,6 +310,11 @@ def migrate(
 
         reports = migrate_partitions(folder, store, progress=progress)
     _print([dataclasses.asdict(report) for report in reports], as_json)
+    for report in reports:
+        for offset in report.too_large:
+            name = f"{report.topic}-{report.partition}"
+            print(f"warning: {name}: the message at {offset} is too large", file=sys.stderr)
+    raise typer.Exit(1 if any(report.too_large for report in reports) else 0)
 
 
 @app.command()

@@ -308,7 +308,7 @@ class StoreConfig:
 
         One that a ``broker.conf`` gave is clamped, too: a broker has one for files of any size.
         """
-        return min(self.max_message_size or DEFAULT_MAX_MESSAGE_SIZE, self._largest_body)
+        return min(self.max_message_size or DEFAULT_MAX_MESSAGE_SIZE, self.largest_body)
 
     @property
     def delay_levels_ms(self) -> tuple[int, ...]:
@@ -346,7 +346,8 @@ class StoreConfig:
         return dict(self.topic_queue_types).get(topic, "SimpleCQ")
 
     @property
-    def _largest_body(self) -> int:
+    def largest_body(self) -> int:
+        """Bytes of the largest body that fits into a log file."""
         return self.mapped_file_size_commit_log - BLANK_SIZE - SMALLEST_RECORD_SIZE
 
     def _explicit_names(self) -> frozenset[str]:
@@ -377,13 +378,13 @@ class StoreConfig:
     def _check_relations(self) -> None:
         if (
             self.max_message_size is not None
-            and self.max_message_size > self._largest_body
+            and self.max_message_size > self.largest_body
             and "max_message_size" not in self.sources
         ):
             raise ConfigError(
                 "max_message_size",
                 self.max_message_size,
-                f"at most {self._largest_body}, so that a record fits into a log file of "
+                f"at most {self.largest_body}, so that a record fits into a log file of "
                 f"mapped_file_size_commit_log={self.mapped_file_size_commit_log} bytes",
             )
         index_size = index_file_size(self.max_hash_slot_num, self.max_index_num)

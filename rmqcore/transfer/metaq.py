@@ -36,6 +36,8 @@ _BATCH_COUNT = 256
 _BATCH_SIZE = 1 << 20
 _READ_COUNT = 512
 _MAX_ATTRIBUTE = 8192
+#: A record has fewer bytes than this beside its body and METAQ_ properties: its topic and its key.
+_BESIDE = 512
 _ROW = struct.Struct(">qii")
 _PLAIN_NAME = re.compile(rb"[A-Za-z0-9_-]")
 
@@ -71,6 +73,7 @@ class PartitionReport:
         size: bytes of MetaQ records.
         sha256: digest of all records, the same computed from either side.
         holes: offsets that the source had lost before.
+        too_large: offsets of messages that the target does not take; they are in the source alone.
         left_behind: bytes behind the last whole record of the source.
     """
 
@@ -82,6 +85,7 @@ class PartitionReport:
     size: int
     sha256: str
     holes: tuple[Hole, ...]
+    too_large: tuple[int, ...]
     left_behind: int
 
 
@@ -89,6 +93,9 @@ def migrate(
     source: str | Path, target: str | Path, *, progress: Progress | None = None, **settings: Any
 ) -> list[PartitionReport]:
     """Move every partition below a data path, then compare both sides message by message.
+
+    The target takes messages of any size that fits into its log files, unless the settings say
+    less. What it does not take is left out, and named in the report.
 
     Args:
         source: MetaQ's data path; it is only read.
@@ -112,6 +119,8 @@ def migrate(
             # of all, before anything is put that nobody can take back
             with MessageStore(topic, partition, config, mode="r") as origin:
                 _resume_offset(origin, store, target_topic(topic))
+        if "max_message_size" not in settings:
+            store.change_settings(max_message_size=store.config.largest_body)
         _make_topics(store, names)
         moved = {}
         for topic, partition in names:
@@ -217,7 +226,9 @@ def move(origin: MessageStore, store: DefaultMessageStore, progress: Progress | 
     start = _resume_offset(origin, store, name)
     moved = 0
     for batch in _batches(origin, start):
-        copies = [to_rocketmq(message) for message in batch]
+        copies = [copy for message in batch if _takes(store, copy := to_rocketmq(message))]
+        if not copies:
+            continue
         if len(copies) == 1:
             result = store.put_message(copies[0])
         else:
@@ -226,7 +237,7 @@ def move(origin: MessageStore, store: DefaultMessageStore, progress: Progress | 
             why = store.why_not_writable() or "see its log"
             reason = f"the target answered {result.status.name} at offset {batch[0].offset}: {why}"
             raise MigrationError(origin.topic, origin.partition, reason)
-        moved += len(batch)
+        moved += len(copies)
         if progress is not None:
             done = batch[-1].offset + batch[-1].stored_size - origin.min_offset
             progress(f"{origin.topic}-{origin.partition}", done, origin.size_in_bytes)
@@ -249,8 +260,14 @@ def compare(origin: MessageStore, store: DefaultMessageStore, moved: int) -> Par
     count = size = 0
     copies = _queue(store, name, origin.partition)
     copies = itertools.dropwhile(lambda copy: _offset(copy) < origin.min_offset, copies)
+    too_large: list[int] = []
     for source in origin.messages(across_holes=True, keep_malformed=True):
         copy = next(copies, None)
+        is_there = copy is not None and _offset(copy) == source.offset
+        if not is_there and not _takes(store, to_rocketmq(source)):
+            too_large.append(source.offset)
+            copies = itertools.chain(() if copy is None else (copy,), copies)
+            continue
         _, data, _ = source.row()
         _digest(ours, source.message_id, data, source.flag)
         if copy is not None:
@@ -273,6 +290,7 @@ def compare(origin: MessageStore, store: DefaultMessageStore, moved: int) -> Par
         size,
         theirs.hexdigest(),
         origin.holes,
+        tuple(too_large),
         behind,
     )
 
@@ -280,6 +298,14 @@ def compare(origin: MessageStore, store: DefaultMessageStore, moved: int) -> Par
 def _digest(digest: hashlib._Hash, message_id: int, data: bytes, flag: int) -> None:
     digest.update(_ROW.pack(message_id, flag, len(data)))
     digest.update(data)
+
+
+def _takes(store: DefaultMessageStore, copy: Message) -> bool:
+    """False for a body that is larger than the store takes, or whose record no log file holds."""
+    properties = (copy.properties or {}).items()
+    beside = _BESIDE + sum(len(name) + len(value.encode()) + 2 for name, value in properties)
+    most = min(store.config.effective_max_message_size, store.config.largest_body - beside)
+    return len(copy.body) <= most
 
 
 def _fits_property(attribute: str) -> bool:

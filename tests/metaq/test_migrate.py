@@ -72,6 +72,48 @@ def test_every_message_arrives_in_order_with_id_and_attribute(tmp_path):
             assert [m.properties["METAQ_ID"] for m in found] == ["150000"]
 
 
+def with_one_of(path, size):
+    """Partitions t-0, whose second message has a body of so many bytes, and u-0."""
+    config = MetaConfig(SystemConfig(data_path=str(path), unflush_threshold=10**6), ("t", "u"))
+    with MessageStoreManager(config) as manager:
+        for topic in ("t", "u"):
+            for number, large in enumerate((False, topic == "t", False), 1):
+                message = Message(topic, b"x" * (size if large else number), None, number)
+                manager.get_or_create(topic, 0).append(*message.row())
+
+
+def test_a_body_of_more_than_4_mib_is_moved(tmp_path):
+    with_one_of(tmp_path / "metaq", 5 << 20)
+    reports = migrate(tmp_path / "metaq", tmp_path / "rocketmq")
+    assert [(report.moved, report.too_large) for report in reports] == [(3, ()), (3, ())]
+    with open_store(tmp_path / "rocketmq", mode="r") as store:
+        assert [len(copy.body) for copy in queue(store, "t", 0)] == [1, 5 << 20, 3]
+    # a smaller limit makes nothing of what is there too large
+    again = migrate(tmp_path / "metaq", tmp_path / "rocketmq", max_message_size=1 << 20)
+    assert [(report.messages, report.moved, report.too_large) for report in again] == 2 * [
+        (3, 0, ())
+    ]
+
+
+@pytest.mark.parametrize("size", [1 << 16, (1 << 16) - 110])
+def test_a_body_that_fits_into_no_log_file_keeps_no_other_from_being_moved(tmp_path, size):
+    with_one_of(tmp_path / "metaq", size)
+    with open_store(tmp_path / "rocketmq", mapped_file_size_commit_log=1 << 16) as store:
+        store.put("other", b"x")
+    answer = CliRunner().invoke(
+        app, ["migrate", str(tmp_path / "metaq"), str(tmp_path / "rocketmq"), "--json"]
+    )
+    assert answer.exit_code == 1
+    found = [(each["messages"], each["too_large"]) for each in json.loads(answer.stdout)]
+    assert found == [(2, [21]), (3, [])]
+    assert "t-0: the message at 21 is too large" in answer.stderr
+    for report in migrate(tmp_path / "metaq", tmp_path / "rocketmq"):
+        assert report.moved == 0
+    with open_store(tmp_path / "rocketmq", mode="r") as store:
+        assert [len(copy.body) for copy in queue(store, "t", 0)] == [1, 3]
+        assert [len(copy.body) for copy in queue(store, "u", 0)] == [1, 2, 3]
+
+
 @pytest.mark.parametrize(("name", "target"), [("a\1b", "a%01b"), ("a\udcc4", "a%C4")])
 def test_a_topic_whose_name_no_property_can_hold_keeps_no_other_from_being_moved(
     tmp_path, name, target
