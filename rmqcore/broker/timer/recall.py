@@ -111,6 +111,8 @@ class RecallMessages:
         left_ms = handle.due_ms - self._clock_ms()
         if not 0 < left_ms < config.timer_max_delay_sec * 1000:
             raise _refused("recall failed, timestamp invalid")
+        if not self._timer.may_wait(handle):
+            raise _refused("recall failed, the message is delivered")
 
 
 def _refused(remark: str) -> RequestRefusedError:

@@ -157,6 +157,21 @@ class TimerMessages:
         place = properties["REAL_TOPIC"], self._config().broker_name
         return str(RecallHandle(*place, slot_ms + 1, properties["UNIQ_KEY"]))
 
+    def may_wait(self, handle: RecallHandle) -> bool:
+        """False for a message that was delivered before the clock was put back behind its time.
+
+        Args:
+            handle: names it; its time has not come.
+        """
+        reached_ms = max(self._delivered_ms, *(due_ms for _, due_ms, _ in self._ahead), -1)
+        unread = self._read_offset < self._store.max_queue_offset(TIMER_TOPIC, 0)
+        if handle.due_ms > reached_ms or unread or self._passed_over.holds(TIMER_TOPIC, 0):
+            return True
+        same = range(handle.due_ms, handle.due_ms + _SECOND_MS)
+        beside = [one for one in self._heap if one.due_ms in same and one.topic == handle.topic]
+        records = (self._record(one.queue_offset) for one in beside if one.step > 0)
+        return any(one is None or one.unique_key == handle.unique_key for one in records)
+
     # ---- what it says of itself
 
     @serves(RequestCode.GET_TIMER_CHECK_POINT, needs=needs.ADMIN)
