@@ -1,6 +1,7 @@
 """Many clients that send anything in any pieces, read slowly, and go away in the middle."""
 
 import asyncio
+import os
 import socket
 import threading
 import tracemalloc
@@ -207,6 +208,32 @@ def test_who_reads_no_answers_is_given_few(serve):
             assert served._transport.get_write_buffer_size() < 4 * connection._COPY_BELOW
 
     serve(test)
+
+
+def test_who_reads_nothing_is_copied_little_where_there_is_no_sendfile(serve, monkeypatch):
+    def refuses(*_):
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(os, "sendfile", refuses)
+    size = 24 << 20
+
+    async def test(server, host, port):
+        async with MetaClient(host, port) as client:
+            await client.put("t", bytes(size - 1) + b"x", partition=0)
+        await until_async(lambda: not server._connections, "its end")
+        with socket.create_connection((host, port)) as deaf:
+            deaf.sendall(b"get t g 0 0 %d 1\r\n" % (2 * size))
+            await until_async(
+                lambda: (
+                    server._connections
+                    and next(iter(server._connections))._transport.get_write_buffer_size()
+                ),
+                "more is sent than the system takes",
+            )
+            (served,) = server._connections
+            assert served._transport.get_write_buffer_size() < size // 8
+
+    serve(test, max_message_size=size)
 
 
 @pytest.mark.parametrize("disk", ["refuses a flush", "cannot be read", "holds something else"])
