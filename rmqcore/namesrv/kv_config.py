@@ -75,9 +75,13 @@ class KVConfig:
         known, size = self.get(namespace, key), len(namespace) + len(key) + len(value)
         if known is None and sum(map(len, self._table.values())) >= ENTRIES_MAX:
             raise _too_much(f"keys, {ENTRIES_MAX}")
-        if (known is None or len(value) > len(known)) and _size(self._table) + size > SIZE_MAX:
+        table = self._table
+        if _size(table) + size > SIZE_MAX:
+            # namespaces whose keys were deleted: no request would ever take them away
+            table = {name: entries for name, entries in table.items() if entries}
+        if (known is None or len(value) > len(known)) and _size(table) + size > SIZE_MAX:
             raise _too_much(f"characters of keys and values, {SIZE_MAX}")
-        self._change(namespace, self._table.get(namespace, {}) | {key: value})
+        self._change(table, namespace, table.get(namespace, {}) | {key: value})
 
     def delete(self, namespace: str, key: str) -> None:
         """Remove a value, if there is one.
@@ -91,10 +95,11 @@ class KVConfig:
         """
         entries = self._table.get(namespace, {})
         if key in entries:
-            self._change(namespace, {name: entries[name] for name in entries if name != key})
+            left = {name: entries[name] for name in entries if name != key}
+            self._change(self._table, namespace, left)
 
-    def _change(self, namespace: str, entries: dict[str, str]) -> None:
-        table = self._table | {namespace: entries}
+    def _change(self, table: Table, namespace: str, entries: dict[str, str]) -> None:
+        table = table | {namespace: entries}
         if self._file is not None:
             self._make_directory(self._file.path.parent)
             self._file.store(format_compact_java_json({"configTable": table}))

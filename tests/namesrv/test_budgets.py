@@ -163,6 +163,21 @@ def test_keys_and_values_have_bounds(monkeypatch):
     assert kv.namespace("N") == {"a": "w", "c": "v"}
 
 
+@pytest.mark.logic
+def test_namespaces_without_a_key_leave_room_for_others(monkeypatch):
+    monkeypatch.setattr(kv_config, "SIZE_MAX", 20)
+    kv = KVConfig()
+    for number in range(5):
+        kv.put(f"space-{number}", "k", "v")
+        kv.delete(f"space-{number}", "k")
+    # as RocketMQ has it, as long as there is room
+    assert kv.namespace("space-4") == {}
+    kv.put("N", "a", "v" * 10)
+    assert kv.get("N", "a") == "v" * 10
+    with pytest.raises(RequestRefusedError, match="characters of keys and values"):
+        kv.put("N", "b", "v" * 10)
+
+
 def test_who_wants_more_is_answered(monkeypatch):
     monkeypatch.setattr(kv_config, "ENTRIES_MAX", 1)
 
