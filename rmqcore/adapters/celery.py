@@ -13,7 +13,7 @@ from celery.states import READY_STATES
 
 from rmqcore.adapters.addresses import address_of, path_of
 from rmqcore.adapters.celery_chords import ChordBackend
-from rmqcore.adapters.opened import DELETE_CONSUMED_EVERY_S, OpenedStore
+from rmqcore.adapters.opened import DELETE_CONSUMED_EVERY_S, OpenedStore, opened_again
 from rmqcore.errors import StoreError
 from rmqcore.store.parts.key_values import TOPIC_PREFIX
 from rmqcore.store.protocol import MessageStore
@@ -69,14 +69,17 @@ class RmqBackend(ChordBackend):
 
     @property
     def store(self) -> MessageStore:
-        """The store, opened at the first use; other users of it in this process share it."""
+        """The store, opened at the first use, and anew when its directory has been removed.
+
+        Other users of it in this process share it.
+        """
         return self._open.store
 
     @property
     def _open(self) -> OpenedStore:
-        if self._opened is None:
-            self._opened = OpenedStore(self._path, self._options.get("store") or {})
-        return self._opened
+        settings = self._options.get("store") or {}
+        opened = self._opened = opened_again(self._opened, self._path, settings)
+        return opened
 
     def close(self) -> None:
         """Let the store go; the next use opens it again. Idempotent."""

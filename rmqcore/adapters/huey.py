@@ -22,7 +22,7 @@ from huey.storage import BaseStorage
 
 from rmqcore.adapters.huey_chords import end_member
 from rmqcore.adapters.names import table_of, topic_of
-from rmqcore.adapters.opened import DELETE_CONSUMED_EVERY_S, OpenedStore, lease_of
+from rmqcore.adapters.opened import DELETE_CONSUMED_EVERY_S, OpenedStore, lease_of, opened_again
 from rmqcore.arguments import directory_path
 from rmqcore.chance import token_bytes
 from rmqcore.errors import ConfigError, MessageIllegalError, RmqCoreError, StoreClosedError
@@ -116,15 +116,18 @@ class RmqStorage(BaseStorage):  # type: ignore[misc]
 
     @property
     def store(self) -> MessageStore:
-        """The store, opened at the first use; forked children use it too."""
+        """The store, opened at the first use, and anew when its directory has been removed.
+
+        Forked children use it too.
+        """
         return self._open.store
 
     @property
     def _open(self) -> OpenedStore:
         opened = self._opened
-        if opened is None:
+        if opened is None or not opened.is_there():
             with self._opening.setdefault(os.getpid(), threading.RLock()):
-                opened = self._opened = self._opened or OpenedStore(self._path, self._settings)
+                opened = self._opened = opened_again(self._opened, self._path, self._settings)
         return opened
 
     def close(self) -> bool:

@@ -74,6 +74,10 @@ class OpenedStore:
         self._handed_out_size = 0
         self._file_size = self.store.config.mapped_file_size_commit_log
 
+    def is_there(self) -> bool:
+        """Whether it is still the store of its directory, which may be removed and made anew."""
+        return _stores.get(self._key) is self._handle and self._handle.is_there()
+
     @property
     def holder(self) -> str:
         """Who holds what this use leases: in a forked child another than in its parent."""
@@ -211,6 +215,24 @@ class _Handle:
         _log.warning("%s has been removed while it was open", self._path)
         with suppress(StoreNotFoundError):
             self.store.close()
+
+
+def opened_again(
+    opened: OpenedStore | None, path: str | os.PathLike[str], settings: Mapping[str, Any]
+) -> OpenedStore:
+    """A use of the store of a directory: one that there is, unless its directory was removed.
+
+    Args:
+        opened: the use that there is; closed when it is of no use any more.
+        path: as `OpenedStore` takes it.
+        settings: as `OpenedStore` takes them.
+    """
+    if opened is not None and opened.is_there():
+        return opened
+    again = OpenedStore(path, settings)
+    if opened is not None:
+        opened.close()
+    return again
 
 
 def held_size(store: MessageStore, file_size: int) -> int:

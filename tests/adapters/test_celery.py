@@ -12,6 +12,7 @@ from children import in_child
 from patience import TIMEOUT_S
 
 from rmqcore.adapters.celery import RmqBackend
+from rmqcore.adapters.opened import OpenedStore
 from rmqcore.errors import ConfigError
 
 pytestmark = pytest.mark.engine
@@ -95,6 +96,16 @@ def test_what_is_read_again_and_again_leaves_the_disk(store_path):
         backend.delete(f"{number}")
     assert backend.store.min_phy_offset > 0
     backend.close()
+
+
+def test_results_are_kept_where_a_broker_has_begun_a_removed_directory_anew(backend, store_path):
+    backend.store_result("a", 1, states.SUCCESS)
+    store_path.rename(store_path.with_name("removed"))
+    broker = OpenedStore(store_path, {})
+    backend.store_result("b", 2, states.SUCCESS)
+    assert backend.get_state("a") == states.PENDING
+    assert backend.get_result("b") == 2
+    broker.close()
 
 
 def test_the_backend_goes_into_another_process_with_its_address(backend):

@@ -336,6 +336,18 @@ def test_a_directory_that_was_removed_is_begun_anew(make, tmp_path):
     assert storage.dequeue() == b"b"
 
 
+def test_a_storage_whose_directory_is_made_anew_by_another_is_that_one(make, tmp_path):
+    storage = make().storage
+    storage.enqueue(b"a")
+    (tmp_path / "store").rename(tmp_path / "removed")
+    storage.enqueue(b"b")
+    other = make().storage
+    assert other.dequeue() == b"b"
+    (tmp_path / "store").rename(tmp_path / "removed too")
+    other.put_data("k", b"v")
+    assert storage.peek_data("k") == b"v"
+
+
 @pytest.mark.process
 def test_a_forked_child_uses_the_store_too(make):
     storage = make().storage
@@ -353,7 +365,7 @@ def test_a_forked_child_uses_the_store_too(make):
 @pytest.mark.process
 def test_a_child_that_is_forked_while_a_thread_opens_the_storage_opens_it(make, monkeypatch):
     storage, begun, goes_on = make().storage, threading.Event(), threading.Event()
-    opened = adapter.OpenedStore
+    opened = adapter.opened_again
 
     def slowly(*arguments):
         begun.set()
@@ -365,7 +377,7 @@ def test_a_child_that_is_forked_while_a_thread_opens_the_storage_opens_it(make, 
         storage.enqueue(b"child")
         storage.close()
 
-    monkeypatch.setattr(adapter, "OpenedStore", slowly)
+    monkeypatch.setattr(adapter, "opened_again", slowly)
     with ThreadPoolExecutor(1) as threads:
         parents = threads.submit(storage.enqueue, b"parent")
         assert begun.wait(TIMEOUT_S)
