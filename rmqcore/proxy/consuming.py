@@ -34,6 +34,8 @@ _RECEIVE_OK: Final = _ReceiveResponse(status=OK).SerializeToString()
 
 #: A broker elsewhere has this long to answer a POP after the POP's own time is over.
 _POP_LATE_MS: Final = 5_000
+#: For this long at most an answer is waited for that nobody waits for any more.
+_POP_KEPT_MS: Final = 60_000
 #: What could not be delivered is kept from others for this long only.
 _RETURNED_MS: Final = 1
 _FROM_LAST: Final = 1
@@ -264,9 +266,10 @@ class ConsumerCalls:
         if wanted.attempt_id:
             fields["attemptId"] = wanted.attempt_id
         request = RemotingCommand(RequestCode.POP_MESSAGE, fields)
-        return self._cluster.ask(
-            broker_name, request, caller, call=call, timeout_ms=wanted.poll_ms + _POP_LATE_MS
-        )
+        # what it hands out when nobody waits any more is given back
+        kept_ms = min(wanted.invisible_ms, _POP_KEPT_MS)
+        timeout_ms = wanted.poll_ms + _POP_LATE_MS + kept_ms
+        return self._cluster.ask(broker_name, request, caller, call=call, timeout_ms=timeout_ms)
 
     async def _while_waited_for(
         self,
@@ -279,18 +282,26 @@ class ConsumerCalls:
         """Wait for a broker's answer; None when nobody waits for it any more.
 
         What is handed out nevertheless is given back when it comes.
+
+        Raises:
+            RefusedError: it does not answer in time.
         """
         popping = asyncio.ensure_future(asked)
         gone = asyncio.ensure_future(call.gone())
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
-            await asyncio.wait({popping, gone, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            first, timeout_s = asyncio.FIRST_COMPLETED, (wanted.poll_ms + _POP_LATE_MS) / 1000
+            await asyncio.wait({popping, gone, stopping}, timeout=timeout_s, return_when=first)
+            too_late = not (gone.done() or stopping.done())
         finally:
             stopping.cancel()
             gone.cancel()
         if popping.done():
             return popping.result()
         self._renewals.work_on(self._return_later(caller, wanted, broker_name, popping))
+        if too_late:
+            reason = f"broker {broker_name} has not answered in {timeout_s} s"
+            raise RefusedError(Code.PROXY_TIMEOUT, reason)
         return None
 
     async def _return_later(

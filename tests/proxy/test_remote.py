@@ -13,10 +13,10 @@ from proxy.test_transactions import COMMIT, ended, prepared, telemetry
 from rmqcore.broker import Broker
 from rmqcore.broker.requests import NEEDS
 from rmqcore.namesrv import NameServer
-from rmqcore.proxy import GrpcServer, RemoteCluster, Service
+from rmqcore.proxy import GrpcServer, RemoteCluster, Service, consuming
 from rmqcore.proxy.codes import Code
 from rmqcore.proxy.messages import MessageType, TelemetryCommand
-from rmqcore.remoting import AccessGate, RemotingClient
+from rmqcore.remoting import AccessGate, RemotingClient, RequestCode
 from rmqcore.remoting.codes import VERSION_5_0_0
 from rmqcore.world import REAL, World, monotonic_s, wall_clock_ms
 
@@ -112,6 +112,32 @@ def test_a_receive_waits_at_a_broker_elsewhere(tmp_path):
         await until_async(lambda: len(served.broker.managers.waiting_pops) == 1, "a receive waits")
         await wire.send("T", b"second")
         assert (await waiting)[1][0].body == b"second"
+
+    run(tmp_path, scenario)
+
+
+def test_what_a_broker_hands_out_too_late_is_given_back(tmp_path, monkeypatch):
+    monkeypatch.setattr(consuming, "_POP_LATE_MS", 500)
+
+    async def scenario(served):
+        processors, held = served.broker._server.processors, asyncio.Event()
+        pop = processors[RequestCode.POP_MESSAGE]
+
+        async def pop_late(connection, request):
+            # at once, as there is a message
+            answer = pop(connection, request)
+            await held.wait()
+            return answer
+
+        wire = await served.connect()
+        await wire.send("T", b"x")
+        processors[RequestCode.POP_MESSAGE] = pop_late
+        answer, _ = await wire.receive("T", wait_s=0, invisible_s=60)
+        assert answer.code == Code.PROXY_TIMEOUT
+        held.set()
+        processors[RequestCode.POP_MESSAGE] = pop
+        _, (message,) = await wire.receive("T", wait_s=20)
+        assert message.body == b"x"
 
     run(tmp_path, scenario)
 
