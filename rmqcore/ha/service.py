@@ -16,6 +16,7 @@ from rmqcore.ha.connection import HAConnection, Log, Replicated
 from rmqcore.ha.group_transfer import GroupTransferService
 from rmqcore.ha.settings import HAConfig
 from rmqcore.ha.sockets import address_text, tune
+from rmqcore.remoting.acceptor import Acceptor
 from rmqcore.remoting.sockets import listen
 from rmqcore.world import REAL, World
 
@@ -28,8 +29,6 @@ _CONNECTIONS_MAX: Final = 256
 #: Why a connection was closed is remembered of this many hosts, the last ones: the same reason
 #: again is no warning any more.
 _TOLD_MAX: Final = 1024
-#: When the system refuses to accept, for want of descriptors or memory, this pause follows.
-_ACCEPT_PAUSE_S: Final = 0.2
 
 
 class MasterLog(Log, Protocol):
@@ -90,7 +89,7 @@ class HAService:
         self._listening: socket.socket | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
-        self._pause: asyncio.TimerHandle | None = None
+        self._acceptor: Acceptor | None = None
         # in order of their beginning
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._stop_listening: Callable[[], None] | None = None
@@ -110,13 +109,13 @@ class HAService:
         Raises:
             OSError: the port is taken.
         """
-        self._loop = loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         host, port = self._place
         self._listening = listening = listen(host, port)
         self._stop_listening = self._log.on_arrival(self._arrived)
         self._log.wait_for_slaves(self.group_transfer)
-        self._listen(loop, listening)
+        self._acceptor = Acceptor(listening, self._accept)
 
     async def stop(self) -> None:
         """Close the port and every connection; puts that wait are told that no slave has them."""
@@ -124,11 +123,9 @@ class HAService:
             self._stop_listening()
             self._stop_listening = None
         self._log.wait_for_slaves(None)
-        if self._pause is not None:
-            self._pause.cancel()
-            self._pause = None
-        if self._loop is not None and self._listening is not None:
-            self._loop.remove_reader(self._listening)
+        if self._acceptor is not None:
+            self._acceptor.close()
+            self._acceptor = None
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:
@@ -169,20 +166,7 @@ class HAService:
         for connection in self.connections:
             connection.wake()
 
-    def _listen(self, loop: asyncio.AbstractEventLoop, listening: socket.socket) -> None:
-        loop.add_reader(listening, self._accept, loop, listening)
-
-    def _accept(self, loop: asyncio.AbstractEventLoop, listening: socket.socket) -> None:
-        """Take a connection; called when there is one."""
-        try:
-            sock, place = listening.accept()
-        except OSError as error:
-            if self._pause is None:
-                logger.warning("port %d: cannot accept: %s", self.port, error)
-            loop.remove_reader(listening)
-            self._pause = loop.call_later(_ACCEPT_PAUSE_S, self._listen, loop, listening)
-            return
-        self._pause = None
+    def _accept(self, sock: socket.socket, place: tuple[object, ...]) -> None:
         if len(self.connections) >= _CONNECTIONS_MAX:
             logger.log(
                 logging.DEBUG if self._is_full else logging.WARNING,
@@ -199,7 +183,7 @@ class HAService:
             sock, address_text(place), self._log, self._config, self._acknowledged, self._world
         )
         self.connections.append(connection)
-        task = loop.create_task(self._serve(connection))
+        task = asyncio.get_running_loop().create_task(self._serve(connection))
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
         silent = [one for one in self.connections if one.is_silent]

@@ -6,7 +6,6 @@ Takes connections; `connection.py` moves their bytes.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import socket
 from pathlib import Path
@@ -18,13 +17,11 @@ from rmqcore.metaq.manager import MessageStoreManager
 from rmqcore.metaq.message import MAX_READ_BUFFER_SIZE
 from rmqcore.metaq.protocol import MAX_LINE_SIZE
 from rmqcore.metaq.registry import Registry, reachable_host
+from rmqcore.remoting.acceptor import Acceptor
 from rmqcore.world import connections_allowed
 
 _LOG = logging.getLogger(__name__)
 _BACKLOG = 1024
-#: The system's codes for a process or a machine that has run out of something.
-_SHORT = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
-_RETRY_S = 0.2
 #: Who was silent for this long goes when somebody else has no room; MetaQ's clients ask for the
 #: version as a heart-beat.
 _SILENT_S = 120.0
@@ -67,7 +64,9 @@ class MetaServer:
         self._admin_socket = admin_socket
         self._max_message_size = max_message_size
         self._connection_max = connection_max
-        self._listeners: dict[socket.socket, asyncio.Task[None]] = {}
+        self._listeners: dict[socket.socket, Acceptor] = {}
+        # in order of their coming
+        self._beginning: dict[asyncio.Task[None], None] = {}
         self._admin: asyncio.Server | None = None
         self._registry: Registry | None = None
         self._connections: set[MetaConnection] = set()
@@ -95,7 +94,7 @@ class MetaServer:
         for family, _, _, _, address in found:
             listener = socket.create_server(address, family=family, backlog=_BACKLOG)
             listener.setblocking(False)
-            self._listeners[listener] = loop.create_task(self._accept(listener))
+            self._listeners[listener] = Acceptor(listener, self._accept)
         if self._admin_socket is not None:
             self._admin = await asyncio.start_unix_server(
                 self._admin_connected, self._admin_socket, limit=MAX_LINE_SIZE
@@ -113,11 +112,12 @@ class MetaServer:
         if self._registry is not None:
             await asyncio.to_thread(self._registry.close)
             self._registry = None
-        for listener, accepting in self._listeners.items():
-            accepting.cancel()
-            await asyncio.gather(accepting, return_exceptions=True)
+        for listener, acceptor in self._listeners.items():
+            acceptor.close()
             listener.close()
         self._listeners.clear()
+        if self._beginning:
+            await asyncio.wait(self._beginning)
         loop = asyncio.get_running_loop()
         for now in (False, True):
             for connection in tuple(self._connections):
@@ -139,29 +139,20 @@ class MetaServer:
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
-    async def _accept(self, listener: socket.socket) -> None:
-        """Take connections; when the process has no descriptor left, wait, and say so once."""
-        loop = asyncio.get_running_loop()
-        short = False
-        while True:
-            try:
-                accepted, _ = await loop.sock_accept(listener)
-            except OSError as error:
-                if error.errno in _SHORT and not short:
-                    _LOG.error("no connections are taken for now: %s", error.strerror)
-                short = short or error.errno in _SHORT
-                await asyncio.sleep(_RETRY_S)
-                continue
-            if short:
-                _LOG.warning("connections are taken again")
-                short = False
-            if self._is_full():
-                accepted.close()
-                continue
-            try:
-                await loop.connect_accepted_socket(self._connection, accepted)
-            except OSError:  # it went before it came
-                accepted.close()
+    def _accept(self, accepted: socket.socket, _: tuple[object, ...]) -> None:
+        if self._is_full():
+            accepted.close()
+            return
+        beginning = asyncio.get_running_loop().create_task(self._begin(accepted))
+        self._beginning[beginning] = None
+        beginning.add_done_callback(self._beginning.pop)
+
+    async def _begin(self, accepted: socket.socket) -> None:
+        try:
+            accepted.setblocking(False)
+            await asyncio.get_running_loop().connect_accepted_socket(self._connection, accepted)
+        except OSError:  # it went before it came
+            accepted.close()
 
     def _is_full(self) -> bool:
         """Tell whether one more connection is too many; logged once until there is room again."""

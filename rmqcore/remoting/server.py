@@ -17,6 +17,7 @@ from typing import ClassVar
 from weakref import WeakSet
 
 from rmqcore.errors import ArgumentError
+from rmqcore.remoting.acceptor import Acceptor
 from rmqcore.remoting.codec import DirectAnswers
 from rmqcore.remoting.connection import Connection, ConnectionSettings, Gate, Processor
 from rmqcore.remoting.first_bytes import FirstBytes, OtherProtocol
@@ -32,7 +33,6 @@ _TLS_HANDSHAKE = b"\x16"
 #: A client has this long for its first byte, and again for the handshake.
 _GREETING_TIMEOUT_S = 10.0
 #: When the system refuses to accept, for want of descriptors or memory, this pause follows.
-_ACCEPT_PAUSE_S = 0.2
 _PORT_MAX = 65535
 
 
@@ -116,7 +116,7 @@ class RemotingServer:
         self._http2 = http2
         self._socket = listening
         self._kept = SharedBound(self._settings.kept_total_max)
-        self._acceptor: asyncio.Task[None] | None = None
+        self._acceptor: Acceptor | None = None
         # in order of their coming
         self._greetings: dict[asyncio.Task[None], None] = {}
         self._connections: dict[Connection, None] = {}
@@ -160,7 +160,7 @@ class RemotingServer:
         listening.setblocking(False)
         self._socket = listening
         self._stopping = False
-        self._acceptor = asyncio.get_running_loop().create_task(self._accept(listening))
+        self._acceptor = Acceptor(listening, self._accept)
 
     async def stop(self, timeout_s: float = 5.0) -> None:
         """Stop listening, answer the requests that were taken, close every connection.
@@ -169,35 +169,27 @@ class RemotingServer:
             timeout_s: what is not answered or not read by then is dropped.
         """
         self._stopping = True
-        tasks = [*self._greetings]
         if self._acceptor is not None:
-            tasks.append(self._acceptor)
+            self._acceptor.close()
+            self._acceptor = None
+        tasks = [*self._greetings]
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        self._acceptor = None
         if self._socket is not None:
             self._socket.close()
             self._socket = None
         served: list[Connection | OtherProtocol] = [*self._connections, *self._others]
         await asyncio.gather(*(each.finish(timeout_s) for each in served))
 
-    async def _accept(self, listening: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                accepted, _ = await loop.sock_accept(listening)
-            except OSError as error:
-                logger.warning("port %d: cannot accept: %s", self._port, error)
-                await asyncio.sleep(_ACCEPT_PAUSE_S)
-                continue
-            if self._is_full():
-                accepted.close()
-                continue
-            greeting = loop.create_task(self._greet(accepted))
-            self._greetings[greeting] = None
-            greeting.add_done_callback(self._greetings.pop)
+    def _accept(self, accepted: socket.socket, _: tuple[object, ...]) -> None:
+        if self._is_full():
+            accepted.close()
+            return
+        greeting = asyncio.get_running_loop().create_task(self._greet(accepted))
+        self._greetings[greeting] = None
+        greeting.add_done_callback(self._greetings.pop)
 
     def _is_full(self) -> bool:
         """Tell whether one more connection is too many; logged once until there is room again."""

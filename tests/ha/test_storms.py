@@ -26,10 +26,11 @@ from ha.pair import (
 )
 from patience import until_async
 
-from rmqcore.ha import HAClient, HAService
+from rmqcore.ha import HAClient
 from rmqcore.ha.client import _RECEIVED_MAX
-from rmqcore.ha.service import _ACCEPT_PAUSE_S, _CONNECTIONS_MAX
+from rmqcore.ha.service import _CONNECTIONS_MAX
 from rmqcore.ha.sockets import tune
+from rmqcore.remoting.acceptor import ACCEPT_PAUSE_S, Acceptor
 
 pytestmark = pytest.mark.engine
 
@@ -249,20 +250,20 @@ def without_descriptors(path, meanwhile):
 
 
 def test_without_descriptors_a_master_waits_and_goes_on(tmp_path, caplog, monkeypatch):
-    tried, accept = [], HAService._accept
+    tried, accept = [], Acceptor._accept
 
-    def watched(*arguments):
+    def watched(acceptor):
         tried.append(time.monotonic())
-        accept(*arguments)
+        accept(acceptor)
 
     async def three_times(_):
         await until_async(lambda: len(tried) > 3, "it has tried again, and again")
 
-    monkeypatch.setattr(HAService, "_accept", watched)
+    monkeypatch.setattr(Acceptor, "_accept", watched)
     with caplog.at_level(logging.WARNING):
         without_descriptors(tmp_path, three_times)
     # to the loop's clock a timer is due a little early
-    assert all(after - before >= _ACCEPT_PAUSE_S - 0.01 for before, after in pairwise(tried[:4]))
+    assert all(after - before >= ACCEPT_PAUSE_S - 0.01 for before, after in pairwise(tried[:4]))
     assert sum("cannot accept" in record.getMessage() for record in caplog.records) == 1
 
 

@@ -73,6 +73,7 @@ BESIDE = {
         "chance",
         "native.base",
         "native.format",
+        "remoting.acceptor",
         "world",
     },
     "remoting/": {"errors", "java", "chance", "world"},
