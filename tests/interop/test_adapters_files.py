@@ -58,7 +58,7 @@ def test_java_passes_over_leases_and_tables(tmp_path):
         store.topics.put(ROUTED)
         for body in bodies(range(10)):
             store.put("T", body)
-        leased = store.lease("g", {"T": "*"}, max_messages=6, lease_ms=1 << 30)
+        leased = store.lease("g", {"T": "*"}, max_messages=6, lease_ms=1 << 30, holder="h")
         store.acknowledge("g", [message.place for message in (*leased[:4], leased[5])])
         store.kv_put("t", b"key", b"value")
     journal = file.read_bytes()
