@@ -40,8 +40,9 @@ _LOG = logging.getLogger(__name__)
 _COPY_BELOW = 32_768
 #: A connection with this many replies waiting is not read from; a burst of puts counts as one.
 _MAX_PENDING = 256
-#: Nor is one with this many puts among them.
+#: Nor is one with this many puts among them, or bytes of other answers, which are there already.
 _MAX_PUTS = 32_768
+_MAX_BYTES = 1 << 20
 
 Reply = bytes | Puts | tuple[bytes, FileMessageSet]
 
@@ -81,7 +82,7 @@ class MetaConnection(asyncio.Protocol):
         self._buffer = bytearray()
         self._skip = 0  # bytes of refused data that have not arrived yet
         self._replies: deque[Reply] = deque()
-        self._puts = 0  # among these
+        self._puts = self._bytes = 0  # among these
         self._writable = True
         self._sending: asyncio.Task[None] | None = None
         self._reading = True
@@ -138,21 +139,23 @@ class MetaConnection(asyncio.Protocol):
 
     def _work(self) -> None:
         """Answer every whole command, as long as there is room for replies."""
+        # there may be room behind what has had to wait: no more bytes may come that tell of it
+        self._send()
         more = True
         while more and not self._ended and self._room():
             try:
                 while self._room() and more:
                     more = self._answer_next()
             except ProtocolError as error:
-                self._replies.append(format_result(ResultCode.BAD_REQUEST, error.reason, NO_OPAQUE))
+                self._reply(format_result(ResultCode.BAD_REQUEST, error.reason, NO_OPAQUE))
                 self._ended = True
             if self._eof and not more:
                 self._ended = True
             self._send()
-        self._send()
 
     def _room(self) -> bool:
-        return len(self._replies) < _MAX_PENDING and self._puts < _MAX_PUTS
+        full = self._puts >= _MAX_PUTS or self._bytes >= _MAX_BYTES
+        return len(self._replies) < _MAX_PENDING and not full
 
     def _answer_next(self) -> bool:
         """Answer what the buffer begins with; False when it is not whole yet."""
@@ -180,7 +183,7 @@ class MetaConnection(asyncio.Protocol):
                 if reason is not None:
                     place = command.topic, command.partition, command.opaque
                     reply = self._processor.refuse_put(*place, ResultCode.BAD_REQUEST, reason)
-                    self._replies.append(reply)
+                    self._reply(reply)
                     self._skip = size
                 elif len(self._buffer) - at < size:
                     return False
@@ -191,27 +194,31 @@ class MetaConnection(asyncio.Protocol):
                     self._put([(*place, command.checksum, command.opaque, data)])
             case Sync(size=size, opaque=opaque):
                 text = "this broker is no slave: it takes no sync"
-                self._replies.append(format_result(ResultCode.SERVICE_UNAVAILABLE, text, opaque))
+                self._reply(format_result(ResultCode.SERVICE_UNAVAILABLE, text, opaque))
                 self._skip = size
             case Transaction(opaque=opaque):
                 text = "no transactions here"
-                self._replies.append(format_result(ResultCode.BAD_REQUEST, text, opaque))
+                self._reply(format_result(ResultCode.BAD_REQUEST, text, opaque))
             case Get():
                 found = self._processor.get(command)
                 if isinstance(found, FileMessageSet):
                     self._replies.append((found.write_header(command.opaque), found))
                 else:
-                    self._replies.append(found)
+                    self._reply(found)
             case Offset():
-                self._replies.append(self._processor.offset(command))
+                self._reply(self._processor.offset(command))
             case Stats():
-                self._replies.append(self._processor.statistics(command))
+                self._reply(self._processor.statistics(command))
             case Version():
-                self._replies.append(self._processor.version(command))
+                self._reply(self._processor.version(command))
             case Quit():
                 self._ended = True
         del self._buffer[:at]
         return not self._ended
+
+    def _reply(self, reply: bytes) -> None:
+        self._replies.append(reply)
+        self._bytes += len(reply)
 
     def _refused(self, command: Put) -> str | None:
         """Why the data of a put is not even read; None when it is."""
@@ -256,6 +263,7 @@ class MetaConnection(asyncio.Protocol):
                 self._puts -= len(reply.replies)
                 ready += b"".join(reply.replies)
             elif isinstance(reply, bytes):
+                self._bytes -= len(reply)
                 ready += reply
             elif reply[1].size_in_bytes < _COPY_BELOW:
                 ready += reply[0]

@@ -17,6 +17,7 @@ from rmqcore.metaq import (
     World,
     connection,
 )
+from rmqcore.metaq.stats import StatsManager
 
 pytestmark = pytest.mark.engine
 
@@ -193,6 +194,27 @@ def test_puts_that_wait_for_the_disk_are_few_and_take_no_memory(serve, monkeypat
     serve(test, world=World(sync=lambda _: disk.wait(TIMEOUT_S)))
 
 
+def test_commands_behind_a_put_that_waits_are_all_answered_though_no_more_come(serve):
+    disk = threading.Event()
+
+    async def test(_server, host, port):
+        disk.set()
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(b"put t 0 1 0 -1 0\r\nx")
+        await all_of(reader, 1)
+        disk.clear()
+        writer.write(b"put t 0 1 0 -1 0\r\nx" + b"version 1\r\n" * 1000)
+        async with MetaClient(host, port) as another:
+            # they have been received
+            await another.version()
+        disk.set()
+        async with asyncio.timeout(TIMEOUT_S):
+            assert await all_of(reader, 1001) == [b"200"] * 1001
+        writer.close()
+
+    serve(test, world=World(sync=lambda _: disk.wait(TIMEOUT_S)))
+
+
 def test_who_reads_no_answers_is_given_few(serve):
     async def test(server, host, port):
         async with MetaClient(host, port) as client:
@@ -206,6 +228,28 @@ def test_who_reads_no_answers_is_given_few(serve):
             )
             (served,) = server._connections
             assert served._transport.get_write_buffer_size() < 4 * connection._COPY_BELOW
+
+    serve(test)
+
+
+def test_who_asks_for_many_large_answers_and_reads_none_is_kept_few(serve, monkeypatch):
+    monkeypatch.setattr(StatsManager, "text", lambda *_: "x" * 500_000)
+
+    async def test(server, host, port):
+        with socket.create_connection((host, port)) as deaf:
+            deaf.sendall(b"stats topics\r\n" * 1000)
+            await until_async(
+                lambda: server._connections and not next(iter(server._connections))._reading,
+                "more than is answered",
+            )
+            (served,) = server._connections
+            assert sum(map(len, served._replies)) <= connection._MAX_BYTES + 500_000
+            # what follows is answered when it reads on
+            deaf.setblocking(False)
+            left = 1000 * (500_000 + len(b"result 200 500000 2147483647\r\n"))
+            while left:
+                left -= len(await asyncio.get_running_loop().sock_recv(deaf, 1 << 20))
+            assert served._bytes == 0
 
     serve(test)
 
