@@ -27,6 +27,7 @@ from rmqcore.arguments import directory_path
 from rmqcore.chance import token_bytes
 from rmqcore.errors import ConfigError, MessageIllegalError, RmqCoreError, StoreClosedError
 from rmqcore.message import DEAD_LETTER_PREFIX
+from rmqcore.store.consume.holders import is_gone
 
 _log = logging.getLogger("rmqcore")
 
@@ -269,13 +270,14 @@ class RmqStorage(BaseStorage):  # type: ignore[misc]
         """(key, data) of the tasks that are due at a time, and that no other scheduler has.
 
         Each is claimed when it is asked for, as all together may take longer than a claim lasts. It
-        stays in the schedule until `unschedule`; after a minute another may have it.
+        stays in the schedule until `unschedule`; after a minute, or when the process has ended that
+        has claimed it, another may have it.
         """
-        store, holder = self.store, self._open.holder.encode()
+        store = self.store
         claimed = False
         for key, data in store.kv_list(self._schedule, last=_behind(ts)):
             try:
-                mine = store.kv_swap(self.claims, key, None, holder, ttl_ms=_CLAIMED_FOR_MS)
+                mine = self._claim(key)
             except _REFUSALS:
                 # the others are claimed later
                 if not claimed:
@@ -289,6 +291,16 @@ class RmqStorage(BaseStorage):  # type: ignore[misc]
                 self.unclaim(key)
             else:
                 yield key, data
+
+    def _claim(self, key: bytes) -> bool:
+        """Claim a task of the schedule for this process; False when another has it, and lives."""
+        store, holder = self.store, self._open.holder.encode()
+        if store.kv_swap(self.claims, key, None, holder, ttl_ms=_CLAIMED_FOR_MS):
+            return True
+        (known,) = store.kv_get(self.claims, [key])
+        if known is None or not is_gone(known.decode("ascii", "replace")):
+            return False
+        return store.kv_swap(self.claims, key, known, holder, ttl_ms=_CLAIMED_FOR_MS)
 
     def unclaim(self, key: bytes) -> None:
         """Let whoever wants have a task that was claimed, if the store writes that down."""

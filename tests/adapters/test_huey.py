@@ -294,6 +294,23 @@ def test_a_task_that_a_killed_scheduler_had_claimed_is_claimed_again(make, clock
 
 
 @pytest.mark.process
+def test_a_task_that_a_scheduler_had_claimed_is_claimed_at_once_when_that_has_died(make):
+    storage = make(lease_ms=60_000).storage
+    storage.add_to_schedule(b"x", datetime(2000, 1, 1))  # noqa: DTZ001
+
+    def claimed():
+        return [data for _, data in storage.claim_schedule(datetime(2001, 1, 1))]  # noqa: DTZ001
+
+    def claim():
+        assert claimed() == [b"x"]
+        assert claimed() == []
+        storage.close()
+
+    in_child(claim)
+    assert [claimed(), claimed()] == [[b"x"], []]
+
+
+@pytest.mark.process
 def test_a_task_of_a_killed_process_is_executed_again(make, tmp_path):
     (tmp_path / "app.py").write_text(APP + "\nhuey.execute(huey.dequeue())\n")
     huey = make(lease_ms=60_000, read_timeout=TIMEOUT_S, blocking=True)
