@@ -119,7 +119,7 @@ def migrate(
             # of all, before anything is put that nobody can take back
             with MessageStore(topic, partition, config, mode="r") as origin:
                 _resume_offset(origin, store, target_topic(topic))
-        if "max_message_size" not in settings:
+        if "max_message_size" not in store.config.explicit:
             store.change_settings(max_message_size=store.config.largest_body)
         _make_topics(store, names)
         moved = {}
@@ -225,21 +225,20 @@ def move(origin: MessageStore, store: DefaultMessageStore, progress: Progress | 
     name = target_topic(origin.topic)
     start = _resume_offset(origin, store, name)
     moved = 0
-    for batch in _batches(origin, start):
-        copies = [copy for message in batch if _takes(store, copy := to_rocketmq(message))]
-        if not copies:
-            continue
+    for batch in _batches(origin, store, start):
+        copies = [copy for _, copy in batch]
         if len(copies) == 1:
             result = store.put_message(copies[0])
         else:
             result = store.put_messages(copies, topic=name, queue_id=origin.partition)
         if result.status.name != "PUT_OK":
             why = store.why_not_writable() or "see its log"
-            reason = f"the target answered {result.status.name} at offset {batch[0].offset}: {why}"
+            reason = f"the target answered {result.status.name} at offset {batch[0][0].offset}: {why}"
             raise MigrationError(origin.topic, origin.partition, reason)
         moved += len(copies)
         if progress is not None:
-            done = batch[-1].offset + batch[-1].stored_size - origin.min_offset
+            last, _ = batch[-1]
+            done = last.offset + last.stored_size - origin.min_offset
             progress(f"{origin.topic}-{origin.partition}", done, origin.size_in_bytes)
     return moved
 
@@ -260,13 +259,12 @@ def compare(origin: MessageStore, store: DefaultMessageStore, moved: int) -> Par
     count = size = 0
     copies = _queue(store, name, origin.partition)
     copies = itertools.dropwhile(lambda copy: _offset(copy) < origin.min_offset, copies)
+    copy = next(copies, None)
     too_large: list[int] = []
     for source in origin.messages(across_holes=True, keep_malformed=True):
-        copy = next(copies, None)
         is_there = copy is not None and _offset(copy) == source.offset
         if not is_there and not _takes(store, to_rocketmq(source)):
             too_large.append(source.offset)
-            copies = itertools.chain(() if copy is None else (copy,), copies)
             continue
         _, data, _ = source.row()
         _digest(ours, source.message_id, data, source.flag)
@@ -277,7 +275,8 @@ def compare(origin: MessageStore, store: DefaultMessageStore, moved: int) -> Par
             raise MigrationError(origin.topic, origin.partition, reason)
         count += 1
         size += source.stored_size
-    if next(copies, None) is not None:
+        copy = next(copies, None)
+    if copy is not None:
         reason = f"the queue has more than the {count} messages of the partition"
         raise MigrationError(origin.topic, origin.partition, reason)
     behind = sum(s.messages.path.stat().st_size - s.messages.size_in_bytes for s in origin.segments)
@@ -302,10 +301,15 @@ def _digest(digest: hashlib._Hash, message_id: int, data: bytes, flag: int) -> N
 
 def _takes(store: DefaultMessageStore, copy: Message) -> bool:
     """False for a body that is larger than the store takes, or whose record no log file holds."""
+    fits = _size(copy) <= store.config.largest_body
+    return fits and len(copy.body) <= store.config.effective_max_message_size
+
+
+def _size(copy: Message) -> int:
+    """More bytes than the record of a message takes."""
     properties = (copy.properties or {}).items()
     beside = _BESIDE + sum(len(name) + len(value.encode()) + 2 for name, value in properties)
-    most = min(store.config.effective_max_message_size, store.config.largest_body - beside)
-    return len(copy.body) <= most
+    return len(copy.body) + beside
 
 
 def _fits_property(attribute: str) -> bool:
@@ -355,15 +359,22 @@ def _is_of(origin: MessageStore, copy: MessageExt) -> bool:
     return source is not None and source.row() == to_row(copy)
 
 
-def _batches(origin: MessageStore, start: int) -> Iterator[list[metaq.Message]]:
-    batch: list[metaq.Message] = []
+def _batches(
+    origin: MessageStore, store: DefaultMessageStore, start: int
+) -> Iterator[list[tuple[metaq.Message, Message]]]:
+    """Messages that the store takes, and their copies: as many as it takes together."""
+    most = min(_BATCH_SIZE, store.config.effective_max_message_size, store.config.largest_body)
+    batch: list[tuple[metaq.Message, Message]] = []
     size = 0
     for message in origin.messages(start, across_holes=True, keep_malformed=True):
-        if batch and (len(batch) >= _BATCH_COUNT or size + message.stored_size > _BATCH_SIZE):
+        copy = to_rocketmq(message)
+        if not _takes(store, copy):
+            continue
+        if batch and (len(batch) >= _BATCH_COUNT or size + _size(copy) > most):
             yield batch
             batch, size = [], 0
-        batch.append(message)
-        size += message.stored_size
+        batch.append((message, copy))
+        size += _size(copy)
     if batch:
         yield batch
 

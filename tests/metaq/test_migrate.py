@@ -95,6 +95,27 @@ def test_a_body_of_more_than_4_mib_is_moved(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("limit", [{}, {"maxMessageSize": 1000}])
+def test_messages_that_fit_into_a_log_file_one_by_one_are_moved(tmp_path, limit):
+    path = tmp_path / "metaq"
+    config = MetaConfig(SystemConfig(data_path=str(path), unflush_threshold=10**6), ("t",))
+    with MessageStoreManager(config) as manager:
+        for number in range(200):
+            message = Message("t", b"x" * 900, None, number)
+            manager.get_or_create("t", 0).append(*message.row())
+    with open_store(tmp_path / "rocketmq", mapped_file_size_commit_log=1 << 16) as store:
+        store.put("other", b"x")
+    (report,) = migrate(path, tmp_path / "rocketmq", **limit)
+    assert (report.moved, report.messages, report.too_large) == (200, 200, ())
+
+
+@pytest.mark.parametrize("name", ["max_message_size", "maxMessageSize"])
+def test_a_limit_that_is_given_holds_by_either_name(tmp_path, name):
+    with_one_of(tmp_path / "metaq", 3000)
+    reports = migrate(tmp_path / "metaq", tmp_path / "rocketmq", **{name: 1000})
+    assert [(report.moved, report.too_large) for report in reports] == [(2, (21,)), (3, ())]
+
+
 @pytest.mark.parametrize("size", [1 << 16, (1 << 16) - 110])
 def test_a_body_that_fits_into_no_log_file_keeps_no_other_from_being_moved(tmp_path, size):
     with_one_of(tmp_path / "metaq", size)
