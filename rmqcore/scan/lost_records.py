@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 
-from rmqcore.errors import CorruptConfigFileError
 from rmqcore.files.store_mark import StoreMark
 from rmqcore.scan.any_log import AnyLog
 from rmqcore.scan.plan import LogPlan
@@ -20,7 +19,14 @@ def say_what_is_lost(log: AnyLog) -> None:
     Args:
         log: of the store.
     """
-    line = lost_records(log) if isinstance(log, LogPlan) else ""
+    if not isinstance(log, LogPlan):
+        return
+    try:
+        line = lost_records(log)
+    except OSError as error:
+        # all reads do without what tells it
+        _log.warning("%s: whether records of its log are lost is not known: %s", log.place, error)
+        return
     if line:
         text = "%s: %s, and rows of it are lacking; `rmqcore doctor %s` says what can be had again"
         _log.warning(text, log.place, line, log.place)
@@ -30,16 +36,18 @@ def lost_records(log: LogPlan) -> str:
     """Where a log ended or began that is shorter now, in words; empty for a whole one.
 
     Args:
-        log: of the store.
+        log: of the store; a writer may have gone on with it since.
+
+    Raises:
+        OSError: the mark, the lock or the log cannot be read.
     """
     mark = StoreMark(log.directory)
-    try:
-        mark.load()
-        if log.directory.is_locked():
-            return ""
-    except (CorruptConfigFileError, OSError) as error:
-        # all reads do without these files
-        return str(error)
+    mark.load()
+    if log.directory.is_locked():
+        return ""
+    if not log.is_current():
+        # what the mark knows was perhaps put behind its end
+        log = LogPlan(log.directory, log.config, strict=False)
     if not mark.is_known:
         is_short = log.claimed_end > log.end and not log.directory.was_aborted
         known = f"and consume queues know records up to {log.claimed_end}"

@@ -2,12 +2,14 @@
 
 import shutil
 
+import pyarrow as pa
 import pytest
 
 import rmqcore
+from rmqcore.files.store_mark import StoreMark
 from rmqcore.scan import open_log, read_store
 from rmqcore.scan.dataset import StoreDataset
-from rmqcore.scan.lost_records import lost_records
+from rmqcore.scan.lost_records import lost_records, say_what_is_lost
 
 pytestmark = pytest.mark.engine
 
@@ -127,3 +129,25 @@ def test_who_scans_a_log_that_has_lost_records_is_told(written, caplog, read):
     (said,) = caplog.messages
     assert f"the log ends at 0, and has ended at {end}, and rows of it are lacking" in said
     assert f"`rmqcore doctor {path}` says what can be had again" in said
+
+
+def test_what_was_put_since_a_log_was_looked_at_is_not_lost(store_path, caplog):
+    with rmqcore.open_store(store_path, **SIZES) as store:
+        store.put("T", b"1")
+    with rmqcore.open_store(store_path) as store:
+        log = open_log(store_path)
+        store.put("T", b"2")
+    say_what_is_lost(log)
+    assert caplog.messages == []
+
+
+def test_no_rows_count_as_lacking_where_the_mark_may_not_be_read(written, caplog, monkeypatch):
+    def refused(_):
+        raise PermissionError(13, "Permission denied", "storeMark.json")
+
+    path, _ = written
+    monkeypatch.setattr(StoreMark, "load", refused)
+    assert sum(batch.num_rows for batch in map(pa.record_batch, read_store(path))) == 100
+    (said,) = caplog.messages
+    assert "whether records of its log are lost is not known" in said
+    assert "Permission denied: 'storeMark.json'" in said
