@@ -146,7 +146,7 @@ class Verification:
 
     def _plan(self) -> LogPlan:
         try:
-            config = fitted_config(self._config, self._directory)
+            config = fitted_config(self._config, self._directory, past_bad_sectors=True)
         except ConfigError as error:
             if error.field.startswith("max_hash_slot_num") and error.value is None:
                 self._report.add(

@@ -78,8 +78,8 @@ def _usable_files(log: LogPlan, report: VerifyReport) -> Iterator[_File]:
             what = f"the file has {length} bytes, its geometry needs {size}"
             report.add(Severity.ERROR, "index", path, -1, what, _REBUILD)
             continue
-        with path.open("rb") as stream:
-            header = IndexHeader(*read_header(stream.read(HEADER_SIZE)))
+        with path.open("rb", buffering=0) as stream, Naming(path):
+            header = IndexHeader(*read_header(read_up_to(stream.fileno(), 0, HEADER_SIZE)))
         if header.index_count > entries:
             what = (
                 f"the header counts {header.index_count} entries; there is room for {entries - 1}"

@@ -229,15 +229,15 @@ class CommitLog:
             message = self.mapped.message_at(offset)
             if message is None or isinstance(message, MessageExt):
                 return message
-        size = LIKELY_RECORD_SIZE
+        size, is_guess = LIKELY_RECORD_SIZE, True
         while True:
             try:
                 view = self.view(offset, size)
             except OSError as error:
-                if size != LIKELY_RECORD_SIZE or not is_bad_sector(error):
+                if not (is_guess and is_bad_sector(error)):
                     raise
                 # it may lie behind the record
-                size = RECORD_HEAD_SIZE
+                size, is_guess = RECORD_HEAD_SIZE, False
                 continue
             if view is None:
                 return None

@@ -8,6 +8,8 @@ import resource
 from pathlib import Path
 from typing import Final
 
+from rmqcore.errors import Naming
+
 #: As many as are compared or written in one go.
 ZEROS: Final = bytes(1 << 20)
 PAGE_SIZE: Final = resource.getpagesize()
@@ -28,8 +30,10 @@ def read_small(path: Path) -> bytes:
     Raises:
         OSError: the system does not let it be read.
     """
-    with path.open("rb") as stream:
-        return stream.read(_end_of_data(stream.fileno()))
+    with path.open("rb", buffering=0) as stream, Naming(path):
+        fd = stream.fileno()
+        end = _end_of_data(fd)
+        return read_up_to(fd, 0, os.fstat(fd).st_size if end < 0 else end)
 
 
 def read_up_to(fd: int, at: int, size: int) -> bytes:

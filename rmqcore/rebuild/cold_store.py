@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from rmqcore.config import StoreConfig, load_config
+from rmqcore.errors import UNREADABLE
 from rmqcore.files.consume_queue import LIGHT_QUEUE_PREFIX
 from rmqcore.files.store_dir import StoreDir, make_directory, subdirectories
 from rmqcore.native.base._mapped import exchange_paths
 from rmqcore.recovery.geometry import fitted_config
 from rmqcore.recovery.unfinished_repair import report_unfinished_repair
+from rmqcore.scan.log_walk import Damage
 from rmqcore.scan.plan import LogPlan
 from rmqcore.world import sync_directory, sync_file
 
@@ -51,6 +54,25 @@ class RebuildReport:
     def as_dict(self) -> dict[str, object]:
         """The report as plain values, for JSON."""
         return asdict(self) | {"identical": self.identical}
+
+
+def passing_over(damaged: list[Damage], *, skip_damage: bool) -> Callable[[Damage], None] | None:
+    """What a walk calls for a damaged place; None has it raise there.
+
+    What the disk refuses to give is no damage: the record may be had from another read, and its
+    place would be taken for lost.
+
+    Args:
+        damaged: gets what is passed over.
+        skip_damage: pass over what is damaged.
+    """
+
+    def note(damage: Damage) -> None:
+        if damage.reason == UNREADABLE:
+            raise OSError(errno.EIO, UNREADABLE, str(damage.path))
+        damaged.append(damage)
+
+    return note if skip_damage else None
 
 
 @contextlib.contextmanager

@@ -25,7 +25,14 @@ from rmqcore.files.mapped_file import OpenFiles
 from rmqcore.files.store_dir import StoreDir, make_directory, queue_id_of, subdirectories
 from rmqcore.native.derive._dispatch import DispatchBatch
 from rmqcore.native.format._numbers import FILLER_SIZE, UNIT_SIZE
-from rmqcore.rebuild.cold_store import RebuildReport, cold, fresh_beside, light_queues, swap_in
+from rmqcore.rebuild.cold_store import (
+    RebuildReport,
+    cold,
+    fresh_beside,
+    light_queues,
+    passing_over,
+    swap_in,
+)
 from rmqcore.rebuild.digest import tree_digest, tree_digests
 from rmqcore.rebuild.queue_writer import QueueKey, QueuesWritten, QueueWriter
 from rmqcore.scan.log_walk import Damage, LogWalk
@@ -94,6 +101,7 @@ def _rebuild_splits(
     alone: bool = True,
 ) -> tuple[QueuesWritten, list[Damage]]:
     damaged: list[Damage] = []
+    on_damage = passing_over(damaged, skip_damage=skip_damage)
     batch = DispatchBatch(delays_ms=delays_ms, multi_dispatch=multi_dispatch, keys=False)
     before = UnitFiles(StoreDir(splits[0].store), file_size) if alone and splits else None
     writer = QueueWriter(root, file_size, batch_queues, deleted, alone=alone, before=before)
@@ -102,7 +110,7 @@ def _rebuild_splits(
     done, total = 0, sum(split.size for split in splits)
     try:
         for split in splits:
-            walk = LogWalk(split, on_damage=damaged.append if skip_damage else None)
+            walk = LogWalk(split, on_damage=on_damage)
             for _ in walk.run(scan):
                 writer.write(batch)
                 batch.clear()

@@ -27,7 +27,7 @@ from rmqcore.files.index_file import IndexFile, IndexHeader, file_name_at, name_
 from rmqcore.files.mapped_file import OpenFiles
 from rmqcore.native.derive._dispatch import DispatchBatch
 from rmqcore.native.format._message_ext import MessageExt
-from rmqcore.rebuild.cold_store import RebuildReport, cold, fresh_beside, swap_in
+from rmqcore.rebuild.cold_store import RebuildReport, cold, fresh_beside, passing_over, swap_in
 from rmqcore.rebuild.digest import tree_digest
 from rmqcore.recovery.index_tags import index_has_tags
 from rmqcore.scan.log_walk import Damage, LogWalk
@@ -210,10 +210,11 @@ def _count_keys(split: Split, *, index_tags: bool, skip_damage: bool) -> SplitKe
         CorruptRecordError: a record is damaged, and nothing is passed over.
     """
     damaged: list[Damage] = []
+    on_damage = passing_over(damaged, skip_damage=skip_damage)
     batch = DispatchBatch(index_tags=index_tags)
     records = keys = time_ms = offset = 0
     try:
-        for _ in LogWalk(split, on_damage=damaged.append if skip_damage else None).run(batch.scan):
+        for _ in LogWalk(split, on_damage=on_damage).run(batch.scan):
             records += batch.record_count
             keys += batch.key_count
             if batch.key_count:
@@ -284,11 +285,12 @@ def write_files(
     """
     writer = _FileWriter(root, hash_slot_num, max_index_num, place)
     damaged: list[Damage] = []
+    on_damage = passing_over(damaged, skip_damage=skip_damage)
     batch = DispatchBatch(index_tags=index_tags)
     records, done, total = 0, 0, sum(split.size for split in splits)
     try:
         for split in splits:
-            walk = LogWalk(split, on_damage=damaged.append if skip_damage else None)
+            walk = LogWalk(split, on_damage=on_damage)
             for _ in walk.run(batch.scan) if writer.wants_more else ():
                 records += batch.record_count
                 writer.insert(batch)

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from rmqcore._index import HEADER_SIZE, INDEX_ENTRY_SIZE, INDEX_SLOT_SIZE, index_file_size
 from rmqcore.config import OnCorruption, StoreConfig
-from rmqcore.errors import ConfigError, CorruptStoreError
+from rmqcore.errors import ConfigError, CorruptStoreError, Naming, is_bad_sector
 from rmqcore.files.mapped_file_queue import file_size_of, numbered_files
 from rmqcore.files.store_dir import StoreDir
+from rmqcore.files.zeros import read_up_to
 
 _QUEUES_LOOKED_AT = 64
 _ENTRIES_A_SLOT = 4
@@ -19,12 +20,16 @@ _CHAINS_CHECKED = 64
 _FIRST_BYTES = 4096
 
 
-def fitted_config(config: StoreConfig, directory: StoreDir) -> StoreConfig:
+def fitted_config(
+    config: StoreConfig, directory: StoreDir, *, past_bad_sectors: bool = False
+) -> StoreConfig:
     """The configuration with the sizes that the store's files have.
 
     Args:
         config: sizes that are not explicit give way to those of the files.
         directory: where the store's files lie.
+        past_bad_sectors: an index file that the disk refuses to give says nothing. Only for who
+            reads.
 
     Raises:
         ConfigError: an explicit size contradicts the files, or the index's geometry can neither
@@ -42,7 +47,7 @@ def fitted_config(config: StoreConfig, directory: StoreDir) -> StoreConfig:
         ("mapper_file_size_batch_consume_queue", directory.batch_consume_queue),
     ):
         _note_file_size(config, sizes, field, list(_some_queues(root)))
-    sizes |= _index_geometry(config, directory.index)
+    sizes |= _index_geometry(config, directory.index, past_bad_sectors)
     changed = {name: value for name, value in sizes.items() if getattr(config, name) != value}
     try:
         return config.with_settings(changed) if changed else config
@@ -116,7 +121,9 @@ def _some_queues(root: Path) -> Iterator[list[tuple[int, Path, int]]]:
                 return
 
 
-def _index_geometry(config: StoreConfig, directory: Path) -> dict[str, object]:
+def _index_geometry(
+    config: StoreConfig, directory: Path, past_bad_sectors: bool
+) -> dict[str, object]:
     if not directory.is_dir():
         return {}
     lengths = Counter(
@@ -141,13 +148,16 @@ def _index_geometry(config: StoreConfig, directory: Path) -> dict[str, object]:
             f"{directory} have {likely[0]}",
         )
     for length in likely:
-        if (told := _geometry_of(length, config, directory)) is not None:
+        told = _geometry_of(length, config, directory, past_bad_sectors)
+        if told is not None:
             slots, entries = told
             return {"max_hash_slot_num": slots, "max_index_num": entries}
     raise _unknown_geometry(directory, likely[0])
 
 
-def _geometry_of(length: int, config: StoreConfig, directory: Path) -> tuple[int, int] | None:
+def _geometry_of(
+    length: int, config: StoreConfig, directory: Path, past_bad_sectors: bool
+) -> tuple[int, int] | None:
     """Slots and entries of files of a length, by what was given and by their chains."""
     slots, entries = config.max_hash_slot_num, config.max_index_num
     rest = length - HEADER_SIZE
@@ -163,7 +173,12 @@ def _geometry_of(length: int, config: StoreConfig, directory: Path) -> tuple[int
     fitting = unfitting = 0
     for path in directory.iterdir():
         if path.name.isdigit() and path.is_file() and path.stat().st_size == length:
-            good, bad = _chains_that_fit(path, slots, entries)
+            try:
+                good, bad = _chains_that_fit(path, slots, entries)
+            except OSError as error:
+                if not (past_bad_sectors and is_bad_sector(error)):
+                    raise
+                continue
             fitting, unfitting = fitting + good, unfitting + bad
     # a slot may have rotted; by chance next to none fits
     return None if unfitting > fitting else (slots, entries)
@@ -181,16 +196,17 @@ def _unknown_geometry(directory: Path, length: int) -> ConfigError:
 
 def _chains_that_fit(path: Path, slots: int, entries: int) -> tuple[int, int]:
     """How many of some used slots lead to an entry whose hash belongs to them, and how many not."""
-    with path.open("rb") as stream:
-        head = stream.read(HEADER_SIZE + INDEX_SLOT_SIZE * min(slots, _SLOTS_CHECKED))
+    with path.open("rb", buffering=0) as stream, Naming(path):
+        fd = stream.fileno()
+        head = read_up_to(fd, 0, HEADER_SIZE + INDEX_SLOT_SIZE * min(slots, _SLOTS_CHECKED))
         good = bad = 0
         for slot in range(min(slots, _SLOTS_CHECKED)):
             at = HEADER_SIZE + INDEX_SLOT_SIZE * slot
             number = int.from_bytes(head[at : at + INDEX_SLOT_SIZE], "big")
             if not number:
                 continue
-            stream.seek(HEADER_SIZE + INDEX_SLOT_SIZE * slots + INDEX_ENTRY_SIZE * number)
-            entry_hash = int.from_bytes(stream.read(4), "big")
+            entry_at = HEADER_SIZE + INDEX_SLOT_SIZE * slots + INDEX_ENTRY_SIZE * number
+            entry_hash = int.from_bytes(read_up_to(fd, entry_at, 4), "big")
             fits = number < entries and entry_hash % slots == slot
             good, bad = good + fits, bad + (not fits)
             if good + bad >= _CHAINS_CHECKED:

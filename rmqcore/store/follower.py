@@ -107,7 +107,7 @@ class Follower:
 
     @steady
     def _open(self) -> None:
-        self.config = fitted_config(self._asked, self._directory)
+        self.config = fitted_config(self._asked, self._directory, past_bad_sectors=True)
         #: the kinds of queues of which a file has said how large all are, and whether one of the
         #: index has
         self._sized: set[type[StoredQueue]] = set()
@@ -248,7 +248,7 @@ class Follower:
         kinds = {type(queue) for queue in queues}
         if self._is_settled() and kinds <= self._sized:
             return True
-        config = fitted_config(self._asked, self._directory)
+        config = fitted_config(self._asked, self._directory, past_bad_sectors=True)
         if config == self.config:
             # a queue that its writer has just begun may have no file yet
             self._sized |= {type(queue) for queue in queues if queue.queue.files}

@@ -233,7 +233,9 @@ def move(origin: MessageStore, store: DefaultMessageStore, progress: Progress | 
             result = store.put_messages(copies, topic=name, queue_id=origin.partition)
         if result.status.name != "PUT_OK":
             why = store.why_not_writable() or "see its log"
-            reason = f"the target answered {result.status.name} at offset {batch[0][0].offset}: {why}"
+            reason = (
+                f"the target answered {result.status.name} at offset {batch[0][0].offset}: {why}"
+            )
             raise MigrationError(origin.topic, origin.partition, reason)
         moved += len(copies)
         if progress is not None:

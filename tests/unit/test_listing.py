@@ -134,7 +134,9 @@ def test_a_reader_of_a_store_without_keys_asks_for_sizes_once(store_path, monkey
             asked = []
             real = follower.fitted_config
             monkeypatch.setattr(
-                follower, "fitted_config", lambda *args: asked.append(args) or real(*args)
+                follower,
+                "fitted_config",
+                lambda *args, **how: asked.append(args) or real(*args, **how),
             )
             for number in range(10):
                 assert reader.get_message("T", 0, number).messages[0].body == b"%d" % number

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -12,7 +13,10 @@ import rmqcore
 from rmqcore.config import StoreConfig
 from rmqcore.doctor import plan, repair, verify
 from rmqcore.errors import CorruptConsumeQueueError
+from rmqcore.files.commit_log import LIKELY_RECORD_SIZE
 from rmqcore.metaq import MessageStore, MetaConfig, SystemConfig
+from rmqcore.rebuild import rebuild_consume_queues, rebuild_index
+from rmqcore.rebuild.digest import tree_digest
 from rmqcore.scan import queue_walk, read_store
 from rmqcore.scan.dataset import StoreDataset
 
@@ -145,7 +149,11 @@ def read_topic(path, damage):
 
 def scan(path, damage, **chosen):
     found = read_store(
-        path, ("topic", "body"), config=StoreConfig(**SIZES), on_damage=damage.append, **chosen
+        path,
+        ("topic", "body"),
+        config=StoreConfig(**SIZES),
+        on_damage=None if damage is None else damage.append,
+        **chosen,
     )
     rows = [row for batch in found for row in pa.record_batch(batch).to_pylist()]
     return [row["body"] for row in rows if row["topic"] == "T"]
@@ -169,6 +177,21 @@ def test_what_lies_around_a_bad_sector_is_read(large, refuse, read, file):
     assert read(large, damage) == [body for body in everything if body not in lost]
     assert {str(one.path) for one in damage} == {str(path)}
     assert {one.reason for one in damage} == {"Input/output error"}
+
+
+def test_a_record_that_cannot_be_read_and_is_as_large_as_what_is_read_at_once(store_path, refuse):
+    with rmqcore.open_store(store_path) as store:
+        store.put("T", b"x")
+        beside = store.max_phy_offset - 1
+        store.put("T", b"x" * (LIKELY_RECORD_SIZE - beside))
+        assert store.max_phy_offset == beside + 1 + LIKELY_RECORD_SIZE
+        store.put("T", b"y")
+    (path,) = (store_path / "commitlog").iterdir()
+    refuse(path, 8192, 12288)
+    damage = []
+    with rmqcore.open_store(store_path, mode="r") as store:
+        assert bodies(store.messages(on_damage=damage.append)) == [b"x", b"y"]
+    assert [one.reason for one in damage] == ["Input/output error"]
 
 
 def test_nobody_listens(large, refuse):
@@ -210,6 +233,34 @@ def test_verify_names_a_bad_sector_and_looks_at_the_rest(large, refuse, part, fi
     assert report.findings[-1].part == "checkpoint"
 
 
+def test_verify_names_a_checkpoint_that_cannot_be_read_and_looks_at_the_rest(large, refuse):
+    path = large / "checkpoint"
+    (large / "config" / "topics.json").write_text("{")
+    refuse(path)
+    report = verify(large, config=StoreConfig(**SIZES))
+    assert [one.path for one in report.findings if "Input/output error" in one.what] == [path]
+    assert any(one.part == "config" for one in report.findings)
+
+
+@pytest.mark.parametrize("read", [read_log, read_topic, scan, scan_topic])
+def test_an_index_that_cannot_be_read_keeps_no_message_from_being_read(store_path, refuse, read):
+    sizes = {**SIZES, "max_hash_slot_num": 500, "max_index_num": 2000}
+    with rmqcore.open_store(store_path, **sizes) as store:
+        for number in range(10):
+            store.put("T", b"%d" % number, keys=f"k{number}")
+    (path,) = (store_path / "index").iterdir()
+    refuse(path)
+    damage = []
+    assert read(store_path, damage) == [b"%d" % number for number in range(10)]
+    assert damage == []
+    report = verify(store_path)
+    assert [one.path for one in report.findings if "Input/output error" in one.what] == [path]
+    # whoever writes does not go on without it
+    with pytest.raises(OSError, match="Input/output error") as caught:
+        rmqcore.open_store(store_path)
+    assert caught.value.filename == str(path)
+
+
 def test_no_consumed_offset_counts_as_ahead_of_a_queue_that_cannot_be_read(large, refuse):
     table = large / "config" / "consumerOffset.json"
     table.write_text(f'{{"offsetTable":{{"T@g":{{0:{COUNT}}}}}}}')
@@ -226,6 +277,27 @@ def test_the_unreadable_end_of_a_log_is_not_hidden(large, refuse):
         scan(large, damage)
     report = verify(large, config=StoreConfig(**SIZES))
     assert any(one.path == path and "Input/output" in one.what for one in report.findings)
+
+
+def test_the_first_record_of_the_last_file_that_cannot_be_read_does_not_end_the_log(
+    store_path, refuse
+):
+    with rmqcore.open_store(store_path, **SIZES) as store:
+        for _ in range(8):
+            store.put("T", b"x" * 10_000)
+    # as a kill leaves it whose queues are not on the disk
+    (store_path / "abort").touch()
+    shutil.rmtree(store_path / "consumequeue")
+    path = max((store_path / "commitlog").iterdir())
+    refuse(path, 4096, 8192)
+    with pytest.raises(OSError, match="Input/output error") as caught:
+        scan(store_path, None)
+    assert caught.value.filename == str(path)
+    damage = []
+    assert len(scan(store_path, damage)) == 7
+    assert [one.reason for one in damage] == ["Input/output error"]
+    report = verify(store_path, config=StoreConfig(**SIZES))
+    assert [one.what[:18] for one in report.findings if one.path == path] == ["Input/output error"]
 
 
 def test_a_queue_that_cannot_be_read_does_not_keep_others_from_being_read(large, refuse):
@@ -245,3 +317,14 @@ def test_no_repair_takes_what_the_disk_refuses_for_damage(large, refuse, mend):
     refuse(min((large / "commitlog").iterdir()), 8192, 12288)
     with pytest.raises(OSError, match="Input/output error"):
         mend(large, config=StoreConfig(**SIZES))
+
+
+@pytest.mark.parametrize("rebuild", [rebuild_consume_queues, rebuild_index])
+def test_no_rebuild_passes_over_what_the_disk_refuses(large, refuse, rebuild):
+    path = min((large / "commitlog").iterdir())
+    before = tree_digest(large / "consumequeue"), tree_digest(large / "index")
+    refuse(path, 8192, 12288)
+    with pytest.raises(OSError, match="Input/output error") as caught:
+        rebuild(large, config=StoreConfig(**SIZES), skip_damage=True)
+    assert caught.value.filename == str(path)
+    assert (tree_digest(large / "consumequeue"), tree_digest(large / "index")) == before
