@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -149,6 +150,16 @@ class VerifyReport:
         """
         if not any((known.path, known.what) == (path, UNREADABLE) for known in self.findings):
             self.add(Severity.ERROR, part, path, -1, UNREADABLE, COPY)
+
+    def raise_unreadable(self) -> None:
+        """Raise what the disk refused; whoever changes the store takes that for no damage.
+
+        Raises:
+            OSError: it refused to give a file in part or whole.
+        """
+        for finding in self.findings:
+            if finding.what.startswith(UNREADABLE):
+                raise OSError(errno.EIO, UNREADABLE, str(finding.path))
 
     def as_dict(self) -> dict[str, object]:
         """The report as plain values, for JSON."""

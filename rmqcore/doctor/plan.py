@@ -544,6 +544,7 @@ class Planner:
             Verification(place, self._given, report, check_crc=True, progress=progress).run(
                 jobs, 0, None, deep=False
             )
+            report.raise_unreadable()
             for finding in report.findings:
                 if finding.severity is Severity.NOTE:
                     continue

@@ -313,10 +313,19 @@ def test_a_queue_that_cannot_be_read_does_not_keep_others_from_being_read(large,
 
 
 @pytest.mark.parametrize("mend", [plan, repair])
-def test_no_repair_takes_what_the_disk_refuses_for_damage(large, refuse, mend):
-    refuse(min((large / "commitlog").iterdir()), 8192, 12288)
-    with pytest.raises(OSError, match="Input/output error"):
+@pytest.mark.parametrize(
+    ("part", "first"),
+    [("commitlog", 8192), ("consumequeue/T/0", 4096), ("index", 1 << 16), ("checkpoint", 0)],
+)
+def test_no_repair_takes_what_the_disk_refuses_for_damage(large, refuse, part, first, mend):
+    path = large / part
+    if path.is_dir():
+        path, *_ = sorted(path.iterdir())
+    refuse(path, first, first + 4096)
+    with pytest.raises(OSError, match="Input/output error") as caught:
         mend(large, config=StoreConfig(**SIZES))
+    assert caught.value.filename == str(path)
+    assert not (large / "doctor").exists()
 
 
 @pytest.mark.parametrize("rebuild", [rebuild_consume_queues, rebuild_index])
