@@ -65,6 +65,9 @@ def passing_over(damaged: list[Damage], *, skip_damage: bool) -> Callable[[Damag
     Args:
         damaged: gets what is passed over.
         skip_damage: pass over what is damaged.
+
+    Raises:
+        OSError: not here, but when it is called for what the disk refuses to give.
     """
 
     def note(damage: Damage) -> None:

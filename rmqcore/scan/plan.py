@@ -106,11 +106,10 @@ def open_log(
         ConfigError: a setting contradicts the files.
         CorruptStoreError: a log file has another length, or is missing between two.
     """
-    loaded = load_config(config)
-    directory = StoreDir(store_path, loaded.store_path_commit_log)
+    asked = load_config(config)
+    directory = StoreDir(store_path, asked.store_path_commit_log)
     directory.require()
-    fitted = fitted_config(loaded, directory, past_bad_sectors=True)
-    return LogPlan(directory, fitted, before=before)
+    return LogPlan(directory, fitted_config(asked, directory, past_bad_sectors=True), before=before)
 
 
 class LogPlan:
@@ -341,11 +340,9 @@ class LogPlan:
     def _is_begun(self, start: int, size: int, claimed: int) -> bool:
         """True when a log file holds records, though the first one may be damaged."""
         file = self._file_at(start)
-        if file is None:
-            return False
         try:
-            if good_record_at(file, 0) is not None:
-                return True
+            if file is None or good_record_at(file, 0) is not None:
+                return file is not None
             head = file.read_bytes(0, min(size, RECORD_HEAD_SIZE))
             # a record that a writer has just begun, or was killed in, has no size yet
             damaged = claimed > start or (any(head) and not self.directory.was_aborted)
