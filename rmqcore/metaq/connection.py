@@ -94,6 +94,9 @@ class MetaConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
         self._transport = transport
+        # so its buffer alone tells whether it has said `pause_writing`; see `_send_file`
+        _, most = self._transport.get_write_buffer_limits()
+        self._transport.set_write_buffer_limits(high=most, low=most)
         self._processor.stats.connections += 1
 
     def data_received(self, data: bytes) -> None:
@@ -128,12 +131,17 @@ class MetaConnection(asyncio.Protocol):
         self._closed(self)
 
     def close(self, *, now: bool = False) -> None:
-        """End after the replies that are known, or now."""
+        """End after the replies that are on their way, or now."""
         self._ended = True
-        if now:
+        if not now:
+            self._send()
+        elif self._sending is None:
             self._transport.abort()
         else:
-            self._transport.close()
+            # the loop has to let the socket go before it is closed: another connection gets its
+            # number
+            self._sending.add_done_callback(lambda _: self._transport.abort())
+            self._sending.cancel()
 
     # ---- commands ----
 
@@ -288,17 +296,19 @@ class MetaConnection(asyncio.Protocol):
                 _LOG.warning("a reply was cut off: %r", error)
             self._transport.abort()
         self._sending = None
+        # while it was copied `pause_writing` was said to what has copied it
+        _, most = self._transport.get_write_buffer_limits()
+        self._writable = self._transport.get_write_buffer_size() <= most
         self._work()
 
     def _balance(self) -> None:
         """Read while there is room for replies; close when all have been written."""
         if self._sending is not None:  # sending a file stops and starts the reading itself
             return
-        if self._ended:
-            if not self._replies:
-                self._transport.close()
+        if self._ended and not self._replies:
+            self._transport.close()
             return
-        room = self._room()
+        room = self._room() and not self._ended
         if room != self._reading:
             self._reading = room
             if room:

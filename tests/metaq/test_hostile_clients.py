@@ -1,6 +1,7 @@
 """Many clients that send anything in any pieces, read slowly, and go away in the middle."""
 
 import asyncio
+import contextlib
 import os
 import socket
 import threading
@@ -17,6 +18,7 @@ from rmqcore.metaq import (
     World,
     connection,
 )
+from rmqcore.metaq.file_message_set import FileMessageSet
 from rmqcore.metaq.stats import StatsManager
 
 pytestmark = pytest.mark.engine
@@ -336,6 +338,99 @@ def test_who_is_silent_makes_room_for_who_has_none(serve):
                 await client.version()
 
     serve(test, connection_max=2, world=World(monotonic_s=lambda: now[0]))
+
+
+def test_who_does_not_read_a_copied_file_is_given_nothing_behind_it(serve, monkeypatch):
+    size = 32 << 20
+
+    async def copied(_, transport):
+        # as the loop's fallback: it hears of what it writes, not the connection
+        connection = transport.get_protocol()
+        transport.set_protocol(asyncio.Protocol())
+        transport.write(bytes(size))
+        transport.set_protocol(connection)
+
+    monkeypatch.setattr(FileMessageSet, "send_async", copied)
+
+    async def test(server, host, port):
+        async with MetaClient(host, port) as client:
+            await client.put("t", b"x" * 40_000, partition=0)
+        await until_async(lambda: not server._connections, "its end")
+        with socket.create_connection((host, port)) as deaf:
+            deaf.sendall(b"get t g 0 0 40100 1\r\n" + b"get t g 0 0 32000 1\r\n" * 1000)
+            await until_async(
+                lambda: server._connections and not next(iter(server._connections))._reading,
+                "more than is answered",
+            )
+            (served,) = server._connections
+            assert served._transport.get_write_buffer_size() < size
+            # what follows is answered when it reads on
+            deaf.setblocking(False)
+            left = size + len(b"value 40020 1\r\n") + 1000 * (len(b"value 32000 1\r\n") + 32_000)
+            while left:
+                left -= len(await asyncio.get_running_loop().sock_recv(deaf, 1 << 20))
+
+    serve(test)
+
+
+def test_what_comes_behind_the_last_command_is_not_kept(serve):
+    async def test(server, host, port):
+        async with MetaClient(host, port) as client:
+            await client.put("t", b"x" * 40_000, partition=0)
+        await until_async(lambda: not server._connections, "its end")
+        with socket.create_connection((host, port)) as deaf:
+            deaf.sendall(b"get t g 0 0 32000 1\r\n" * 200 + b"quit\r\n")
+            await until_async(
+                lambda: server._connections and next(iter(server._connections))._ended,
+                "the last command",
+            )
+            (served,) = server._connections
+            deaf.setblocking(False)
+            for _ in range(300):
+                with contextlib.suppress(BlockingIOError):
+                    deaf.send(bytes(100_000))
+                await asyncio.sleep(0)
+            assert len(served._buffer) < 1_000_000
+
+    serve(test)
+
+
+def test_who_is_ended_in_the_middle_of_a_file_spoils_no_other_connection(serve, caplog):
+    now = [1000.0]
+    size = 24 << 20
+
+    async def test(server, host, port):
+        async with MetaClient(host, port) as client:
+            await client.put("t", bytes(size - 1) + b"x", partition=0)
+        await until_async(lambda: not server._connections, "its end")
+        with socket.socket() as deaf, socket.socket() as other, socket.socket() as another:
+            deaf.connect((host, port))
+            deaf.sendall(b"get t g 0 0 %d 1\r\n" % (2 * size))
+            await until_async(
+                lambda: (
+                    server._connections
+                    and not next(iter(server._connections))._transport.is_reading()
+                ),
+                "it is sent",
+            )
+            (served,) = server._connections
+            now[0] += 1000
+            other.connect((host, port))
+            await until_async(lambda: served not in server._connections, "its end")
+            await until_async(lambda: server._connections, "another's beginning")
+            other.close()
+            await until_async(lambda: not server._connections, "the other's end")
+            # its socket has the number that the first one had
+            another.connect((host, port))
+            another.setblocking(False)
+            another.send(b"version 1\r\n")
+            async with asyncio.timeout(TIMEOUT_S):
+                answer = await asyncio.get_running_loop().sock_recv(another, 100)
+            assert answer.startswith(b"result 200 ")
+
+    clock = World(monotonic_s=lambda: now[0])
+    serve(test, max_message_size=size, connection_max=1, world=clock)
+    assert not caplog.records
 
 
 def test_the_answer_of_a_request_that_was_cancelled_is_not_the_next_ones():
