@@ -42,7 +42,8 @@ class OpenedStore:
 
         Args:
             path: the store's directory.
-            settings: of `rmqcore.open_shared`.
+            settings: of `rmqcore.open_shared`; none for those that this process has opened it
+                with, before its directory was removed, too.
 
         Raises:
             ConfigError: this process has it open with other settings.
@@ -54,6 +55,8 @@ class OpenedStore:
             known = _stores.get(self._key)
             if known is not None and not known.is_there():
                 known.abandon()
+                # they count for others whose turn it is later, and who named them
+                settings = settings or known.settings
                 known = None
             if known is None:
                 known = _stores[self._key] = _Handle(self._key, settings)

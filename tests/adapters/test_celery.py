@@ -12,7 +12,7 @@ from children import in_child
 from patience import TIMEOUT_S
 
 from rmqcore.adapters.celery import RmqBackend
-from rmqcore.adapters.opened import OpenedStore
+from rmqcore.adapters.opened import OpenedStore, opened_again
 from rmqcore.errors import ConfigError
 
 pytestmark = pytest.mark.engine
@@ -105,6 +105,18 @@ def test_results_are_kept_where_a_broker_has_begun_a_removed_directory_anew(back
     backend.store_result("b", 2, states.SUCCESS)
     assert backend.get_state("a") == states.PENDING
     assert backend.get_result("b") == 2
+    broker.close()
+
+
+def test_a_removed_directory_is_begun_anew_with_the_settings_that_one_of_its_users_has(store_path):
+    settings = {"mapped_file_size_commit_log": 1 << 20}
+    broker, results = OpenedStore(store_path, settings), OpenedStore(store_path, {})
+    store_path.rename(store_path.with_name("removed"))
+    results = opened_again(results, store_path, {})
+    broker = opened_again(broker, store_path, settings)
+    assert broker.store is results.store
+    assert broker.store.config.mapped_file_size_commit_log == 1 << 20
+    results.close()
     broker.close()
 
 
