@@ -14,12 +14,17 @@ from rmqcore.remoting.sockets import new_socket
 
 #: Of what the system does not take at once so many bytes go at a time.
 _PIECE: Final = 64 * 1024
+#: So many bytes wait here at most for the other side to have room.
+_UNSENT_MAX: Final = 256 * 1024
 
 
 def tune(sock: socket.socket) -> None:
     """Set the options of a replication connection."""
     sock.setblocking(False)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # else the system has megabytes, and tells only when a third of them has gone that there is
+    # room: over a slow line that takes longer than who reads nothing is waited for
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_MAX)
 
 
 async def connect(address: str, timeout_s: float) -> socket.socket:

@@ -220,6 +220,48 @@ def test_who_reads_nothing_holds_no_deleted_file_by_saying_that_it_is_there(
         asyncio.run(scenario(master))
 
 
+def test_who_reads_slowly_is_not_taken_for_one_that_reads_nothing(tmp_path, monkeypatch):
+    clock = Clock(monkeypatch)
+
+    async def looks(service):
+        rounds = clock._rounds + 3
+        await until_async(
+            lambda: clock._rounds > rounds or not service.connections,
+            "the master has looked at the clock",
+        )
+
+    async def scenario(master):
+        async with serving(master) as service:
+            with socket.create_connection(("127.0.0.1", service.port)) as slow:
+                slow.setblocking(False)
+                slow.sendall(bytes(8))
+                await until_async(
+                    lambda: service.connections and service.connections[0]._sends,
+                    "the master waits for room",
+                )
+                (one,) = service.connections
+                for _ in range(30):
+                    clock.now += 10
+                    slow.sendall(bytes(8))
+                    await until_async(
+                        lambda: one._last_read == clock.now or not service.connections,
+                        "the master has heard of it",
+                    )
+                    left = 100_000
+                    while left and service.connections:
+                        with suppress(BlockingIOError):
+                            left -= len(slow.recv(left))
+                        await asyncio.sleep(0)
+                    await looks(service)
+                assert service.connections == [one]
+            await all_gone(service)
+
+    with master_store(tmp_path / "m", mapped_file_size_commit_log=32 << 20) as master:
+        for _ in range(30):
+            master.put("T", bytes(1 << 20))
+        asyncio.run(scenario(master))
+
+
 def without_descriptors(path, meanwhile):
     """A master that can accept nobody, while something is awaited, and can again."""
 
