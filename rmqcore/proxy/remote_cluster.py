@@ -45,6 +45,8 @@ logger = logging.getLogger(__name__)
 #: A route, and what is known of a group, counts for this long, then it is asked again.
 _ROUTE_KEPT_S: Final = 30.0
 _GROUP_KEPT_S: Final = 5.0
+#: A broker that takes nothing, such as one whose disk is full, is looked for elsewhere this often.
+_LOOKED_FOR_EVERY_S: Final = 1.0
 
 
 class RemoteCluster(KeptViews):
@@ -82,6 +84,9 @@ class RemoteCluster(KeptViews):
         self._producers: dict[str, NamedProducers] = {}
         #: of which release each address is, as its last answer says
         self._versions: dict[str, int] = {}
+        self._monotonic_s = world.monotonic_s
+        #: by address, from when on it is asked anew where a broker is
+        self._looked_for: dict[str, float] = {}
 
     async def stop(self) -> None:
         """Close the connections to brokers and name servers."""
@@ -155,6 +160,10 @@ class RemoteCluster(KeptViews):
     def _forget(self, address: str) -> None:
         """Ask anew where the topics of a broker are that takes nothing: it may have moved."""
         self._versions.pop(address, None)
+        now_s = self._monotonic_s()
+        if now_s < self._looked_for.get(address, now_s):
+            return
+        self._looked_for[address] = now_s + _LOOKED_FOR_EVERY_S
         gone = {name for name, known in self._addresses.items() if known == address}
         self._topics.outdate_all(
             lambda topic: any(broker.broker_name in gone for broker in topic.brokers)

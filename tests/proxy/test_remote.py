@@ -16,7 +16,13 @@ from rmqcore.namesrv import NameServer
 from rmqcore.proxy import GrpcServer, RemoteCluster, Service, consuming
 from rmqcore.proxy.codes import Code
 from rmqcore.proxy.messages import MessageType, TelemetryCommand
-from rmqcore.remoting import AccessGate, RemotingClient, RequestCode
+from rmqcore.remoting import (
+    AccessGate,
+    RemotingClient,
+    RemotingCommand,
+    RequestCode,
+    ResponseCode,
+)
 from rmqcore.remoting.codes import VERSION_5_0_0
 from rmqcore.world import REAL, World, monotonic_s, wall_clock_ms
 
@@ -250,6 +256,36 @@ def test_who_has_taken_a_masters_place_is_found_though_that_is_a_slave_now(tmp_p
                 await other.stop()
 
     run(tmp_path, scenario)
+
+
+def test_a_broker_that_takes_nothing_lets_name_servers_be_asked_once_a_second(tmp_path):
+    now, asked = [1000.0], []
+
+    async def scenario(served):
+        wire = await served.connect()
+        assert (await wire.send("T", b"x")).status.code == Code.OK
+        route = served.name_server._server.processors[RequestCode.GET_ROUTEINFO_BY_TOPIC]
+
+        def counted(connection, request):
+            asked.append(now[0])
+            return route(connection, request)
+
+        served.name_server._server.processors[RequestCode.GET_ROUTEINFO_BY_TOPIC] = counted
+        served.broker._server.processors[RequestCode.RECALL_MESSAGE] = lambda *_: RemotingCommand(
+            ResponseCode.SERVICE_NOT_AVAILABLE, {}, b"", "the disk is full"
+        )
+        address = f"127.0.0.1:{served.name_server.port}"
+        remote = RemoteCluster(address, world=World(monotonic_s=lambda: now[0]))
+        await remote.topic("T")
+        for number in range(20):
+            now[0] += number == 10
+            answer = await remote.ask("b0", RemotingCommand(RequestCode.RECALL_MESSAGE, {}), None)
+            assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+            assert await remote.topic("T")
+        await remote.stop()
+
+    run(tmp_path, scenario)
+    assert asked == [1000.0, 1000.0, 1001.0]
 
 
 def test_a_group_is_ordered_for_who_asks_first(tmp_path):
