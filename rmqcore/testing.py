@@ -143,7 +143,7 @@ def running_broker(path: str | Path, **properties: object) -> Iterator[RunningBr
         StoreError: they do not start in time.
         RmqCoreError, OSError: the store or a port cannot be opened.
     """
-    thread = _Thread(directory_path("path", path), properties)
+    thread = _Thread(directory_path("path", path).absolute(), properties)
     thread.start()
     in_time = thread.ready.wait(_START_TIMEOUT_S)
     try:

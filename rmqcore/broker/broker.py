@@ -116,7 +116,7 @@ class Broker:
         self._properties = dict(properties or {})
         self.config = BrokerConfig.from_properties(self._properties)
         self._ha_config = HAConfig.from_properties(self._properties)
-        self.path = directory_path("path", path)
+        self.path = directory_path("path", path).absolute()
         self._accounts = accounts
         self._tls = tls or Tls()
         self._runner = runner

@@ -101,7 +101,8 @@ class StoreConfig:
     )
     #: milliseconds that a put under SYNC_FLUSH waits for the disk.
     sync_flush_timeout_ms: int = setting(5000, "syncFlushTimeout", least=1, dynamic=True)
-    #: another place of the log than ``commitlog`` below the store.
+    #: another place of the log than ``commitlog`` below the store; a relative one starts at the
+    #: directory that the process is in now.
     store_path_commit_log: str | None = setting(None, "storePathCommitLog", kind=str)
     #: what opening does about damage in front of good records: "raise" an error, "skip" what is
     #: damaged (all that it walks over is then compared with its CRC, as ``open_check_bytes`` says),
@@ -240,6 +241,9 @@ class StoreConfig:
         for name, item in SETTINGS.items():
             object.__setattr__(self, name, checked_value(item, getattr(self, name)))
         _check_one_path("store_path_commit_log", self.store_path_commit_log)
+        if self.store_path_commit_log:
+            log = str(Path(self.store_path_commit_log).absolute())
+            object.__setattr__(self, "store_path_commit_log", log)
         object.__setattr__(self, "explicit", self._explicit_names())
         self._round_sizes()
         self._check_relations()

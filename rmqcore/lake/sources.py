@@ -112,7 +112,7 @@ def open_source(place: str | os.PathLike[str], topic: str | None) -> Source:
     if topic is None:
         raise ConfigError("topic", topic, "the topic whose messages the table gets")
     _refuse_light(topic)
-    return StoreSource(directory_path("source", place), topic)
+    return StoreSource(directory_path("source", place).absolute(), topic)
 
 
 def _refuse_light(topic: str) -> None:

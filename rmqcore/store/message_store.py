@@ -87,7 +87,7 @@ class DefaultMessageStore(MessagePutter, ReadableStore):
             world: tells the time, and lets it pass.
         """
         config.check_for_writing()
-        self.path = directory_path("path", path)
+        self.path = directory_path("path", path).absolute()
         self.world = world
         self._closing = ReentrantLock()
         directory = StoreDir(self.path, config.store_path_commit_log)

@@ -99,7 +99,7 @@ class ReadOnlyMessageStore(ReadableStore):
     """
 
     def __init__(self, path: str | os.PathLike[str], config: StoreConfig) -> None:
-        self.path = directory_path("path", path)
+        self.path = directory_path("path", path).absolute()
         self._directory = StoreDir(self.path, config.store_path_commit_log)
         self._follower = Follower(self.path, config, self._directory)
         super().__init__(FollowedReading(self.path, self._follower, self._directory))
