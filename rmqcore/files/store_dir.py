@@ -19,6 +19,7 @@ from typing import Any
 from rmqcore.arguments import directory_path
 from rmqcore.errors import (
     NO_ROOM,
+    ConfigError,
     CorruptStoreError,
     DiskFullError,
     StoreLockedError,
@@ -196,6 +197,9 @@ class StoreDir:
         path: the store's root directory (``storePathRootDir``).
         commit_log: another directory for the commit log, or None.
 
+    Raises:
+        ConfigError: the log would lie among files that are removed and made again from it.
+
     Source: RocketMQ store/config/StorePathConfigHelper.java, DefaultMessageStore.java.
     """
 
@@ -214,6 +218,18 @@ class StoreDir:
         self.lock_file = self.path / "lock"
         #: descriptors that hold the locks; the log's is last, and is closed first
         self._locks: list[Descriptor] = []
+        if commit_log:
+            self._refuse_log_among_derived()
+
+    def _refuse_log_among_derived(self) -> None:
+        log = self.commit_log.resolve()
+        for derived in (self.consume_queue, self.batch_consume_queue, self.index):
+            if log.is_relative_to(derived.resolve()):
+                raise ConfigError(
+                    "store_path_commit_log",
+                    str(self.commit_log),
+                    f"outside {derived}, whose files are removed and made again from the log",
+                )
 
     def __reduce__(self) -> tuple[Any, ...]:
         # another process that is told where a store lies has no lock of it

@@ -3,7 +3,7 @@
 import pytest
 
 import rmqcore
-from rmqcore import StoreLockedError, StoreNotFoundError
+from rmqcore import ConfigError, StoreLockedError, StoreNotFoundError
 from rmqcore.config import load_config
 from rmqcore.doctor import verify
 from rmqcore.rebuild import rebuild_consume_queues, rebuild_index
@@ -76,3 +76,21 @@ def test_a_log_has_one_writer_whichever_store_it_belongs_to(tmp_path):
         assert first.put("T", b"two").queue_offset == 1
     with rmqcore.open_store(tmp_path / "second", store_path_commit_log=log) as second:
         assert second.put("T", b"three").queue_offset == 2
+
+
+@pytest.mark.parametrize("place", ["index", "index/log", "consumequeue", "batchconsumequeue/log"])
+def test_it_does_not_lie_among_what_is_made_again_from_it(store_path, tmp_path, place):
+    """An opening or a rebuild would remove it with the index, or with the consume queues."""
+    store_path.mkdir()
+    (tmp_path / "link").symlink_to(store_path)
+    for path in (store_path, tmp_path / "link"):
+        log = str(path / place)
+        for refused in (
+            lambda log=log: rmqcore.open_store(store_path, store_path_commit_log=log),
+            lambda log=log: rebuild_index(
+                store_path, config=load_config(store_path_commit_log=log)
+            ),
+        ):
+            with pytest.raises(ConfigError, match="made again from the log"):
+                refused()
+    assert list(store_path.iterdir()) == []
