@@ -28,7 +28,7 @@ from rmqcore.lake.target import (
     check_types,
     commit_facts,
     lacking,
-    least_offset,
+    offset_bounds,
     progress_of,
     read_count,
     with_day,
@@ -163,8 +163,10 @@ class DeltaTarget:
     @staticmethod
     def _lacking(table: DeltaTable, rows: pa.Table) -> pa.Table:
         """Rows that this state of the table does not have."""
-        since = pc.field("queue_offset") >= least_offset(rows)
-        return lacking(rows, table.to_pyarrow_table(columns=[*NUMBER], filters=since))
+        least, most = offset_bounds(rows)
+        offset = pc.field("queue_offset")
+        near = (offset >= least) & (offset <= most)
+        return lacking(rows, table.to_pyarrow_table(columns=[*NUMBER], filters=near))
 
     def compact(self, now_s: float) -> int:
         """See `Target`."""

@@ -54,7 +54,7 @@ from rmqcore.lake.target import (
     check_types,
     commit_facts,
     lacking,
-    least_offset,
+    offset_bounds,
     progress_of,
     with_day,
     without_offsets,
@@ -235,8 +235,9 @@ class IcebergTarget:
     @staticmethod
     def _lacking(table: Table, rows: pa.Table) -> pa.Table:
         """Rows that this state of the table does not have."""
-        since = f"queue_offset >= {least_offset(rows)}"
-        return lacking(rows, table.scan(since, selected_fields=NUMBER).to_arrow())
+        least, most = offset_bounds(rows)
+        near = f"queue_offset >= {least} and queue_offset <= {most}"
+        return lacking(rows, table.scan(near, selected_fields=NUMBER).to_arrow())
 
     def compact(self, now_s: float) -> int:
         """See `Target`."""

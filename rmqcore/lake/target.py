@@ -110,9 +110,10 @@ def with_day(rows: pa.Table) -> pa.Table:
     return rows.append_column(DAY, day.cast(pa.string()))
 
 
-def least_offset(rows: pa.Table) -> int:
-    """The least queue offset of rows."""
-    return int(pc.min(rows.column("queue_offset")).as_py())
+def offset_bounds(rows: pa.Table) -> tuple[int, int]:
+    """The least and the greatest queue offset of rows."""
+    bounds = pc.min_max(rows.column("queue_offset")).as_py()
+    return int(bounds["min"]), int(bounds["max"])
 
 
 def lacking(rows: pa.Table, there: pa.Table) -> pa.Table:

@@ -1,13 +1,15 @@
 """The table beside: what does not fit is in it once, whatever schema was there before."""
 
+import sys
 from functools import partial
 
 import pytest
 
 import rmqcore
 from rmqcore.errors import RmqCoreError
-from rmqcore.lake import Bodies, TableFollower
+from rmqcore.lake import Bodies, TableFollower, follower
 from rmqcore.lake.bodies import Field
+from rmqcore.lake.target import lacking
 
 deltalake = pytest.importorskip("deltalake")
 catalogs = pytest.importorskip("pyiceberg.catalog.sql")
@@ -89,3 +91,28 @@ def test_what_a_stricter_schema_refuses_behind_a_round_that_died_is_put_aside(
             again.run_once()
         assert following.refused() == aside
     assert following.offsets() == [0, 3]
+
+
+def test_only_rows_near_those_that_come_again_are_asked_for(following, monkeypatch):
+    following.put(*[b"x"] * 5)
+    first = following(bodies=NUMBERS)
+
+    def die(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(first._tables.good, "append", die)
+    with pytest.raises(KeyboardInterrupt):
+        first.run_once()
+    looked_at = []
+
+    def counted(rows, there):
+        looked_at.append(there.num_rows)
+        return lacking(rows, there)
+
+    monkeypatch.setattr(sys.modules[type(first._tables.refused).__module__], "lacking", counted)
+    monkeypatch.setattr(follower, "ROWS_MAX", 2)
+    again = following(bodies=NUMBERS)
+    while again.run_once().behind:
+        pass
+    assert looked_at == [2, 2, 1]
+    assert following.refused() == [0, 1, 2, 3, 4]
