@@ -217,6 +217,28 @@ def test_commands_behind_a_put_that_waits_are_all_answered_though_no_more_come(s
     serve(test, world=World(sync=lambda _: disk.wait(TIMEOUT_S)))
 
 
+def test_a_put_that_waits_when_the_server_stops_is_answered(serve):
+    disk = threading.Event()
+
+    async def test(server, host, port):
+        disk.set()
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(b"put t 0 1 0 -1 0\r\nx")
+        await all_of(reader, 1)
+        (served,) = server._connections
+        disk.clear()
+        writer.write(b"put t 0 1 0 -1 1\r\nx")
+        await until_async(lambda: served._replies, "it waits")
+        served.close()
+        disk.set()
+        async with asyncio.timeout(TIMEOUT_S):
+            assert await all_of(reader, 1) == [b"200"]
+            assert await reader.read() == b""
+        writer.close()
+
+    serve(test, world=World(sync=lambda _: disk.wait(TIMEOUT_S)))
+
+
 def test_who_reads_no_answers_is_given_few(serve):
     async def test(server, host, port):
         async with MetaClient(host, port) as client:
