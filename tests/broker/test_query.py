@@ -84,3 +84,13 @@ def test_an_answer_has_as_many_of_a_keys_messages_as_a_frame_holds(with_broker):
         assert await found() == [b"3", b"4", b"5"]
 
     with_broker(scenario, mappedFileSizeCommitLog=32 << 20)
+
+
+def test_without_an_index_no_record_is_called_damaged(with_broker):
+    async def scenario(broker, peer):
+        await peer.send("T", b"one", properties={"KEYS": "k"})
+        answer = await peer.ask(RequestCode.QUERY_MESSAGE, query("k", 32))
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "message_index_enable" in answer.remark
+
+    with_broker(scenario, messageIndexEnable=False)

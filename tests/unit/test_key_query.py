@@ -6,7 +6,7 @@ from array import array
 
 import pytest
 
-from rmqcore import GetMessageStatus, StoreConfig, open_store
+from rmqcore import CorruptStoreError, GetMessageStatus, StoreConfig, StoreError, open_store
 from rmqcore._index import index_hash
 from rmqcore.derived import index_service
 from rmqcore.store.message_store import DefaultMessageStore
@@ -140,3 +140,12 @@ def test_the_index_goes_on_at_once_when_the_clock_was_set_back_by_years(tmp_path
     assert names == [f"{int(names[0]) + number}" for number in range(4)]
     with open_store(tmp_path / "store", **SIZES) as store:
         assert len(store.query_message("T", "N199").messages) == 1
+
+
+def test_without_an_index_a_query_is_refused_and_the_store_not_called_corrupt(tmp_path):
+    with open_store(tmp_path / "store", message_index_enable=False, **SIZES) as store:
+        store.put("T", b"one", keys="k")
+        for query in (lambda: store.query_message("T", "k"), lambda: store.query_many("T", ["k"])):
+            with pytest.raises(StoreError, match="message_index_enable") as refused:
+                query()
+            assert not isinstance(refused.value, CorruptStoreError)

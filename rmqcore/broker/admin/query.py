@@ -9,7 +9,7 @@ import asyncio
 from typing import Final
 
 from rmqcore.broker.state.broker_state import BrokerState
-from rmqcore.errors import CorruptStoreError
+from rmqcore.errors import CorruptStoreError, StoreError
 from rmqcore.files.service_topics import HALF_TOPIC
 from rmqcore.message import MessageExt
 from rmqcore.remoting import (
@@ -48,7 +48,8 @@ class QueryMessages:
         They are looked up off the event loop. Source: IndexService, queryOffset.
 
         Raises:
-            RequestRefusedError: a field is none, or a record with the key is damaged.
+            RequestRefusedError: a field is none, a record with the key is damaged, or there
+                is no index.
         """
         topic, key = request.text("topic"), request.text("key")
         count = max(1, min(_QUERY_MAX, request.number("maxNum")))
@@ -72,6 +73,8 @@ class QueryMessages:
         except CorruptStoreError as error:
             remark = "a record with this key is damaged; `rmqcore verify` says which"
             raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark) from error
+        except StoreError as error:
+            raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, str(error)) from error
         fields = {
             "indexLastUpdateTimestamp": str(stored_ms),
             "indexLastUpdatePhyoffset": str(phy_offset),

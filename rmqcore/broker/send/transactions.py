@@ -218,7 +218,7 @@ class Transactions:
         topic, _ = _real_place(half)
         try:
             found = self._store.query_message(topic, half.unique_key).messages
-        except CorruptStoreError as error:
+        except StoreError as error:
             logger.warning("whether a transaction was committed cannot be looked up: %s", error)
             return False
         return any(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from rmqcore._codec import decode_message_id, tags_code
-from rmqcore.errors import CorruptConsumeQueueError, CorruptRecordError
+from rmqcore.errors import CorruptConsumeQueueError, CorruptRecordError, StoreError
 from rmqcore.files.batch_consume_queue import BatchConsumeQueue
 from rmqcore.files.consume_queue import FILLER, UNIT
 from rmqcore.files.queue_damage import agrees_from
@@ -412,6 +412,7 @@ class GeneralReads:
 
         Raises:
             CorruptStoreError: an index file is damaged, or a record.
+            StoreError: ``message_index_enable`` is off.
         """
         begin_ms = min(begin_ms, END_OF_TIME_MS)
         last_ms = END_OF_TIME_MS if end_ms is None else min(end_ms, END_OF_TIME_MS)
@@ -446,7 +447,7 @@ class GeneralReads:
         self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int
     ) -> IndexQuery:
         if self._index is None:
-            raise CorruptRecordError("index", -1, "this store has no index")
+            raise StoreError("no key is looked up: the store is open with message_index_enable off")
         return self._index.query(topic, key, limit, begin_ms, end_ms)
 
     def _true_hits(
