@@ -115,6 +115,7 @@ class SystemConfig:
         check_ranges(self)
         if not self.data_log_path:
             object.__setattr__(self, "data_log_path", self.data_path)
+        _settle_paths(self, "data_path", "data_log_path")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +161,7 @@ class TopicConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        _settle_paths(self, "data_path")
 
     @classmethod
     def of(cls, topic: str, system: SystemConfig, **own: Any) -> TopicConfig:
@@ -173,6 +175,13 @@ class TopicConfig:
         names = {f.name for f in fields(cls) if "key" in f.metadata}
         inherited = {name: getattr(system, name) for name in names}
         return cls(topic=topic, **{**inherited, **own})
+
+
+def _settle_paths(config: SystemConfig | TopicConfig, *names: str) -> None:
+    """Have paths name the same place after the process has changed its directory."""
+    for name in names:
+        whole = Path(getattr(config, name)).expanduser().absolute()
+        object.__setattr__(config, name, str(whole))
 
 
 def check_ranges(config: SystemConfig | ZkConfig | TopicConfig) -> None:

@@ -42,7 +42,7 @@ class KVConfig:
             CorruptConfigFileError: the file and its backup cannot be parsed.
             OSError: the file cannot be read.
         """
-        self._file = ConfigFile(Path(path), _decode) if path else None
+        self._file = ConfigFile(Path(path).absolute(), _decode) if path else None
         self._table: Table = (self._file.load() if self._file else None) or {}
         #: whether the names of its directories are on the disk for certain
         self._named = False

@@ -544,3 +544,19 @@ def test_old_segments_go_one_by_one(open_store):
         gone = store.run_delete_policy()
     assert left == [len(store.segments) + at for at in reversed(range(len(gone)))]
     assert len(gone) > 1
+
+
+def test_a_relative_path_stays_where_it_was(open_store, config, tmp_path, monkeypatch):
+    """As for a program that goes elsewhere, where another store of that name lies."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there" / "meta" / "t-1").mkdir(parents=True)
+    settings = config(data_path="meta", max_segment_size=400, unflush_threshold=0)
+    with MessageStore("t", 0, settings) as store:
+        monkeypatch.chdir(tmp_path / "there")
+        fill(store)
+        with MessageStore("t", 1, settings) as opened_there:
+            fill(opened_there)
+        assert store.max_offset == opened_there.max_offset
+    for partition in ("t-0", "t-1"):
+        assert len(list((tmp_path / "meta" / partition).glob("*.meta"))) > 1
+    assert list((tmp_path / "there").rglob("*.meta")) == []

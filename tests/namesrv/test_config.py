@@ -119,3 +119,13 @@ def test_what_cannot_be_kept_is_not_taken(tmp_path):
     with pytest.raises(OSError, match="directory"):
         kv.put("N", "k", "w")
     assert kv.get("N", "k") == "v"
+
+
+def test_a_relative_path_stays_where_it_was(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there").mkdir()
+    kv = KVConfig("kvConfig.json")
+    monkeypatch.chdir(tmp_path / "there")
+    kv.put("N", "k", "v")
+    assert list((tmp_path / "there").iterdir()) == []
+    assert KVConfig(str(tmp_path / "kvConfig.json")).get("N", "k") == "v"
