@@ -402,32 +402,32 @@ class LogPlan:
             yield status, end
 
     def record_at(self, phy_offset: int) -> bytes | None:
-        """The good record at a physical offset, None for none."""
+        """The good record at a physical offset, None for none; the plan may be `strict`."""
         file = self._file_at(phy_offset)
-        found = self._good_at(file, phy_offset)
+        found = self._good_at(file, phy_offset, self._strict)
         if file is None or found is None:
             return None
         return file.read_bytes(phy_offset - file.file_from_offset, found.size)
 
     def good_record_at(self, phy_offset: int) -> GoodRecord | None:
         """Where the good record at a physical offset ends, and its time; None for none."""
-        return self._good_at(self._file_at(phy_offset), phy_offset)
+        return self._good_at(self._file_at(phy_offset), phy_offset, False)
 
     @staticmethod
-    def _good_at(file: MappedFile | None, phy_offset: int) -> GoodRecord | None:
+    def _good_at(file: MappedFile | None, phy_offset: int, strict: bool) -> GoodRecord | None:
         if file is None:
             return None
         try:
             return good_record_at(file, phy_offset - file.file_from_offset)
         except (CorruptStoreError, OSError) as error:
             # the file was cut short meanwhile, or the disk refuses to give it
-            if not isinstance(error, CorruptStoreError) and not is_bad_sector(error):
+            if isinstance(error, OSError) and (strict or not is_bad_sector(error)):
                 raise
             return None
 
     def _confirms(self, unit: tuple[int, int]) -> bool:
         """True when the log has the record that a consume-queue unit speaks of."""
-        found = self._good_at(self._file_at(unit[0]), unit[0])
+        found = self._good_at(self._file_at(unit[0]), unit[0], False)
         return found is not None and found.size == unit[1]
 
     def _file_at(self, phy_offset: int) -> MappedFile | None:

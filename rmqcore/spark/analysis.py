@@ -226,8 +226,8 @@ def trace(
 
 def _record_split(log: AnyLog, phy_offset: int) -> list[Split]:
     """A split that is one record; none when it is not there."""
-    record = log.good_record_at(phy_offset)
-    return [] if record is None else select(log, {}, phy_offset, record.end_offset).splits()
+    record = log.record_at(phy_offset)
+    return [] if record is None else select(log, {}, phy_offset, phy_offset + len(record)).splits()
 
 
 def _places_in_index(store: StorePath, log: LogPlan, selection: Selection) -> list[Split]:

@@ -17,7 +17,7 @@ from rmqcore.files.commit_log import LIKELY_RECORD_SIZE
 from rmqcore.metaq import MessageStore, MetaConfig, SystemConfig
 from rmqcore.rebuild import rebuild_consume_queues, rebuild_index
 from rmqcore.rebuild.digest import tree_digest
-from rmqcore.scan import queue_walk, read_store
+from rmqcore.scan import open_log, queue_walk, read_store
 from rmqcore.scan.dataset import StoreDataset
 
 pytestmark = pytest.mark.engine
@@ -192,6 +192,16 @@ def test_a_record_that_cannot_be_read_and_is_as_large_as_what_is_read_at_once(st
     with rmqcore.open_store(store_path, mode="r") as store:
         assert bodies(store.messages(on_damage=damage.append)) == [b"x", b"y"]
     assert [one.reason for one in damage] == ["Input/output error"]
+
+
+def test_one_record_that_is_asked_for_is_refused_and_not_missing(large, refuse):
+    path = sorted((large / "commitlog").iterdir())[1]
+    with rmqcore.open_store(large, mode="r", **SIZES) as store:
+        place = next(one.phy_offset for one in store.messages() if one.phy_offset > int(path.name))
+    refuse(path)
+    log = open_log(large, config=StoreConfig(**SIZES))
+    with pytest.raises(OSError, match="Input/output error"):
+        log.record_at(place)
 
 
 def test_nobody_listens(large, refuse):
