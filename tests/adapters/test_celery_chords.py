@@ -42,7 +42,8 @@ class Chord:
     """
 
     def __init__(self, path):
-        self.app = Celery("test", backend=f"rmqcore://{path}")
+        backend = f"rmqcore.adapters.celery:RmqBackend+rmqcore://{path}"
+        self.app = Celery("test", backend=backend)
         # what is missing is not waited for: the test is over then
         self.app.conf.result_chord_join_timeout = 1e-9
         self.backend = self.app.backend

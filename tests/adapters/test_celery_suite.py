@@ -29,6 +29,7 @@ def program(tmp_path, monkeypatch):
     import celery_program
 
     yield celery_program
+    celery_program.app.backend.close()
     celery_program.app.close()
     pools.reset()
 
