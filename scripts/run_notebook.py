@@ -1,9 +1,11 @@
 """run_notebook.py SOURCE [TARGET]: run a notebook here and write it with what it shows.
 
 Kept are the text and the pictures of its cells; not what goes to the standard error, and no times.
+The directory that it is run in is called /data.
 """
 
 import sys
+from pathlib import Path
 
 import nbformat
 from nbclient import NotebookClient
@@ -34,7 +36,8 @@ def main(source: str, target: str) -> None:
         "kernelspec": notebook.metadata["kernelspec"],
         "language_info": {"name": "python"},
     }
-    nbformat.write(notebook, target)
+    text = nbformat.writes(notebook).replace(f"{Path.cwd()}/", "/data/")
+    Path(target).write_text(text + "\n", "utf-8")
 
 
 if __name__ == "__main__":
