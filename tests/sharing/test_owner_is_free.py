@@ -1,5 +1,6 @@
 """The owner of a shared store answers others while one call waits for the disk, or takes long."""
 
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ import rmqcore
 from rmqcore import Consumer
 from rmqcore.files.mapped_file import MappedFile
 from rmqcore.store.parts.key_values import KeyValues
+from rmqcore.store.sharing.owner import StoreServer
 
 pytestmark = pytest.mark.engine
 
@@ -96,3 +98,12 @@ def test_a_table_is_read_in_a_thread_of_its_own(owner, client, monkeypatch):
     assert client.kv_list("t") == [(b"k", b"v")]
     assert client.kv_count("t") == 1
     assert threads == ["ShareStoreCall"]
+
+
+def test_one_that_is_to_end_before_it_has_begun_ends(tmp_path):
+    """As where the store cannot be opened, which may take less time than a thread to start."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = StoreServer(listening, tmp_path)
+        server._loop.call_soon(server._begin_stop)
+        server.start()
+        until(lambda: not server._thread.is_alive(), "the end of its thread")

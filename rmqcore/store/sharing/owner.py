@@ -80,6 +80,7 @@ class StoreServer:
         self._thread = threading.Thread(target=self._run, name="ShareStore", daemon=True)
         self._store: DefaultMessageStore | None = None
         self._ready: asyncio.Future[None] = self._loop.create_future()
+        self._stopped: asyncio.Future[None] = self._loop.create_future()
         #: tasks of puts: one that is tried again must not overtake the first try
         self._puts: set[asyncio.Future[Any]] = set()
         #: tasks that would wait for long, by connection and number of the request
@@ -130,11 +131,15 @@ class StoreServer:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
-            self._loop.run_until_complete(self._start())
-            self._loop.run_forever()
+            self._loop.run_until_complete(self._serve())
         finally:
             self._loop.run_until_complete(self._loop.shutdown_default_executor())
             self._loop.close()
+
+    async def _serve(self) -> None:
+        await self._start()
+        # it may have been told to stop before it had started
+        await self._stopped
 
     async def _start(self) -> None:
         connection = ConnectionSettings(
@@ -209,7 +214,7 @@ class StoreServer:
             if self._store is not None:
                 self._store.parts.consuming.keep_leases(set().union(*self._holders.values()))
         finally:
-            self._loop.stop()
+            self._stopped.set_result(None)
 
     # ---- requests
 
