@@ -163,7 +163,8 @@ class RemoteCluster(KeptViews):
         now_s = self._monotonic_s()
         if now_s < self._looked_for.get(address, now_s):
             return
-        self._looked_for[address] = now_s + _LOOKED_FOR_EVERY_S
+        waiting = {known: at_s for known, at_s in self._looked_for.items() if now_s < at_s}
+        self._looked_for = waiting | {address: now_s + _LOOKED_FOR_EVERY_S}
         gone = {name for name, known in self._addresses.items() if known == address}
         self._topics.outdate_all(
             lambda topic: any(broker.broker_name in gone for broker in topic.brokers)
