@@ -334,7 +334,7 @@ class Recovery:
         if first < usual or self._queues.damaged:
             self._derived_anew.begin_at(first)
         if self._mark.doubted_from >= 0:
-            first = min(first, self._start.file_at(self._mark.doubted_from))
+            first = min(first, start.file_at(self._mark.doubted_from))
         self._queues.drop_damaged()
         end = self._walk(walk, first, checked_from)
         self._queue_check.cut_foreign()

@@ -218,8 +218,7 @@ class UnitFiles:
 
     def _read_small(self, path: Path) -> bytes:
         try:
-            with Naming(path):
-                return read_small(path)
+            return read_small(path)
         except OSError as error:
             self._note_refused(path, error)
             return b""
