@@ -1,7 +1,6 @@
 """`when_asleep`: something happens exactly while a thread or a coroutine waits for a message."""
 
 import asyncio
-import queue
 import threading
 
 import pytest
@@ -26,9 +25,7 @@ def when_asleep(monkeypatch):
 
     def sleep(sleeper, _seconds):
         begin()
-        try:
-            sleeper._wakes.get(timeout=TIMEOUT_S)
-        except queue.Empty:
+        if not sleeper._bell.wait(TIMEOUT_S):
             give_up("somebody who wakes a thread that waits for a message")
 
     async def sleep_async(sleeper, _seconds):

@@ -19,7 +19,8 @@ from rmqcore.files.log_walker import walk_file
 from rmqcore.native.base._lock import ReentrantLock
 from rmqcore.native.derive.dispatch import CommitLogDispatcher
 from rmqcore.native.format._next_record import ScanStatus
-from rmqcore.services.service import Bell, Service
+from rmqcore.services.bell import Bell
+from rmqcore.services.service import Service
 
 if TYPE_CHECKING:
     from rmqcore.native.derive._dispatch import DispatchBatch

@@ -146,6 +146,12 @@ class Threads:
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout_s)
             ended = not thread.is_alive()
+            if not ended:
+                _log.warning(
+                    "%s is still at work after %g s: nobody waits for it any more",
+                    service.name,
+                    timeout_s,
+                )
         service.last(ended=ended)
         return ended
 

@@ -2,45 +2,10 @@
 
 from __future__ import annotations
 
-import queue
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 
-
-class Bell:
-    """Wakes who waits for the next round; rung several times before it, it counts once.
-
-    Threads: any may ring, a signal handler and a finalizer too; one waits.
-    """
-
-    def __init__(self) -> None:
-        # not an Event: its lock would deadlock a signal handler that interrupts a use of it
-        self._rings: queue.SimpleQueue[None] = queue.SimpleQueue()
-        #: called when it is rung the first time since the last wait
-        self.on_ring: Callable[[], object] | None = None
-
-    def ring(self) -> None:
-        """Begin the next round at once."""
-        if self._rings.empty():
-            self._rings.put(None)
-            if self.on_ring is not None:
-                self.on_ring()
-
-    @property
-    def rung(self) -> bool:
-        """Whether it was rung since the last wait."""
-        return not self._rings.empty()
-
-    def wait(self, seconds: float) -> None:
-        """Return when it is rung, after ``seconds`` in any case."""
-        with suppress(queue.Empty):
-            self._rings.get(timeout=seconds)
-
-    def silence(self) -> None:
-        """Forget that it was rung."""
-        with suppress(queue.Empty):
-            self._rings.get_nowait()
+from rmqcore.services.bell import Bell
 
 
 class Service:

@@ -132,7 +132,7 @@ def test_in_threads_a_refused_round_is_tried_again(monkeypatch):
 
 
 @pytest.mark.engine
-def test_a_stop_waits_for_the_round_that_runs():
+def test_a_stop_waits_for_the_round_that_runs_and_says_when_it_does_no_longer(caplog):
     may_end, begun = threading.Event(), threading.Event()
 
     class Slow(Counted):
@@ -145,6 +145,7 @@ def test_a_stop_waits_for_the_round_that_runs():
     runner.start(service, service.errors.append)
     assert begun.wait(TIMEOUT_S)
     assert not runner.stop(service, 0.0)
+    assert f"{service.name} is still at work after 0 s" in caplog.text
     assert service.ends == [False]
     may_end.set()
     assert runner.stop(service, TIMEOUT_S)

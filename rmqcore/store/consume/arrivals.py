@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import queue
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from rmqcore.services.arrival import ArrivalListener
+from rmqcore.services.bell import Bell
 from rmqcore.services.event_loop import new_event, running_loop, within
 
 if TYPE_CHECKING:
@@ -29,18 +29,15 @@ class Sleeper:
     def __init__(self, holder: str = "") -> None:
         self.holder = holder
         self.ended = False
-        # not an Event: its lock would deadlock a signal handler that interrupts a use of it
-        self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._bell = Bell()
 
     def wake(self) -> None:
         """Let it look again."""
-        if self._wakes.empty():
-            self._wakes.put(None)
+        self._bell.ring()
 
     def sleep(self, seconds: float) -> None:
         """Wait so long, or until woken."""
-        with suppress(queue.Empty):
-            self._wakes.get(timeout=max(0.0, min(seconds, _LONGEST_S)))
+        self._bell.wait(max(0.0, min(seconds, _LONGEST_S)))
 
 
 class AsyncSleeper:
