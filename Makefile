@@ -57,10 +57,10 @@ test: ## the gate: lint, types, stubs, the lanes logic, engine and process, an i
 		"installed=$(MAKE) -s installed"
 
 tests: build $(VENV)/spark ## of the gate, the tests alone; one: .venv/bin/pytest PATH::NAME
-	@PYTHONHASHSEED=0 $(BIN)/pytest tests bench/peers -m "logic or engine or process" --durations=10 $(SIDE_BY_SIDE)
+	@PYTHONHASHSEED=0 scripts/in-memory $(BIN)/pytest tests bench/peers -m "logic or engine or process" --durations=10 $(SIDE_BY_SIDE)
 
 installed: build ## of the gate, twenty tests on an installed wheel of what is built
-	@scripts/lane installed $(PY)
+	@scripts/in-memory scripts/lane installed $(PY)
 
 lint: $(VENV)/ready ## ruff, cython-lint, the C headers on their own
 	@$(BIN)/ruff check .
@@ -145,7 +145,7 @@ bench-spark: build $(VENV)/spark ## Spark's paths beside Parquet's and the engin
 # ---- lanes that test another build, from another directory ----------------------------------------
 
 asan: $(VENV)/built ## the lane logic under the address and undefined-behaviour sanitizers
-	@scripts/lane asan $(PY)
+	@scripts/in-memory scripts/lane asan $(PY)
 
 tsan: $(VENV)/built ## the tests of threads under the thread sanitizer
 	@scripts/lane tsan $(PY)
