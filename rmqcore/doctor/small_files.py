@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from rmqcore.doctor.verify_files import config_value, newest_store_ms
-from rmqcore.errors import CorruptStoreError
+from rmqcore.errors import CorruptStoreError, is_bad_sector
 from rmqcore.files.store_checkpoint import StoreCheckpoint
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.native.format._numbers import CHECKPOINT_SIZE
@@ -30,10 +30,18 @@ def other_generation(path: Path) -> Path:
 
 
 def is_readable_json(path: Path) -> bool:
-    """True when a file of ``config/`` is there and can be read."""
+    """True when a file of ``config/`` is there and can be read.
+
+    Raises:
+        OSError: the disk refuses to give it: that is no damage which a repair could mend.
+    """
     try:
         config_value(path)
-    except (ValueError, OSError):
+    except ValueError:
+        return False
+    except OSError as error:
+        if is_bad_sector(error):
+            raise
         return False
     return True
 

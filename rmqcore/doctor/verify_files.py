@@ -15,7 +15,7 @@ from rmqcore.doctor.offset_tables import (
     TABLES,
     entries_of,
 )
-from rmqcore.errors import CorruptCheckpointError, CorruptConfigFileError
+from rmqcore.errors import CorruptCheckpointError, CorruptConfigFileError, is_bad_sector
 from rmqcore.files.config_file import unsealed
 from rmqcore.files.deleted_topics import DELETED_TOPICS_NAME
 from rmqcore.files.lease_journal import LeaseJournal
@@ -201,6 +201,9 @@ def _parsed(path: Path, report: VerifyReport) -> Any:
     try:
         return config_value(path)
     except (ValueError, OSError) as error:
+        if is_bad_sector(error):
+            report.add_unreadable("config", path)
+            return None
         backup = path.with_name(path.name + ".bak")
         severity = Severity.WARNING if path.suffix == ".bak" else Severity.ERROR
         how = ""
