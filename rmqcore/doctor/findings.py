@@ -71,7 +71,8 @@ class VerifyReport:
         queues: consume queues looked at.
         units: consume-queue units that the log demands.
         index_entries: index entries looked at.
-        findings: in the order they were found, the first `FINDINGS_MAX`.
+        findings: in the order they were found, the first `FINDINGS_MAX` of each severity in each
+            part: many of one kind hide none of another.
         finding_count: all of them.
         elapsed_s: seconds taken.
         complete: False when the time was over before everything was looked at.
@@ -91,6 +92,10 @@ class VerifyReport:
     elapsed_s: float = 0.0
     complete: bool = True
     verified_to: int = 0
+    #: every file that the disk refuses to give in part or whole
+    _unreadable: dict[Path, None] = field(default_factory=dict, init=False, repr=False)
+    #: findings of each severity in each part
+    _counts: dict[tuple[str, Severity], int] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def clean(self) -> bool:
@@ -124,7 +129,11 @@ class VerifyReport:
         if part != "log" and "rmqcore rebuild" in how and self.log_is_damaged:
             how = "rmqcore doctor repair STORE derives it again, from the repaired log"
         self.finding_count += 1
-        if len(self.findings) < FINDINGS_MAX:
+        if what.startswith(UNREADABLE):
+            self._unreadable[path] = None
+        known = self._counts.get((part, severity), 0)
+        self._counts[part, severity] = known + 1
+        if known < FINDINGS_MAX:
             self.findings.append(Finding(severity, part, path, phy_offset, what, how))
 
     @contextmanager
@@ -148,7 +157,7 @@ class VerifyReport:
             part: as for `add`.
             path: the file.
         """
-        if not any((known.path, known.what) == (path, UNREADABLE) for known in self.findings):
+        if path not in self._unreadable:
             self.add(Severity.ERROR, part, path, -1, UNREADABLE, COPY)
 
     def raise_unreadable(self) -> None:
@@ -157,13 +166,13 @@ class VerifyReport:
         Raises:
             OSError: it refused to give a file in part or whole.
         """
-        for finding in self.findings:
-            if finding.what.startswith(UNREADABLE):
-                raise OSError(errno.EIO, UNREADABLE, str(finding.path))
+        for path in self._unreadable:
+            raise OSError(errno.EIO, UNREADABLE, str(path))
 
     def as_dict(self) -> dict[str, object]:
         """The report as plain values, for JSON."""
-        values = asdict(self) | {"path": str(self.path), "clean": self.clean}
+        told = {name: value for name, value in asdict(self).items() if not name.startswith("_")}
+        values = told | {"path": str(self.path), "clean": self.clean}
         values["findings"] = [
             asdict(finding) | {"severity": finding.severity.value, "path": str(finding.path)}
             for finding in self.findings

@@ -11,7 +11,8 @@ import pytest
 
 import rmqcore
 from rmqcore.config import StoreConfig
-from rmqcore.doctor import plan, repair, verify
+from rmqcore.doctor import Severity, VerifyReport, plan, repair, verify
+from rmqcore.doctor.findings import FINDINGS_MAX
 from rmqcore.errors import CorruptConsumeQueueError
 from rmqcore.files.commit_log import LIKELY_RECORD_SIZE
 from rmqcore.metaq import MessageStore, MetaConfig, SystemConfig
@@ -325,17 +326,38 @@ def test_a_queue_that_cannot_be_read_does_not_keep_others_from_being_read(large,
 @pytest.mark.parametrize("mend", [plan, repair])
 @pytest.mark.parametrize(
     ("part", "first"),
-    [("commitlog", 8192), ("consumequeue/T/0", 4096), ("index", 1 << 16), ("checkpoint", 0)],
+    [
+        ("commitlog", 8192),
+        ("consumequeue/T/0", 4096),
+        ("index", 1 << 16),
+        ("checkpoint", 0),
+        ("config/storeMark.json", 0),
+    ],
 )
 def test_no_repair_takes_what_the_disk_refuses_for_damage(large, refuse, part, first, mend):
     path = large / part
     if path.is_dir():
         path, *_ = sorted(path.iterdir())
+    if path.suffix == ".json":
+        shutil.copy(path, path.with_name(path.name + ".bak"))
     refuse(path, first, first + 4096)
     with pytest.raises(OSError, match="Input/output error") as caught:
         mend(large, config=StoreConfig(**SIZES))
     assert caught.value.filename == str(path)
     assert not (large / "doctor").exists()
+
+
+def test_a_bad_sector_behind_all_that_a_report_has_room_for_is_known(store_path):
+    report = VerifyReport(store_path)
+    for number in range(FINDINGS_MAX):
+        report.add(Severity.ERROR, "consume queue", store_path, number, "damaged")
+    path = store_path / "consumequeue"
+    for _ in range(2):
+        report.add_unreadable("consume queue", path)
+    assert (len(report.findings), report.finding_count) == (FINDINGS_MAX, FINDINGS_MAX + 1)
+    with pytest.raises(OSError, match="Input/output error") as caught:
+        report.raise_unreadable()
+    assert caught.value.filename == str(path)
 
 
 @pytest.mark.parametrize("rebuild", [rebuild_consume_queues, rebuild_index])

@@ -494,6 +494,23 @@ def test_a_clock_that_was_set_back_is_found_by_a_deep_look(store_path):
     assert "4000 ms" in found.what
 
 
+@pytest.mark.engine
+def test_many_findings_of_one_kind_hide_none_of_another(store_path, monkeypatch):
+    monkeypatch.setattr("rmqcore.doctor.findings.FINDINGS_MAX", 2)
+    with rmqcore.open_store(store_path) as store:
+        for _ in range(3):
+            # a producer may mark as compressed what is not
+            store.put_message(rmqcore.Message("T", b"x", sys_flag=1))
+    flip(max((store_path / "consumequeue/T/0").iterdir()), 7)
+    report = verify(store_path, deep=True)
+    assert not report.clean
+    assert report.finding_count > len(report.findings)
+    found = [(one.part, one.severity) for one in report.findings]
+    assert found[:2] == [("log", Severity.NOTE)] * 2
+    assert ("consume queue", Severity.ERROR) in found
+    assert not [name for name in report.as_dict() if name.startswith("_")]
+
+
 def test_a_delay_level_and_a_consumer_ahead_of_their_queues_are_found(golden_store):
     path = golden_store("5.5.0", "delayed").path
     config = path / "config"
