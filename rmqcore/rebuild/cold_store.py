@@ -12,10 +12,11 @@ from pathlib import Path
 
 from rmqcore.config import StoreConfig, load_config
 from rmqcore.errors import UNREADABLE
-from rmqcore.files.consume_queue import LIGHT_QUEUE_PREFIX
-from rmqcore.files.store_dir import StoreDir, make_directory, subdirectories
+from rmqcore.files.store_dir import StoreDir, make_directory
+from rmqcore.files.store_mark import StoreMark
 from rmqcore.native.base._mapped import exchange_paths
 from rmqcore.recovery.geometry import fitted_config
+from rmqcore.recovery.light_queues import derives_light_queues
 from rmqcore.recovery.unfinished_repair import report_unfinished_repair
 from rmqcore.scan.log_walk import Damage
 from rmqcore.scan.plan import LogPlan
@@ -116,11 +117,11 @@ def cold(
 
 
 def light_queues(plan: LogPlan) -> bool:
-    """True when records stand in light queues: for an opening they do, or there are some."""
-    topics = subdirectories(plan.directory.consume_queue)
-    return plan.config.derives_light_queues or any(
-        topic.startswith(LIGHT_QUEUE_PREFIX) for topic in topics
-    )
+    """True when records stand in light queues, as for an opening."""
+    mark = StoreMark(plan.directory)
+    with contextlib.suppress(OSError):
+        mark.load()
+    return derives_light_queues(plan.config, plan.directory, mark.ends)
 
 
 @contextlib.contextmanager

@@ -93,6 +93,7 @@ class Recovery:
         batches: the kernel's working arrays, twice.
         clean_shutdown: False when the abort marker was found.
         progress: called now and then with a `RecoveryProgress`.
+        light_queues: whether the batches have units of light queues.
         keep_cut: copies what is about to be cut off the log, and says where to; see `KeptCuts`.
         world: whose clock says when progress is saved, and how long it took.
 
@@ -117,6 +118,7 @@ class Recovery:
         clean_shutdown: bool,
         progress: Callable[[RecoveryProgress], None] | None = None,
         keep_cut: KeepCut | None = None,
+        light_queues: bool,
         world: World = REAL,
     ) -> None:
         self._log = writer.log
@@ -131,6 +133,7 @@ class Recovery:
         self._clean_shutdown = clean_shutdown
         self._progress = progress
         self._keep_cut = keep_cut
+        self._light_queues = light_queues
         self._world = world
         self._start = WalkStart(writer.log, checkpoint, mark, clean_shutdown=clean_shutdown)
         self.report = RecoveryReport(clean_shutdown=clean_shutdown)
@@ -294,7 +297,7 @@ class Recovery:
         suspects = {
             (topic, queue_id): queue
             for (topic, queue_id), queue in ends.lacking_first_files().items()
-            if self._config.derives_light_queues or not topic.startswith(LIGHT_QUEUE_PREFIX)
+            if self._light_queues or not topic.startswith(LIGHT_QUEUE_PREFIX)
         }
         for key in sorted(self._with_messages_before(walk, suspects)):
             files = suspects[key].queue

@@ -33,6 +33,7 @@ from rmqcore.native.derive._dispatch import DispatchBatch
 from rmqcore.native.format._next_record import ScanStatus
 from rmqcore.native.format._numbers import UNIT_SIZE
 from rmqcore.recovery.geometry import fitted_config
+from rmqcore.recovery.light_queues import derives_light_queues
 from rmqcore.recovery.queue_check import QueueCheck
 from rmqcore.recovery.recovery import DerivedAnew, Recovery
 from rmqcore.recovery.unfinished_repair import refuse_unfinished_restore
@@ -95,8 +96,9 @@ def _try(directory: StoreDir, config: StoreConfig, open_files: OpenFiles, world:
     if config.message_index_enable:
         slots, most = config.max_hash_slot_num, config.max_index_num
         index = IndexService(directory.index, slots, most, open_files, clock_ms=None)
+    light_queues = derives_light_queues(config, directory, mark.ends)
     batches = tuple(
-        DispatchBatch(delays_ms=config.delay_levels_ms, multi_dispatch=config.derives_light_queues)
+        DispatchBatch(delays_ms=config.delay_levels_ms, multi_dispatch=light_queues)
         for _ in range(2)
     )
     try:
@@ -110,6 +112,7 @@ def _try(directory: StoreDir, config: StoreConfig, open_files: OpenFiles, world:
             config,
             cast("tuple[DispatchBatch, DispatchBatch]", batches),
             clean_shutdown=clean_shutdown,
+            light_queues=light_queues,
         ).decide()
     finally:
         for batch in batches:

@@ -30,6 +30,7 @@ class StoreMarker:
         queues: what it speaks of.
         config: tells how much of the log is checked at opening; the mark is renewed with each half
             of that.
+        light_queues: whether dispatch fills light queues.
 
     Threads: one caller at a time, as `FlushConsumeQueueService` is.
     """
@@ -40,13 +41,15 @@ class StoreMarker:
         writer: CommitLogWriter,
         queues: ConsumeQueueStore,
         config: StoreConfig,
+        *,
+        light_queues: bool,
     ) -> None:
         self._mark = mark
         self._writer = writer
         self._log = writer.log
         self._queues = queues
         self._every_bytes = max(config.open_check_bytes // 2, config.mapped_file_size_commit_log)
-        self._derives_light_queues = config.derives_light_queues
+        self._derives_light_queues = light_queues
         self._due_at = 0
         #: (end of the log, ends of queues) that were seen, and are not surely on the disk yet
         self._seen: tuple[int, dict[QueueKey, int]] | None = None

@@ -1,11 +1,14 @@
 """Light queues (LMQ): whose numbers count in them, and what a record that made some up can do."""
 
+import shutil
+
 import pytest
 
-from rmqcore import Message, MessageIllegalError, open_store
+from rmqcore import Message, MessageIllegalError, StoreConfig, open_store
 from rmqcore._codec import encode_batch, encode_record
 from rmqcore.doctor import verify
 from rmqcore.native.format._wire_message import WireMessage
+from rmqcore.rebuild import rebuild_consume_queues
 
 pytestmark = pytest.mark.engine
 
@@ -154,6 +157,29 @@ def test_light_queues_are_derived_without_their_settings(store_path, lost):
     with open_store(store_path, **light) as store:
         store.put("Mine", b"next", properties=named)
         assert bodies(store, "%LMQ%a") == [*put, b"next"]
+    assert not verify(store_path).findings
+
+
+@pytest.mark.parametrize("lost", ["consumequeue/%LMQ%a", "consumequeue"])
+@pytest.mark.parametrize("rebuilt", [False, True])
+def test_settings_that_say_that_there_are_none_hide_none(store_path, lost, rebuilt):
+    """An opening with such settings is not the one that empties them."""
+    named = {"INNER_MULTI_DISPATCH": "%LMQ%a"}
+    plain = {**SMALL, "open_check_bytes": 0}
+    light = {**LIGHT, "open_check_bytes": 0}
+    with open_store(store_path, **light) as store:
+        for body in (b"0", b"1"):
+            store.put("Mine", body, properties=named)
+        for _ in range(3):
+            store.put("Mine", bytes(1 << 19))
+    shutil.rmtree(store_path / lost)
+    if rebuilt:
+        rebuild_consume_queues(store_path, config=StoreConfig(**plain, enable_lmq=False))
+    with open_store(store_path, enable_lmq=False, **plain) as store:
+        assert bodies(store, "%LMQ%a") == [b"0", b"1"]
+    with open_store(store_path, **light) as store:
+        store.put("Mine", b"2", properties=named)
+        assert bodies(store, "%LMQ%a") == [b"0", b"1", b"2"]
     assert not verify(store_path).findings
 
 

@@ -26,6 +26,7 @@ from rmqcore.files.transient_store_pool import TransientStorePool
 from rmqcore.native.base._published import PublishedOffset
 from rmqcore.native.derive._dispatch import DispatchBatch
 from rmqcore.native.log._tail import LogTail
+from rmqcore.recovery.light_queues import derives_light_queues
 from rmqcore.recovery.recovery import Recovery
 from rmqcore.services.allocate import AllocateMappedFileService
 from rmqcore.store.parts.general_reads import GeneralReads
@@ -65,7 +66,8 @@ class StoreFiles:
         allocate: makes its files ahead of need.
         consume_queues, index: what is derived from it; the index may be None.
         reader: reads all of these.
-        batch: what dispatch works in.
+        batch: what dispatch works in, once the files are recovered.
+        derives_light_queues: whether dispatch fills light queues, too; known then.
         checkpoint, mark, deleted, topics: files of a table each.
     """
 
@@ -105,7 +107,6 @@ class StoreFiles:
         )
         self.index = self._index(world.clock_ms) if config.message_index_enable else None
         self.reader = GeneralReads(self.log, self.consume_queues, self.index)
-        self.batch = self._new_batch(1 << 15)
         self.checkpoint = StoreCheckpoint(directory.checkpoint, trace.note)
         self.mark = StoreMark(directory, trace.note)
         self.reader.doubt = self._doubt_from
@@ -154,7 +155,7 @@ class StoreFiles:
             row_count_max=row_count_max,
             row_count_enough=_STRETCH_UNITS,
             delays_ms=self._config.delay_levels_ms,
-            multi_dispatch=self._config.derives_light_queues,
+            multi_dispatch=self.derives_light_queues,
         )
 
     # ---- opening and closing
@@ -176,6 +177,9 @@ class StoreFiles:
         self.mark.load()
         for table in (self.topics, self.deleted, self.mark):
             table.discard_unfinished()
+        self.derives_light_queues = derives_light_queues(
+            self._config, self.directory, self.mark.ends
+        )
         self.log.load(
             lengthen=self._config.on_corruption != "raise",
             any_lost=not (clean_shutdown or self.mark.is_of_this_machine),
@@ -193,9 +197,11 @@ class StoreFiles:
             clean_shutdown=clean_shutdown,
             progress=progress,
             keep_cut=KeptCuts(self.directory.path).keep,
+            light_queues=self.derives_light_queues,
             world=self._world,
         )
         report = recovery.run()
+        self.batch = self._new_batch(1 << 15)
         self.batch.index_tags = batches[0].index_tags
         shorten_archive_note(self.directory, report.end_offset)
         end_imports(self.directory, report.end_offset)
