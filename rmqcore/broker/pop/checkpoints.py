@@ -4,7 +4,8 @@ Each pop of a queue is one record in ``rmq_sys_REVIVE_LOG_<cluster>``, each ackn
 what is open is in memory. How far the records are done with is the consumer offset of
 ``CID_RMQ_SYS_REVIVE_GROUP``, the offset of the last one that is. Groups' offsets are written every
 5 seconds; what was handed out since moves them on when the records are read back, so that a kill
-brings nothing again that was acknowledged.
+brings nothing again that was acknowledged. A broker that has come into another cluster goes on with
+what is open in the topics of those before: it stores that anew in the topic of this one.
 
 Source: RocketMQ broker/processor/PopMessageProcessor.java, PopReviveService.java.
 Differs: there the records pass the timer first, and are looked at when they are due.
@@ -37,6 +38,7 @@ from rmqcore.store.protocol import MessageStore
 
 logger = logging.getLogger(__name__)
 
+_TOPIC_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
 _CHECKPOINT: Final = "ck"
 _ACKS: Final = ("ack", "bAck")
 _BATCH: Final = 256
@@ -50,13 +52,15 @@ class Checkpoints:
 
     Args:
         state: the broker's.
+        topic: of their records; None for that of the broker's cluster.
     """
 
-    def __init__(self, state: BrokerState) -> None:
+    def __init__(self, state: BrokerState, topic: str | None = None) -> None:
+        self._state = state
         self._store: MessageStore = state.store
         self._config, self._passed_over = state.config, state.passed_over
         self._clock_ms = state.world.clock_ms
-        self.topic: Final = f"rmq_sys_REVIVE_LOG_{state.config().broker_cluster_name}"
+        self.topic: Final = topic or f"{_TOPIC_PREFIX}{state.config().broker_cluster_name}"
         self._open: dict[CheckpointKey, Checkpoint] = {}
         self._heap: list[tuple[int, CheckpointKey]] = []
         #: when the last of those in the heap was popped, Unix time
@@ -81,7 +85,8 @@ class Checkpoints:
         """Read the records that are not done with, and move groups on behind what they got.
 
         Raises:
-            StoreError: they cannot be read.
+            StoreError: they cannot be read, or stored anew in the topic of another cluster.
+            OSError: how far they are done with cannot be written then.
         """
         offsets = self._store.consumer_offsets
         known, is_slave = offsets.read_revive_ends, self._config().is_slave
@@ -91,8 +96,47 @@ class Checkpoints:
                 # nobody says it: then the offsets that there are know of all, others of nothing
                 self._unknown_from = [0] * REVIVE_QUEUES
                 self._believed = offsets.keys()
-        for queue_id in range(REVIVE_QUEUES):
-            done = offsets.get(self.topic, REVIVE_GROUP, queue_id)
+        self._read_all()
+        taken_over = not is_slave and self._take_over()
+        self._unknown_from, self._believed = None, frozenset()
+        if not is_slave:
+            offsets.revive_ends_of = self._ends.copy
+            offsets.follow_revive_queues()
+        if taken_over:
+            # what is acknowledged from now on does not come again from there
+            offsets.persist()
+
+    def _take_over(self) -> bool:
+        """Store anew what is open in the topics of other clusters; whether there was a record."""
+        topics = {topic for topic, _ in self._store.queues() if topic.startswith(_TOPIC_PREFIX)}
+        taken_over = False
+        for topic in sorted(topics - {self.topic}):
+            former = Checkpoints(self._state, topic)
+            former._unknown_from, former._believed = self._unknown_from, self._believed
+            former._read_all()
+            for key, each in former._open.items():
+                if key not in self._open:
+                    body = each.to_java(self._config().broker_name)
+                    each.place = self._put(each.revive_queue, _CHECKPOINT, body)
+                    self._remember(each, max(each.due_ms, self._clock_ms() + _GRACE_MS))
+            taken_over |= former._end_all()
+        return taken_over
+
+    def _end_all(self) -> bool:
+        """Say in the consumer offsets that all records are done with; whether that is new."""
+        for places in self._places:
+            places.clear()
+        before = self._done()
+        self.commit()
+        return before != self._done()
+
+    def _done(self) -> list[int | None]:
+        offsets = self._store.consumer_offsets
+        return [offsets.get(self.topic, REVIVE_GROUP, each) for each in range(REVIVE_QUEUES)]
+
+    def _read_all(self) -> None:
+        offsets = self._store.consumer_offsets
+        for queue_id, done in enumerate(self._done()):
             end = self._store.max_queue_offset(self.topic, queue_id)
             if done is not None and done >= end:
                 # a queue that has lost its end: the next record is not done with before it is there
@@ -104,10 +148,6 @@ class Checkpoints:
             self._read_offsets[queue_id] = 0 if done is None else done + 1
             self.read_back(queue_id)
         self._finish_changes()
-        self._unknown_from, self._believed = None, frozenset()
-        if not is_slave:
-            offsets.revive_ends_of = self._ends.copy
-            offsets.follow_revive_queues()
 
     def _finish_changes(self) -> None:
         """Let messages be in one checkpoint of which a time was changed when a kill came."""

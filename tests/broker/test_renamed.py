@@ -1,0 +1,74 @@
+"""A broker that is started again under another name, or in another cluster."""
+
+import asyncio
+
+import pytest
+from broker.conftest import SMALL, Peer
+from broker.test_pop import acknowledge, handed_out, pop, send_many
+from killed_copy import copy_as_killed
+
+from rmqcore.broker import Broker
+from rmqcore.remoting import ResponseCode
+
+pytestmark = pytest.mark.engine
+
+INVISIBLE_MS = 60_000
+NAMES = [{}, {"brokerClusterName": "Other"}, {"brokerName": "other"}]
+
+
+@pytest.fixture
+def named(tmp_path, clock):
+    """Run coroutine functions one after the other, each with settings of its own on one store."""
+
+    async def served(path, scenario, settings):
+        broker = Broker(path, {"listenPort": 0, **SMALL, **settings})
+        await broker.start()
+        peer = Peer(broker)
+        try:
+            await scenario(broker, peer)
+        finally:
+            await peer.client.close()
+            await broker.stop()
+
+    def run(*scenarios, kills=False):
+        async def main():
+            path = tmp_path / "store"
+            for number, (scenario, settings) in enumerate(scenarios):
+
+                async def and_copied(broker, peer, scenario=scenario, number=number):
+                    await scenario(broker, peer)
+                    if kills:
+                        copy_as_killed(broker.store.path, tmp_path / f"killed-{number}")
+
+                await served(path, and_copied, settings)
+                path = tmp_path / f"killed-{number}" if kills else path
+
+        asyncio.run(main())
+
+    return run
+
+
+@pytest.mark.parametrize("kills", [False, True])
+@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize("names", NAMES, ids=["the same", "cluster", "broker"])
+def test_what_was_popped_under_a_former_name_comes_again_or_is_acknowledged(
+    named, clock, names, back, kills
+):
+    found = []
+
+    async def popped(_, peer):
+        await send_many(peer, 5, queues=1)
+        answer = await pop(peer, count=4, queue_id=0, invisible_ms=INVISIBLE_MS)
+        found.extend(handed_out(answer))
+        await acknowledge(peer, *found[0])
+
+    async def again(_, peer):
+        assert (await acknowledge(peer, *found[1])).code == ResponseCode.SUCCESS
+
+    async def at_last(broker, peer):
+        assert [m.body for m, _ in handed_out(await pop(peer, queue_id=0))] == [b"4"]
+        clock.go_on(2 * INVISIBLE_MS, broker)
+        comes = await pop(peer, count=9, queue_id=0, poll_ms=40_000)
+        assert sorted(m.body for m, _ in handed_out(comes)) == [b"2", b"3", b"4"]
+
+    named((popped, {}), (again, names), (at_last, {} if back else names), kills=kills)
