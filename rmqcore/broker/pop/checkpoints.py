@@ -136,7 +136,8 @@ class Checkpoints:
 
     def _read_all(self) -> None:
         offsets = self._store.consumer_offsets
-        for queue_id, done in enumerate(self._done()):
+        for queue_id in range(REVIVE_QUEUES):
+            done = offsets.get(self.topic, REVIVE_GROUP, queue_id)
             end = self._store.max_queue_offset(self.topic, queue_id)
             if done is not None and done >= end:
                 # a queue that has lost its end: the next record is not done with before it is there
