@@ -28,7 +28,7 @@ def derives_light_queues(
         directory: of the store.
         marked: queues that the store had.
     """
+    if config.derives_light_queues:
+        return True
     topics = (*subdirectories(directory.consume_queue), *(topic for topic, _ in marked))
-    return config.derives_light_queues or any(
-        topic.startswith(LIGHT_QUEUE_PREFIX) for topic in topics
-    )
+    return any(topic.startswith(LIGHT_QUEUE_PREFIX) for topic in topics)

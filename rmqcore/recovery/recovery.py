@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from rmqcore.config import OnCorruption
 from rmqcore.errors import CorruptConsumeQueueError, CorruptRecordError, CorruptStoreError
-from rmqcore.files.consume_queue import LIGHT_QUEUE_PREFIX
 from rmqcore.files.unit_file import UNIT_HEAD
 from rmqcore.recovery.index_tags import index_has_tags
 from rmqcore.recovery.judge import BLANK_IN_FRONT, SAVED_BY_REPAIR, Judge
@@ -93,7 +92,6 @@ class Recovery:
         batches: the kernel's working arrays, twice.
         clean_shutdown: False when the abort marker was found.
         progress: called now and then with a `RecoveryProgress`.
-        light_queues: whether the batches have units of light queues.
         keep_cut: copies what is about to be cut off the log, and says where to; see `KeptCuts`.
         world: whose clock says when progress is saved, and how long it took.
 
@@ -118,7 +116,6 @@ class Recovery:
         clean_shutdown: bool,
         progress: Callable[[RecoveryProgress], None] | None = None,
         keep_cut: KeepCut | None = None,
-        light_queues: bool,
         world: World = REAL,
     ) -> None:
         self._log = writer.log
@@ -133,7 +130,6 @@ class Recovery:
         self._clean_shutdown = clean_shutdown
         self._progress = progress
         self._keep_cut = keep_cut
-        self._light_queues = light_queues
         self._world = world
         self._start = WalkStart(writer.log, checkpoint, mark, clean_shutdown=clean_shutdown)
         self.report = RecoveryReport(clean_shutdown=clean_shutdown)
@@ -294,11 +290,7 @@ class Recovery:
 
     def _doubt_begins(self, walk: Walk, ends: MarkedQueueEnds) -> None:
         """Have queues derived anew of which the log has messages in front of their first file."""
-        suspects = {
-            (topic, queue_id): queue
-            for (topic, queue_id), queue in ends.lacking_first_files().items()
-            if self._light_queues or not topic.startswith(LIGHT_QUEUE_PREFIX)
-        }
+        suspects = ends.lacking_first_files()
         for key in sorted(self._with_messages_before(walk, suspects)):
             files = suspects[key].queue
             reason = f"a file is missing before {files.files[0].path.name}"

@@ -112,7 +112,6 @@ def _try(directory: StoreDir, config: StoreConfig, open_files: OpenFiles, world:
             config,
             cast("tuple[DispatchBatch, DispatchBatch]", batches),
             clean_shutdown=clean_shutdown,
-            light_queues=light_queues,
         ).decide()
     finally:
         for batch in batches:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 from rmqcore.errors import CorruptRecordError, CorruptStoreError, StoreClosedError
 from rmqcore.files.batch_consume_queue import BatchConsumeQueue
-from rmqcore.files.consume_queue import LIGHT_QUEUE_PREFIX
 
 if TYPE_CHECKING:
     from rmqcore.config import StoreConfig
@@ -30,7 +29,6 @@ class StoreMarker:
         queues: what it speaks of.
         config: tells how much of the log is checked at opening; the mark is renewed with each half
             of that.
-        light_queues: whether dispatch fills light queues.
 
     Threads: one caller at a time, as `FlushConsumeQueueService` is.
     """
@@ -41,15 +39,12 @@ class StoreMarker:
         writer: CommitLogWriter,
         queues: ConsumeQueueStore,
         config: StoreConfig,
-        *,
-        light_queues: bool,
     ) -> None:
         self._mark = mark
         self._writer = writer
         self._log = writer.log
         self._queues = queues
         self._every_bytes = max(config.open_check_bytes // 2, config.mapped_file_size_commit_log)
-        self._derives_light_queues = light_queues
         self._due_at = 0
         #: (end of the log, ends of queues) that were seen, and are not surely on the disk yet
         self._seen: tuple[int, dict[QueueKey, int]] | None = None
@@ -98,9 +93,6 @@ class StoreMarker:
     def _first_units(self, min_phy_offset: int) -> dict[QueueKey, int]:
         found = {}
         for queue in self._queues:
-            if queue.topic.startswith(LIGHT_QUEUE_PREFIX) and not self._derives_light_queues:
-                # the opening has not looked for what it may lack
-                continue
             # retention may remove the file just now; one that is gone otherwise is not vouched for
             with suppress(OSError, CorruptStoreError, StoreClosedError):
                 if queue.may_lack_first_file(min_phy_offset):

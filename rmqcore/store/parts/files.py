@@ -67,7 +67,6 @@ class StoreFiles:
         consume_queues, index: what is derived from it; the index may be None.
         reader: reads all of these.
         batch: what dispatch works in, once the files are recovered.
-        derives_light_queues: whether dispatch fills light queues, too; known then.
         checkpoint, mark, deleted, topics: files of a table each.
     """
 
@@ -155,7 +154,7 @@ class StoreFiles:
             row_count_max=row_count_max,
             row_count_enough=_STRETCH_UNITS,
             delays_ms=self._config.delay_levels_ms,
-            multi_dispatch=self.derives_light_queues,
+            multi_dispatch=derives_light_queues(self._config, self.directory, self.mark.ends),
         )
 
     # ---- opening and closing
@@ -177,13 +176,11 @@ class StoreFiles:
         self.mark.load()
         for table in (self.topics, self.deleted, self.mark):
             table.discard_unfinished()
-        self.derives_light_queues = derives_light_queues(
-            self._config, self.directory, self.mark.ends
-        )
         self.log.load(
             lengthen=self._config.on_corruption != "raise",
             any_lost=not (clean_shutdown or self.mark.is_of_this_machine),
         )
+        self.batch = self._new_batch(1 << 15)
         batches = self._new_batch(_STRETCH_UNITS_MAX), self._new_batch(_STRETCH_UNITS_MAX)
         recovery = Recovery(
             self.writer,
@@ -197,11 +194,9 @@ class StoreFiles:
             clean_shutdown=clean_shutdown,
             progress=progress,
             keep_cut=KeptCuts(self.directory.path).keep,
-            light_queues=self.derives_light_queues,
             world=self._world,
         )
         report = recovery.run()
-        self.batch = self._new_batch(1 << 15)
         self.batch.index_tags = batches[0].index_tags
         shorten_archive_note(self.directory, report.end_offset)
         end_imports(self.directory, report.end_offset)

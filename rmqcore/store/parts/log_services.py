@@ -83,13 +83,7 @@ class LogServices:
         self.flusher = LogFlusher(files.writer, files.checkpoint, on_flushed)
         self.group_commit = GroupCommitService(self.flusher, health.service_failed)
         self.flush_log = FlushRealTimeService(self.flusher, config)
-        self.marker = StoreMarker(
-            files.mark,
-            files.writer,
-            files.consume_queues,
-            config,
-            light_queues=files.derives_light_queues,
-        )
+        self.marker = StoreMarker(files.mark, files.writer, files.consume_queues, config)
         self.flush_queues = FlushConsumeQueueService(
             files.consume_queues,
             files.index,
