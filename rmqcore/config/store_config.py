@@ -84,7 +84,8 @@ class StoreConfig:
     max_hash_slot_num: int = setting(5_000_000, "maxHashSlotNum", least=1, most=INT32_MAX)
     #: entries of an index file; entry 0 is never used.
     max_index_num: int = setting(20_000_000, "maxIndexNum", least=2, most=INT32_MAX)
-    #: whether keys are indexed at all; without it a query by key is refused.
+    #: whether keys are indexed at all; without it a query by key is refused, also one of who only
+    #: reads the store, where messages have keys that are in no index.
     message_index_enable: bool = setting(True, "messageIndexEnable")
     #: bytes of the largest body; None: 4 MiB, or what fits into a log file. One that a file gave
     #: is clamped to what fits.

@@ -188,6 +188,11 @@ class IndexService:
                 if count < header.index_count - 1:
                     return
 
+    def last_record(self) -> int:
+        """Physical offset of the last record that has entries; -1 for none."""
+        headers = (file.header for file in reversed(self.files))
+        return next((one.end_phy_offset for one in headers if one.index_count > 1), -1)
+
     def give_up(self, number: int) -> list[IndexFile]:
         """Forget the files from a number on; they stay on disk, and the caller owns them."""
         given, self.files = self.files[number:], self.files[:number]

@@ -54,6 +54,7 @@ class StoreMark:
             one was found damaged; -1 when there is none: see `doubt_from`.
         unsure_from: physical offset from which a crash may have left other bytes than were written;
             -1 when there was none, or all was compared with another copy since.
+        without_index: whether who has the store open, or had it last, keeps no index.
         machine: which start of the machine, and which directory, the store was last opened in and
             found in order; empty when that is not known.
 
@@ -75,7 +76,13 @@ class StoreMark:
         self.batch_queues: set[QueueKey] = set()
         self.first_units: dict[QueueKey, int] | None = None
         self.derive_from = self.doubted_from = self.unsure_from = -1
+        self.without_index = False
         self.machine = ""
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._file.path
 
     def discard_unfinished(self) -> None:
         """Remove what a kill has left of a `store`; not beside one."""
@@ -88,7 +95,8 @@ class StoreMark:
             content = self._file.load()
         if content is None:
             return
-        numbers, self.machine, self.ends, batches, self.first_units = content
+        numbers, self.machine, self.ends, batches, self.first_units, without_index = content
+        self.without_index = without_index
         self.ends |= batches
         self.batch_queues = set(batches)
         self.log_end, self.first_offset, self.first_timestamp_ms = numbers[:3]
@@ -169,6 +177,8 @@ class StoreMark:
         }
         if self.first_units is not None:
             content["firstUnits"] = _by_topic(self.first_units)
+        if self.without_index:
+            content["withoutIndex"] = True
         return sealed(format_java_json(content))
 
     @property
@@ -191,7 +201,9 @@ class StoreMark:
 
 
 _Numbers = dict[QueueKey, int]
-_Content = tuple[tuple[int, int, int, int, int, int], str, _Numbers, _Numbers, _Numbers | None]
+_Content = tuple[
+    tuple[int, int, int, int, int, int], str, _Numbers, _Numbers, _Numbers | None, bool
+]
 
 
 def _decoded(text: str) -> _Content:
@@ -209,7 +221,7 @@ def _decoded(text: str) -> _Content:
     machine = str(content.get("machine", ""))
     ends, batch_ends = _ends(content, "queueEnds"), _ends(content, "batchQueueEnds")
     first_units = _ends(content, "firstUnits") if "firstUnits" in content else None
-    return numbers, machine, ends, batch_ends, first_units
+    return numbers, machine, ends, batch_ends, first_units, content.get("withoutIndex") is True
 
 
 def _ends(content: dict[str, object], name: str) -> dict[QueueKey, int]:

@@ -477,6 +477,7 @@ class Recovery:
             ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in self._queues}
             self._mark.shorten(self.report.end_offset, ends)
         self._mark.machine = self._mark.this_machine()
+        self._mark.without_index = self._index is None
         if not self._clean_shutdown:
             start, known = self.report.start_offset, self._mark.unsure_from
             self._mark.unsure_from = start if known < 0 else min(start, known)

@@ -9,7 +9,6 @@ from typing import Any, TypeVar, cast
 
 from rmqcore.config import StoreConfig
 from rmqcore.derived.consume_queue_store import ConsumeQueueStore
-from rmqcore.derived.index_service import IndexService
 from rmqcore.errors import CorruptConsumeQueueError, CorruptStoreError, StoreClosedError
 from rmqcore.files.batch_consume_queue import StoredQueue
 from rmqcore.files.commit_log import CommitLog
@@ -29,6 +28,7 @@ from rmqcore.native.columns._columns import ColumnDecoder
 from rmqcore.native.format._next_record import RECORD_HEAD_SIZE, ScanStatus
 from rmqcore.recovery.geometry import fitted_config
 from rmqcore.recovery.unfinished_repair import report_unfinished_repair
+from rmqcore.store.followed_index import FollowedIndex
 from rmqcore.store.parts.general_reads import GeneralReads
 
 _FIRST_READ_SIZE = 4096
@@ -141,12 +141,12 @@ class Follower:
             self._open_files,
             writable=False,
         )
-        self.index = IndexService(
-            self._directory.index,
+        self.index = FollowedIndex(
+            self._directory,
+            self.log,
             config.max_hash_slot_num,
             config.max_index_num,
             self._open_files,
-            clock_ms=None,
         )
         self.reader = GeneralReads(self.log, self.consume_queues, self.index)
         #: where the log began when a queue's minimum was last corrected, by (topic, queue id)

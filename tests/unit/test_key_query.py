@@ -9,6 +9,7 @@ import pytest
 from rmqcore import CorruptStoreError, GetMessageStatus, StoreConfig, StoreError, open_store
 from rmqcore._index import index_hash
 from rmqcore.derived import index_service
+from rmqcore.rebuild import rebuild_index
 from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.world import World
 
@@ -149,3 +150,37 @@ def test_without_an_index_a_query_is_refused_and_the_store_not_called_corrupt(tm
             with pytest.raises(StoreError, match="message_index_enable") as refused:
                 query()
             assert not isinstance(refused.value, CorruptStoreError)
+
+
+def test_a_reader_of_a_store_that_is_written_without_an_index_does_not_say_that_there_is_none(
+    tmp_path,
+):
+    path = tmp_path / "store"
+
+    def found(store):
+        return [bytes(message.body) for message in store.query_message("T", "k").messages]
+
+    with open_store(path, **SIZES) as store:
+        store.put("T", b"filed", keys="k")
+    with open_store(path, mode="r", **SIZES) as reader:
+        assert found(reader) == [b"filed"]
+        with open_store(path, message_index_enable=False, **SIZES) as store:
+            for _ in range(3):
+                store.put("T", b"without a key")
+                assert found(reader) == [b"filed"]
+            store.put("T", b"unfiled", keys="k")
+            for _ in range(200):
+                store.put("T", bytes(1000))
+            for asked in (found, lambda reader: reader.query_many("T", ["k"])):
+                with pytest.raises(StoreError, match="message_index_enable"):
+                    asked(reader)
+    with (
+        open_store(path, mode="r", **SIZES) as later,
+        pytest.raises(StoreError, match="rebuild index"),
+    ):
+        found(later)
+    for derived in (lambda: rebuild_index(path, config=StoreConfig(**SIZES)), lambda: None):
+        derived()
+        with open_store(path, mode="r", **SIZES) as later:
+            assert found(later) == [b"filed", b"unfiled"]
+        open_store(path, **SIZES).close()
