@@ -116,6 +116,10 @@ class LeaseQueue:
         """Number of who has a message that is open; 0 for nobody."""
         return self._open[offset] & HOLDER_MAX
 
+    def who(self, offset: int) -> tuple[int, int]:
+        """Number of who has a message that is open, and how often it was handed out."""
+        return self.holder(offset), self.times(offset)
+
     def holders(self) -> set[int]:
         """Numbers of all who hold something."""
         return {value & HOLDER_MAX for value in self._open.values()} - {0}

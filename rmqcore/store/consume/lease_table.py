@@ -42,6 +42,8 @@ QueueKey: TypeAlias = tuple[str, str, int]
 #: The journal is written anew when it has this many bytes, and again when it has four times what
 #: it had then.
 _COMPACT_AT_LEAST: Final = 4 << 20
+#: A clock that goes back by more than this was put back.
+_STEP_MS: Final = 1000
 #: Of this many last calls of other processes it is known what they were given, so that a call
 #: whose answer was lost can be made again.
 _CALLS_KNOWN: Final = 1024
@@ -106,6 +108,7 @@ class LeaseTable:
     Args:
         store: whose messages are leased.
         path: of the journal.
+        clock_ms: Unix time in milliseconds.
         catch_up_all: catches up with what has been put, so that `arrived` has heard of it.
 
     Threads: one at a time, but for `arrived`.
@@ -117,12 +120,21 @@ class LeaseTable:
         new_queues: whether there may be queues that are not known yet.
     """
 
-    def __init__(self, store: LeasedStore, path: Path, catch_up_all: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        store: LeasedStore,
+        path: Path,
+        clock_ms: Callable[[], int],
+        catch_up_all: Callable[[], None],
+    ) -> None:
         self.queues: dict[QueueKey, LeaseQueue] = {}
         self.holders: dict[str, int] = {}
         self.due = DueTimes()
         self.new_queues = True
         self._store = store
+        self._clock_ms = clock_ms
+        #: what the clock has told last
+        self._told_ms = clock_ms()
         self._catch_up_all = catch_up_all
         self._journal = LeaseJournal(path)
         self._compact_at = _COMPACT_AT_LEAST
@@ -218,6 +230,7 @@ class LeaseTable:
         Raises:
             OSError: it could not be written; the journal has it all the same.
         """
+        self.now_ms()
         self._journal.replace([*self._entries(), Closed()])
 
     def abandon(self) -> None:
@@ -497,6 +510,30 @@ class LeaseTable:
             except BaseException:
                 self.new_queues = True
                 raise
+
+    def now_ms(self) -> int:
+        """Unix time; when the clock was put back, nothing is leased or put off for longer by that.
+
+        Raises:
+            OSError: that cannot be written.
+        """
+        now_ms = self._clock_ms()
+        if now_ms < self._told_ms - _STEP_MS:
+            self._put_back(self._told_ms - now_ms)
+        self._told_ms = now_ms
+        return now_ms
+
+    def _put_back(self, by_ms: int) -> None:
+        sooner = [
+            (queue, Leased(queue.number, offset, 1, max(1, due_ms - by_ms), *queue.who(offset)))
+            for queue in self.queues.values()
+            for offset, due_ms in queue.timed()
+        ]
+        self.write(lease for _, lease in sooner)
+        for queue, lease in sooner:
+            # before it counts, so that an interrupt leaves no lease that never ends
+            self.due.add(lease.due_ms, queue.number, lease.queue_offset)
+            queue.lease(*lease[1:])
 
     def free_due(self, now_ms: int) -> None:
         """Let come again what was leased or put off until now."""

@@ -82,7 +82,6 @@ class Leases:
         catch_up_all: Callable[[], None],
     ) -> None:
         self._store = store
-        self._clock_ms = clock_ms
         self._arrivals = arrivals
         self._lock = InterruptSafeLock()
         self._closed = False
@@ -91,7 +90,7 @@ class Leases:
         self._mover = Holder()
         #: has what is leased for nobody by name: it comes again when this process ends
         self._nameless = Holder()
-        self._table = LeaseTable(store, path, catch_up_all)
+        self._table = LeaseTable(store, path, clock_ms, catch_up_all)
         self._reads = LeaseReads(store)
         with self._lock.within():
             self._lock.refuse_interrupt()
@@ -135,11 +134,11 @@ class Leases:
         Raises:
             StoreError: the journal takes nothing, or the store is closed; nothing is handed out.
         """
-        now_ms = self._clock_ms()
-        taken = LeaseResult(request, now_ms, now_ms + request.lease_ms)
         with self._lock.within():
             self._lock.refuse_interrupt()
             self._check_open()
+            now_ms = self._table.now_ms()
+            taken = LeaseResult(request, now_ms, now_ms + request.lease_ms)
             self._table.free_due(now_ms)
             holder = self._table.holder_number(request.holder or self._nameless.name)
             if request.call:
@@ -266,7 +265,7 @@ class Leases:
     def _begin_move(self, queue: LeaseQueue, lease: Lease) -> None:
         """Let nobody have a message, give it back or release it, while it is put elsewhere."""
         mover = self._table.holder_number(self._mover.name)
-        self._table.set(queue, lease.queue_offset, self._clock_ms() + _MOVING_MS, mover)
+        self._table.set(queue, lease.queue_offset, self._table.now_ms() + _MOVING_MS, mover)
 
     def change(self, group: str, leases: Iterable[Lease], lease_ms: int) -> int:
         """Let leases end at another time; see `MessageStore.change_lease`."""
@@ -275,7 +274,7 @@ class Leases:
             self._lock.refuse_interrupt()
             self._check_open()
             held = self._still_held(group, leases)
-            due_ms = self._clock_ms() + lease_ms
+            due_ms = self._table.now_ms() + lease_ms
             for queue, lease in held:
                 self._table.set(queue, lease.queue_offset, due_ms, queue.holder(lease.queue_offset))
             self._table.compact()
@@ -315,7 +314,7 @@ class Leases:
             self._lock.refuse_interrupt()
             self._check_open()
             held = self._still_held(group, leases)
-            now_ms = self._clock_ms()
+            now_ms = self._table.now_ms()
             for queue, lease in held:
                 item = self._reads.one(queue, lease.queue_offset)
                 if item is None:
@@ -482,7 +481,7 @@ class Leases:
         with self._lock.within():
             self._lock.refuse_interrupt()
             self._check_open()
-            self._table.free_due(self._clock_ms())
+            self._table.free_due(self._table.now_ms())
             return [self._lag_of(group, *key) for key in self._table.keys_of(group, topics)]
 
     def _lag_of(self, group: str, topic: str, queue_id: int) -> QueueLag:
@@ -504,7 +503,7 @@ class Leases:
         with self._lock.within():
             self._lock.refuse_interrupt()
             self._check_open()
-            self._table.free_due(self._clock_ms())
+            self._table.free_due(self._table.now_ms())
             count = 0
             for queue in self._table.in_turn(group, (topic,), True):
                 if queue.topic != topic:
