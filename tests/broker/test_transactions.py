@@ -187,6 +187,52 @@ def test_one_that_was_given_up_is_asked_for_again_when_an_operator_wants_it(with
     with_broker(scenario, transactionTimeOut=1, transactionCheckInterval=100, transactionCheckMax=2)
 
 
+DAYS_MS = 30 * 24 * 3_600_000
+
+
+@pytest.mark.parametrize("wrong", ["the producer's", "the broker's"])
+def test_who_can_decide_is_asked_whatever_the_clocks_say(with_broker, clock, wrong):
+    async def scenario(broker, peer):
+        check = broker.managers.transactions.check
+        properties = {"TRAN_MSG": "true", "PGROUP": "PG", "UNIQ_KEY": "U"}
+        born_ms = clock.now_ms - DAYS_MS * (wrong == "the producer's")
+        await peer.send("T", b"half", f=4, g=born_ms, properties=properties)
+        if wrong == "the producer's":
+            # nobody is there to be asked
+            assert await check() == 0
+        producer, asked = await producer_of(broker)
+        if wrong == "the broker's":
+            clock.go_on(DAYS_MS)
+        assert await check() == 1
+        (message,) = records((await question(asked)).body)
+        assert message.body == b"half"
+        assert list(broker.store.messages(GIVEN_UP)) == []
+        await producer.client.close()
+
+    with_broker(scenario, transactionCheckInterval=10_000_000)
+
+
+def test_what_nobody_can_be_asked_about_for_long_is_given_up_and_may_be_put_back(
+    with_broker, clock
+):
+    async def scenario(broker, peer):
+        check = broker.managers.transactions.check
+        await send_half(peer, b"half")
+        clock.go_on(DAYS_MS)
+        assert await check() == 0
+        (kept,) = broker.store.messages(GIVEN_UP)
+        resume = {"topic": GIVEN_UP, "msgId": kept.message_id}
+        assert (await peer.ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, resume)).code == 0
+        assert await check() == 0
+        assert len(list(broker.store.messages(GIVEN_UP))) == 1
+        producer, asked = await producer_of(broker)
+        assert await check() == 1
+        await question(asked)
+        await producer.client.close()
+
+    with_broker(scenario, transactionCheckInterval=10_000_000)
+
+
 def test_what_was_not_given_up_is_not_put_back(with_broker):
     async def scenario(broker, peer):
         plain, half = await peer.send("T", b"plain"), await send_half(peer, b"half")

@@ -372,19 +372,22 @@ class Transactions:
         return False
 
     async def _ask(self, half: MessageExt, now_ms: int) -> bool:
-        """Ask for one half message, if it is time; whether it was asked for."""
+        """Ask for one half message, if it is time; whether it was asked for.
+
+        How long it has been kept counts only where there is nobody to ask, and by the time at which
+        it was stored: its producer's clock may be days behind, and this one's may be put forward.
+        """
         config = self._config()
-        age_ms = now_ms - half.born_timestamp_ms
-        asked_before = self._checks.get(half.queue_offset, 0)
-        reserved_ms = self._store.config.file_reserved_time_hours * _HOUR_MS
-        if asked_before >= config.transaction_check_max or age_ms > reserved_ms:
-            await self._give_up(half)
-            return False
-        if 0 <= age_ms <= _immunity_ms(half, config):
-            return False
         group, (topic, _) = half.properties.get("PGROUP", ""), _real_place(half)
         producer = self._producers.any_of(group, topic)
-        if producer is None:
+        asked_before = self._checks.get(half.queue_offset, 0)
+        reserved_ms = self._store.config.file_reserved_time_hours * _HOUR_MS
+        too_old = producer is None and now_ms - half.store_timestamp_ms > reserved_ms
+        if asked_before >= config.transaction_check_max or too_old:
+            await self._give_up(half)
+            return False
+        age_ms = now_ms - half.born_timestamp_ms
+        if producer is None or 0 <= age_ms <= _immunity_ms(half, config):
             return False
         try:
             producer.notify(self._question(half))
