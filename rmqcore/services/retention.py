@@ -362,9 +362,13 @@ class CleanCommitLogService:
             )
         return "deletion was requested" if self._manual_rounds else None
 
+    @property
+    def reserved_ms(self) -> int:
+        """For how long a file is kept after it was last written."""
+        return self.config.file_reserved_time_hours * _HOUR_MS
+
     def _expired(self, file: LogFileInfo, now_ms: int) -> bool:
-        reserved_ms = self.config.file_reserved_time_hours * _HOUR_MS
-        return now_ms >= file.modified_ms + reserved_ms
+        return now_ms >= file.modified_ms + self.reserved_ms
 
     def _age_sentence(self, file: LogFileInfo, now_ms: int) -> str:
         age_hours = (now_ms - file.modified_ms) / _HOUR_MS
@@ -459,7 +463,7 @@ class RetentionService(Service):
         Args:
             clean_log: deletes log files.
             clean_queues: follows with consume queues and index.
-            clock: Unix time in milliseconds.
+            clock: Unix time in milliseconds, by which files have become old.
             interval_s: seconds between two rounds.
         """
         super().__init__("RetentionService")

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from held_time import HeldTime
 from patience import rounds, until
 
 import rmqcore
@@ -16,7 +17,9 @@ from rmqcore.files.mapped_file import MappedFile
 from rmqcore.services.retention import DiskUsage
 from rmqcore.services.running_flags import RunningFlag
 from rmqcore.status import GetMessageStatus, PutMessageStatus
+from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.store.parts import upkeep
+from rmqcore.world import World
 
 pytestmark = pytest.mark.engine
 
@@ -115,6 +118,51 @@ def test_by_age_and_why(tmp_path, disk):
         assert log_files(tmp_path) == files[3:]
         assert store.min_phy_offset == 3 * FILE_SIZE
         assert store.message_at(0) is None
+
+
+def test_a_clock_that_was_put_forward_makes_no_file_old_before_it_has_lasted(tmp_path, disk):
+    held, hour_s, ahead_ms = HeldTime(), 3600, 0
+
+    def delete():
+        store.delete_expired_files()
+        return len(log_files(tmp_path))
+
+    world = World(lambda: held.clock_ms() + ahead_ms, held.monotonic_s, held.sleep)
+    config = rmqcore.StoreConfig(**SMALL, file_reserved_time_hours=2, delete_file_batch_max=99)
+    with DefaultMessageStore(tmp_path, config, world=world, runner=held.services) as store:
+        fill(store)
+        files = log_files(tmp_path)
+        for file in files:
+            os.utime(file, (0, held.clock_ms() / 1000))
+        ahead_ms = 10 * 365 * 24 * hour_s * 1000
+        assert delete() == len(files)
+        held.now_s += hour_s
+        assert delete() == len(files)
+        # put right, and wrong once more
+        ahead_ms = 0
+        assert delete() == len(files)
+        ahead_ms = 24 * hour_s * 1000
+        assert delete() == len(files)
+        held.now_s += 0.9 * hour_s
+        assert delete() == len(files)
+        # old by the time that has passed, whatever the clock says
+        held.now_s += 0.1 * hour_s
+        assert delete() == 1
+
+
+def test_a_clock_that_stays_as_it_was_put_is_believed(tmp_path, disk):
+    held, ahead_ms = HeldTime(), 0
+    world = World(lambda: held.clock_ms() + ahead_ms, held.monotonic_s, held.sleep)
+    config = rmqcore.StoreConfig(**SMALL, file_reserved_time_hours=2, delete_file_batch_max=99)
+    with DefaultMessageStore(tmp_path, config, world=world, runner=held.services) as store:
+        fill(store)
+        ahead_ms = 24 * 3_600_000
+        for file in log_files(tmp_path):
+            os.utime(file, (0, world.clock_ms() / 1000))
+        store.delete_expired_files()
+        held.now_s += 2 * 3600
+        store.delete_expired_files()
+        assert len(log_files(tmp_path)) == 1
 
 
 def test_a_message_that_is_being_read_survives_its_file(tmp_path, disk):

@@ -8,6 +8,7 @@ from rmqcore.errors import ConfigError
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC
 from rmqcore.files.delay_offset_table import DelayOffsetTable
 from rmqcore.services.delay_schedule import DeliverDelayedMessageService, ScheduleMessageService
+from rmqcore.services.lasting_clock import LastingClock
 from rmqcore.services.retention import (
     CleanCommitLogService,
     CleanConsumeQueueService,
@@ -121,18 +122,19 @@ class Upkeep:
         derived = (
             [*files.derived] if files.log.mapped is None else [files.log.mapped, *files.derived]
         )
+        clean_log = CleanCommitLogService(
+            config,
+            CommitLogFiles(queue, needed_from, note),
+            self._health.flags,
+            usage=lambda: disk_usage(queue.directory),
+            keep_from=self.oldest_parked,
+            archived_end=archived,
+            world=world,
+        )
         return RetentionService(
-            CleanCommitLogService(
-                config,
-                CommitLogFiles(queue, needed_from, note),
-                self._health.flags,
-                usage=lambda: disk_usage(queue.directory),
-                keep_from=self.oldest_parked,
-                archived_end=archived,
-                world=world,
-            ),
+            clean_log,
             CleanConsumeQueueService(lambda: files.log.min_offset, *derived),
-            clock=world.clock_ms,
+            clock=LastingClock(world, lambda: clean_log.reserved_ms),
             interval_s=config.clean_resource_interval_ms / 1000,
         )
 
