@@ -6,7 +6,7 @@ cannot be read, opening still works, but notices fewer losses.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,6 +50,8 @@ class StoreMark:
             say which.
         derive_from: physical offset from which an opening derives queues, and has not finished; -1
             when there is none: see `derive_again_from`.
+        files_from_before: queues whose files such an opening has found, and not dropped; None where
+            nobody says which.
         doubted_from: physical offset from which the next opening compares queues with the log, as
             one was found damaged; -1 when there is none: see `doubt_from`.
         unsure_from: physical offset from which a crash may have left other bytes than were written;
@@ -76,6 +78,7 @@ class StoreMark:
         self.batch_queues: set[QueueKey] = set()
         self.first_units: dict[QueueKey, int] | None = None
         self.derive_from = self.doubted_from = self.unsure_from = -1
+        self.files_from_before: set[QueueKey] | None = None
         self.without_index = False
         self.machine = ""
 
@@ -95,8 +98,10 @@ class StoreMark:
             content = self._file.load()
         if content is None:
             return
-        numbers, self.machine, self.ends, batches, self.first_units, without_index = content
-        self.without_index = without_index
+        numbers, self.machine, self.ends, batches, self.first_units, before, self.without_index = (
+            content
+        )
+        self.files_from_before = None if before is None else set(before)
         self.ends |= batches
         self.batch_queues = set(batches)
         self.log_end, self.first_offset, self.first_timestamp_ms = numbers[:3]
@@ -117,17 +122,30 @@ class StoreMark:
         self.ends = {key: min(self.ends[key], ends[key]) for key in self.ends.keys() & ends}
         self.batch_queues &= self.ends.keys()
 
-    def derive_again_from(self, offset: int) -> None:
+    def derive_again_from(self, offset: int, with_files: Callable[[], set[QueueKey]]) -> None:
         """Have queues derived from a place of the log on, until ``derive_from`` is -1 again.
 
         Args:
             offset: physical offset; an earlier one that is noted stays.
+            with_files: gives the queues that have files now, which stay.
 
         Raises:
             OSError: as of `store`.
         """
         if not 0 <= self.derive_from <= offset:
+            if self.derive_from < 0:
+                self.files_from_before = with_files()
             self.derive_from = offset
+            self.store()
+
+    def forget_files_from_before(self) -> None:
+        """Know of no files any more that they were there before: some are about to be dropped.
+
+        Raises:
+            OSError: as of `store`.
+        """
+        if self.files_from_before is not None:
+            self.files_from_before = None
             self.store()
 
     def doubt_from(self, offset: int) -> None:
@@ -177,6 +195,8 @@ class StoreMark:
         }
         if self.first_units is not None:
             content["firstUnits"] = _by_topic(self.first_units)
+        if self.derive_from >= 0 and self.files_from_before is not None:
+            content["filesFromBefore"] = _by_topic(dict.fromkeys(self.files_from_before, 0))
         if self.without_index:
             content["withoutIndex"] = True
         return sealed(format_java_json(content))
@@ -202,7 +222,13 @@ class StoreMark:
 
 _Numbers = dict[QueueKey, int]
 _Content = tuple[
-    tuple[int, int, int, int, int, int], str, _Numbers, _Numbers, _Numbers | None, bool
+    tuple[int, int, int, int, int, int],
+    str,
+    _Numbers,
+    _Numbers,
+    _Numbers | None,
+    _Numbers | None,
+    bool,
 ]
 
 
@@ -220,8 +246,12 @@ def _decoded(text: str) -> _Content:
     )
     machine = str(content.get("machine", ""))
     ends, batch_ends = _ends(content, "queueEnds"), _ends(content, "batchQueueEnds")
-    first_units = _ends(content, "firstUnits") if "firstUnits" in content else None
-    return numbers, machine, ends, batch_ends, first_units, content.get("withoutIndex") is True
+    first_units, before = (
+        _ends(content, name) if name in content else None
+        for name in ("firstUnits", "filesFromBefore")
+    )
+    without_index = content.get("withoutIndex") is True
+    return numbers, machine, ends, batch_ends, first_units, before, without_index
 
 
 def _ends(content: dict[str, object], name: str) -> dict[QueueKey, int]:

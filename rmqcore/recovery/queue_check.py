@@ -49,7 +49,8 @@ class QueueCheck:
         deleted: topics that were deleted.
         before_drop: called before a queue is dropped.
         before_filling: called before a queue is filled that was not there.
-        interrupted: an opening before this one was interrupted; it may have filled queues.
+        may_have_filled: whether an opening before this one, which was interrupted, may have filled
+            a queue that has files.
         left_by_crash: units that are there are flushed, too: the process that wrote them may not
             have done it.
     """
@@ -61,8 +62,8 @@ class QueueCheck:
         deleted: DeletedTopics,
         before_drop: Callable[[], None],
         before_filling: Callable[[], None],
+        may_have_filled: Callable[[QueueKey], bool],
         *,
-        interrupted: bool,
         left_by_crash: bool,
     ) -> None:
         self._queues = queues
@@ -70,7 +71,7 @@ class QueueCheck:
         self._deleted = deleted
         self._before_drop = before_drop
         self._before_filling = before_filling
-        self._interrupted = interrupted
+        self._may_have_filled = may_have_filled
         self._left_by_crash = left_by_crash
         self._whole = False
         #: (topic, queue id) of the queues that were dropped because they lack units
@@ -118,7 +119,7 @@ class QueueCheck:
         return emptied
 
     def _lacked_files(self, key: QueueKey) -> bool:
-        return self._interrupted or not self._was_there[key]
+        return self._may_have_filled(key) or not self._was_there[key]
 
     def dispatch(self, batch: DispatchBatch) -> None:
         """Compare and append the units of one stretch of the log.

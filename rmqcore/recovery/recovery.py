@@ -56,15 +56,19 @@ class DerivedAnew:
     Args:
         log: the log.
         mark: where it is noted.
+        queues: what is derived.
 
     Attributes:
         walked_first: number of the file of the log that the walk began with.
     """
 
-    def __init__(self, log: CommitLog, mark: StoreMark) -> None:
+    def __init__(self, log: CommitLog, mark: StoreMark, queues: ConsumeQueueStore) -> None:
         self.walked_first = 0
         self._log = log
         self._mark = mark
+        self._queues = queues
+        #: what an opening that was interrupted has found, see `StoreMark`
+        self._interrupted, self._files_from_before = mark.derive_from >= 0, mark.files_from_before
 
     def begin_at(self, number: int) -> None:
         """Note it, and bring the note to the disk.
@@ -72,7 +76,23 @@ class DerivedAnew:
         Args:
             number: of the file.
         """
-        self._mark.derive_again_from(self._log.queue.files[number].file_from_offset)
+        offset = self._log.queue.files[number].file_from_offset
+        self._mark.derive_again_from(offset, self._queues.with_files)
+
+    def before_drop(self) -> None:
+        """Note that all is derived from the log's begin, also what has files now."""
+        self.begin_at(0)
+        self.forget_files()
+
+    def forget_files(self) -> None:
+        """Note that files are dropped which an interrupted opening may have found."""
+        self._files_from_before = None
+        self._mark.forget_files_from_before()
+
+    def may_have_filled(self, key: QueueKey) -> bool:
+        """Whether an opening that was interrupted may have filled a queue that has files."""
+        before = self._files_from_before
+        return self._interrupted and (before is None or key not in before)
 
 
 class Recovery:
@@ -136,15 +156,15 @@ class Recovery:
         #: physical offset below which the whole log is known to be on the disk
         self._on_disk = 0
         self._saved_at = 0.0
-        self._derived_anew = derived_anew = self.derived_anew(writer.log, mark)
+        self._derived_anew = derived_anew = self.derived_anew(writer.log, mark, queues)
         self._left: SuspectIndexFiles | None = None
         self._queue_check = self.queue_check(
             queues,
             writer.log,
             deleted,
-            lambda: derived_anew.begin_at(0),
+            derived_anew.before_drop,
             lambda: derived_anew.begin_at(derived_anew.walked_first),
-            interrupted=mark.derive_from >= 0,
+            derived_anew.may_have_filled,
             left_by_crash=not clean_shutdown,
         )
         #: True when every page that was written is there: only the machine's power takes pages
@@ -326,6 +346,8 @@ class Recovery:
         first = 0
         if not self._queues.damaged:
             first = start.derived_from(ends.needed_from(lacking), usual)
+        if self._queues.damaged:
+            self._derived_anew.forget_files()
         if first < usual or self._queues.damaged:
             self._derived_anew.begin_at(first)
         if self._mark.doubted_from >= 0:

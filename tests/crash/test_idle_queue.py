@@ -114,6 +114,40 @@ def test_an_opening_that_is_interrupted_leaves_no_empty_queue(
     check_whole(idle)
 
 
+@pytest.mark.parametrize("steps", [1, 6])
+@pytest.mark.parametrize("interruptions", [1, 2])
+def test_an_opening_that_is_interrupted_takes_no_queue_that_it_found_for_one_that_it_filled(
+    store_path, steps, interruptions
+):
+    """RocketMQ numbers a queue anew whose files it has lost; nobody has deleted the topic."""
+    with rmqcore.open_store(store_path, **CHECKED) as store:
+        for number in range(10):
+            store.put("T", b"%d" % number, queue_id=number % 2)
+        for number in range(LATER):
+            put(store, number)
+    for mark in (store_path / "config").glob("storeMark.json*"):
+        mark.unlink()
+    with rmqcore.open_store(store_path, **CHECKED) as store:
+        store.parts.files.consume_queues.drop("T", 0)
+        store.parts.files.tail.set_next_queue_offset("T", 0, 0)
+        assert [store.put("T", b"anew").queue_offset for _ in range(3)] == [0, 1, 2]
+    shutil.rmtree(store_path / "consumequeue/T0")
+    for _ in range(interruptions):
+        told = []
+
+        def stop(progress, told=told):
+            told.append(progress)
+            if len(told) > steps:
+                raise Stopped
+
+        with pytest.raises(Stopped):
+            rmqcore.open_store(store_path, progress=stop, **CHECKED)
+    with rmqcore.open_store(store_path, **CHECKED) as store:
+        assert [bytes(m.body) for m in store.messages("T", 0)] == [b"anew"] * 3
+        assert [bytes(m.body) for m in store.messages("T", 1)] == [b"1", b"3", b"5", b"7", b"9"]
+        assert store.max_queue_offset("T0", 0) > 0
+
+
 @pytest.mark.process
 @pytest.mark.parametrize("mark", ["kept", "lost"])
 @pytest.mark.parametrize("lose", [lose_first, lose_middle, lose_all])
