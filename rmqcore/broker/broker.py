@@ -41,7 +41,7 @@ from rmqcore.broker.state.rates import SAMPLE_S
 from rmqcore.broker.state.settings import BrokerConfig, broker_property
 from rmqcore.broker.state.topics import Topics
 from rmqcore.broker.timer.recall import RecallMessages
-from rmqcore.config import DYNAMIC_SETTINGS, BrokerRole, load_config, parse_broker_conf
+from rmqcore.config import DYNAMIC_SETTINGS, BrokerRole, StoreConfig, parse_broker_conf
 from rmqcore.config.store_config import resolve
 from rmqcore.errors import ConfigError, StoreError
 from rmqcore.files.config_tables import TopicConfig
@@ -233,12 +233,15 @@ class Broker:
         return self.config.bind_address or self.config.broker_ip1
 
     def _open_store(self) -> DefaultMessageStore:
-        config = load_config(
-            _for_store(self._properties),
-            profile="rocketmq",
+        settings, ignored = resolve(_for_store(self._properties))
+        config = StoreConfig(
+            **settings,
             store_host=self.config.address,
             deliver_delayed=True,
             retention=True,
+            ignored=ignored,
+            # a broker has one for files of any size, as one that a file gives
+            sources={"max_message_size": "the broker's properties"},
         )
         self.config = _as_role(self.config, config.broker_role)
         return DefaultMessageStore(

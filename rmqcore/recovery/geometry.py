@@ -52,6 +52,9 @@ def fitted_config(
     try:
         return config.with_settings(changed) if changed else config
     except ConfigError as error:
+        if error.field not in changed:
+            # what was given does not go with the files
+            raise
         reason = f"its files have sizes that no store's have: {error}"
         raise CorruptStoreError(directory.path, -1, reason) from error
 

@@ -569,3 +569,16 @@ def test_what_changes_while_its_table_is_written_is_waited_for_once_more():
         assert (await waiting, table.written, file.is_saved("T")) == (True, 2, True)
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("sizes", [{"mappedFileSizeCommitLog": 1 << 16}, {}])
+def test_a_size_of_messages_for_larger_files_is_clamped(with_broker, sizes):
+    """RocketMQ writes its default, 4 MiB, into every configuration that it tells."""
+
+    async def scenario(broker, peer):
+        await peer.send("T", b"x")
+        most = broker.store.config.mapped_file_size_commit_log - 100
+        assert broker.store.config.effective_max_message_size == most
+
+    for _ in range(2):
+        with_broker(scenario, maxMessageSize=4 << 20, **sizes)

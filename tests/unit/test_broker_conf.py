@@ -98,6 +98,18 @@ class TestMessageSize:
             with pytest.raises(ConfigError, match="mapped_file_size_commit_log=65536"):
                 again(path, max_message_size=4_194_304)
 
+    @pytest.mark.engine
+    def test_one_that_does_not_go_with_the_files_is_refused_and_they_are_not_called_corrupt(
+        self, store_path, conf
+    ):
+        with open_store(store_path, mapped_file_size_commit_log=65_536) as store:
+            store.put("T", b"x")
+        for mode in ("a", "r"):
+            with pytest.raises(ConfigError, match="max_message_size=4194304: at most 65436"):
+                open_store(store_path, mode=mode, max_message_size=4_194_304)
+            with open_store(store_path, mode=mode, config=conf("maxMessageSize=4194304")) as store:
+                assert store.config.effective_max_message_size == 65_436
+
 
 class TestWrongFiles:
     def test_an_unknown_name_is_passed_over_with_a_warning(self, conf):
