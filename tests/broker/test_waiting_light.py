@@ -52,10 +52,10 @@ def test_a_half_message_is_in_its_light_queues_once_it_is_committed(with_broker)
     with_broker(scenario, **LIGHT)
 
 
-def test_one_that_is_given_up_is_in_none(with_broker):
+def test_one_that_is_given_up_is_in_none(with_broker, clock):
     async def scenario(broker, peer):
-        properties = {**HALF, **NAMED, "CHECK_IMMUNITY_TIME_IN_SECONDS": "0"}
-        await peer.send("T", b"given up", properties=properties, g=1)
+        await peer.send("T", b"given up", properties={**HALF, **NAMED})
+        clock.go_on(30 * 24 * 3_600_000)
         await broker.managers.transactions.check()
         assert bodies(broker, "TRANS_CHECK_MAX_TIME_TOPIC") == [b"given up"]
         assert bodies(broker, "%LMQ%a") == []
