@@ -63,6 +63,7 @@ class SelectedLog:
         self._selection = selection
         self._units = QueueUnits(plan.directory, plan.config)
         self._stored: dict[int, int | None] = {}
+        self._rules: dict[str, tuple[int, dict[int, int]]] = {}
         self._known: list[UnitRange] | None = None
         self.low = max(plan.start, start or 0)
         self.high = max(self.low, plan.end if end is None else min(end, plan.end))
@@ -175,9 +176,15 @@ class SelectedLog:
 
     def _shown(self, keys: list[QueueKey]) -> list[QueueKey]:
         """The queues of which something is shown."""
-        rule = self._selection["topic_rule"]
-        rules = {topic: rule(topic) for topic, _ in keys}
-        return [(topic, q) for topic, q in keys if rules[topic][1].get(q, rules[topic][0]) < HIDDEN]
+        return [key for key in keys if self._shown_from(key) < HIDDEN]
+
+    def _shown_from(self, key: QueueKey) -> int:
+        """Physical offset from which on the records of a queue are rows."""
+        topic, queue_id = key
+        if topic not in self._rules:
+            self._rules[topic] = self._selection["topic_rule"](topic)
+        first, of_queues = self._rules[topic]
+        return of_queues.get(queue_id, first)
 
     def queue_counts(self) -> dict[QueueKey, int]:
         """How many messages each queue has in the selection, as far as consume queues know.
@@ -217,7 +224,8 @@ class SelectedLog:
         return record.end_offset, count
 
     def _wanted(self, key: QueueKey, high: int) -> UnitRange:
-        units = self._units.between(key, self.low, high)
+        low = min(high, max(self.low, self._shown_from(key)))
+        units = self._units.between(key, low, high)
         bounds = self._selection.get("queue_offsets", {}).get(key[0], {}).get(key[1])
         if bounds is None:
             return units

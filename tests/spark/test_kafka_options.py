@@ -235,3 +235,17 @@ def test_numbers_to_start_with_are_not_those_of_a_topic_that_was_made_anew(tmp_p
         store.delete_topic("A")
     put(tmp_path, "A", *numbered(10))
     assert bodies_of(stream.trigger()) == numbered(10)
+
+
+def test_a_queue_that_begins_at_its_end_is_read_by_the_places_that_consume_queues_know(tmp_path):
+    def put_both(numbers):
+        with open_store(tmp_path) as store:
+            for number in numbers:
+                store.put("Rare", b"%d" % number, queue_id=number % 2)
+                store.put("Most", bytes(7000))
+
+    put_both(range(100))
+    stream = Stream(tmp_path, topics="Rare", startingOffsets='{"Rare": {"0": -1, "1": -2}}')
+    assert bodies_of(stream.trigger()) == [b"%d" % number for number in range(1, 100, 2)]
+    put_both(range(100, 200))
+    assert bodies_of(stream.trigger()) == numbered(200)[100:]

@@ -12,7 +12,7 @@ from rmqcore.native.columns._columns import ColumnDecoder
 from rmqcore.scan import open_log, read, read_store
 from rmqcore.scan.queue_walk import QueueWalk
 from rmqcore.scan.selected import SelectedLog
-from rmqcore.scan.selection import RowFilter
+from rmqcore.scan.selection import HIDDEN, RowFilter
 from rmqcore.scan.shown_topics import shown
 
 pytestmark = pytest.mark.engine
@@ -92,6 +92,24 @@ def test_what_is_read_through_queues_is_what_a_walk_finds(store, selection, spli
     found, size = selected(store, split_size, **selection)
     assert found == walked(store, **selection)
     assert size < 0.3 * open_log(store).end
+
+
+@pytest.mark.parametrize("split_size", [50_000, 1 << 30])
+def test_queues_may_be_shown_from_different_places_on(store, split_size):
+    selection = {
+        "topics": ["Topic3"],
+        "topic_rule": lambda _: (1_000_000, {1: 2_000_000, 2: HIDDEN}),
+    }
+    assert selected(store, split_size, **selection)[0] == walked(store, **selection)
+
+
+def test_messages_in_front_of_where_a_queue_is_shown_from_are_not_counted(store):
+    log, queues = open_log(store), {("Topic3", 0): 1_000_000, ("Topic3", 1): 2_000_000}
+    rule = (HIDDEN, {queue_id: place for (_, queue_id), place in queues.items()})
+    counts = SelectedLog(log, {"topics": ["Topic3"], "topic_rule": lambda _: rule}).queue_counts()
+    for (topic, queue_id), place in queues.items():
+        found = walked(store, topics=[topic], queue_ids=[queue_id], begin_phy_offset=place)
+        assert counts[topic, queue_id] == len(found)
 
 
 def test_a_tenth_of_the_topics_reads_a_tenth_of_the_log(store):
