@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -100,6 +101,9 @@ def columns_in(expression: object, columns: tuple[str, ...]) -> set[str]:
         columns: names that count.
     """
     words = set(re.findall(r"\w+", str(expression)))
+    if "FieldPath" in words:
+        # a column by its number among all
+        return set(columns)
     return {name for name in columns if name in words}
 
 
@@ -171,7 +175,7 @@ class _Reader:
         value = _constant(other_kind, right)
         self._at += 4
         if sign == "==":
-            return _Bounds({left: frozenset((value,))}, {left: value}, {left: value})
+            return _Bounds({left: _meanings(value)}, {left: value}, {left: value})
         # a bound that is not included is still a bound
         return _Bounds(least={left: value}) if ">" in sign else _Bounds(most={left: value})
 
@@ -180,7 +184,7 @@ class _Reader:
         texts = [text for _, text in self._tokens[self._at : self._at + 9]]
         if len(texts) < 9 or [texts[1], *texts[3:6], texts[6]] != ["(", ",", "{", "value_set", "="]:
             return None
-        if texts[2] not in _LISTED or texts[8] != ":":
+        if texts[2] not in _LISTED or "binary" in texts[7] or texts[8] != ":":
             return None
         self._at += 9
         if self._next() != ("sign", "["):
@@ -232,18 +236,26 @@ def _constant(kind: str, text: str) -> Any:
     raise _UnknownError
 
 
+def _meanings(value: Any) -> frozenset[Any]:
+    """A constant; and the text of bytes, which Arrow shows as a text of their hexadecimal digits."""
+    if isinstance(value, str) and re.fullmatch(r"(?:[0-9A-F]{2})+", value):
+        with suppress(UnicodeDecodeError):
+            return frozenset((value, bytes.fromhex(value).decode()))
+    return frozenset((value,))
+
+
 def _selection_of(bounds: _Bounds) -> Selection:
     found: Selection = {}
     for column, name in (("topic", "topics"), ("tags", "tags"), ("unique_key", "unique_keys")):
         if column in bounds.values:
             values = bounds.values[column]
-            if all(isinstance(value, str) for value in values):
+            if _are_texts(values):
                 found[name] = tuple(sorted(values))  # type: ignore[literal-required]
     if _all_ints(bounds.values.get("queue_id")):
         ids = bounds.values["queue_id"]
         found["queue_ids"] = tuple(sorted(one for one in ids if -(2**31) <= one < 2**31))
     keys = bounds.values.get("keys")
-    if keys and all(isinstance(key, str) and key.split(" ")[0] for key in keys):
+    if keys and _are_texts(keys) and all(key.split(" ")[0] for key in keys):
         found["keys"] = tuple(sorted({key.split(" ")[0] for key in keys}))
     low, high = bounds.least.get("phy_offset"), bounds.most.get("phy_offset")
     if isinstance(low, int):
@@ -256,6 +268,14 @@ def _selection_of(bounds: _Bounds) -> Selection:
     if isinstance(last, dt.datetime):
         found["end_ms"] = (last - _EPOCH) // _MILLISECOND
     return found
+
+
+def _are_texts(values: frozenset[Any]) -> bool:
+    """Whether values are texts, and their bytes those of the messages.
+
+    U+FFFD stands for bytes that are no UTF-8.
+    """
+    return all(isinstance(value, str) and "\ufffd" not in value for value in values)
 
 
 def _all_ints(values: frozenset[Any] | None) -> bool:

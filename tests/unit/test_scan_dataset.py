@@ -79,6 +79,11 @@ def dataset(store):
         (field("store_timestamp") == T, {"begin_ms": T_MS, "end_ms": T_MS}),
         ((field("topic") == "A") & (field("topic") == "B"), {"topics": ()}),
         (field("topic") != "A", {}),
+        (field("topic") == b"T1", {"topics": ("5431", "T1")}),
+        (field("topic").isin([b"T1"]) & (field("topic") == "T1"), {"topics": ("T1",)}),
+        (field("tags") == b"\xff", {"tags": ("FF",)}),
+        ((field("tags") == "a\ufffd") | (field("tags") == "b"), {}),
+        ((field("keys") == "k\ufffd") & (field("unique_key") == "\ufffd"), {}),
     ],
     ids=str,
 )  # fmt: skip
@@ -95,6 +100,11 @@ FILTERS = [
     (field("tags") == "tag0") | (field("queue_id") == 2),
     ~(field("topic") == "T1"),
     field("keys").is_null(),
+    field("topic") == b"T1",
+    field("topic").isin([b"T1"]) & (field("topic") == "T1"),
+    field("tags") == b"tag1",
+    field("keys") == b"k77 all",
+    field(0) == "T1",
     pc.match_substring(field("keys"), "k11"),
     field("store_timestamp") < dt.datetime(2020, 1, 1, tzinfo=dt.UTC),
 ]
@@ -111,6 +121,17 @@ def test_a_filter_answers_as_it_does_on_the_whole_table(dataset, expression):
     assert dataset.filter(expression).to_table() == wanted
     light = dataset.to_table(columns=["queue_id", "topic"], filter=expression)
     assert light == wanted.select(["queue_id", "topic"])
+
+
+def test_a_filter_finds_what_is_no_utf8_as_it_is_shown(tmp_path):
+    with rmqcore.open_store(tmp_path / "store") as store:
+        store.put("T", b"one", tags="tagX", keys=["keyX", "other"])
+        log = next((tmp_path / "store" / "commitlog").iterdir())
+    log.write_bytes(log.read_bytes().replace(b"tagX", b"tag\xff").replace(b"keyX", b"key\xff"))
+    with rmqcore.open_store(tmp_path / "store", mode="r") as reader:
+        dataset = reader.arrow_dataset()
+        for name, text in (("tags", "tag\ufffd"), ("keys", "key\ufffd other")):
+            assert dataset.to_table(filter=field(name) == text)["body"].to_pylist() == [b"one"]
 
 
 def test_only_what_is_looked_at_is_decoded(dataset):
@@ -131,6 +152,8 @@ def test_projections_may_compute(dataset):
         columns={"n": pc.add(field("queue_id"), 1)}, filter=field("topic") == "T0"
     )
     assert sorted(set(found["n"].to_pylist())) == [1, 2, 3]
+    by_number = dataset.to_table(columns={"n": field(1)}, filter=field(0) == "T0")
+    assert by_number["n"] == dataset.to_table(filter=field("topic") == "T0")["queue_id"]
 
 
 def test_what_is_scanned_twice_is_there_twice(dataset):
