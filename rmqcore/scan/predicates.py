@@ -237,7 +237,7 @@ def _constant(kind: str, text: str) -> Any:
 
 
 def _meanings(value: Any) -> frozenset[Any]:
-    """A constant; and the text of bytes, which Arrow shows as a text of their hexadecimal digits."""
+    """A constant; and the text of bytes, which Arrow shows as text of hexadecimal digits."""
     if isinstance(value, str) and re.fullmatch(r"(?:[0-9A-F]{2})+", value):
         with suppress(UnicodeDecodeError):
             return frozenset((value, bytes.fromhex(value).decode()))
