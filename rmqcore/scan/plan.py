@@ -419,9 +419,11 @@ class LogPlan:
             return None
         try:
             return good_record_at(file, phy_offset - file.file_from_offset)
-        except (CorruptStoreError, OSError) as error:
-            # the file was cut short meanwhile, or the disk refuses to give it
-            if isinstance(error, OSError) and (strict or not is_bad_sector(error)):
+        except (CorruptStoreError, FileNotFoundError):
+            # the file was cut short or removed meanwhile
+            return None
+        except OSError as error:
+            if strict or not is_bad_sector(error):
                 raise
             return None
 

@@ -7,7 +7,7 @@ import pytest
 
 import rmqcore
 from golden.stores import packed_stores
-from rmqcore.errors import CorruptConsumeQueueError, CorruptRecordError
+from rmqcore.errors import CorruptConsumeQueueError, CorruptRecordError, RecordsGoneError
 from rmqcore.native.columns._columns import ColumnDecoder
 from rmqcore.scan import open_log, read, read_store
 from rmqcore.scan.queue_walk import QueueWalk
@@ -122,6 +122,24 @@ def test_most_topics_are_walked(store):
     topics = [f"Topic{number}" for number in range(5)]
     splits = SelectedLog(log := open_log(store), shown(log, {"topics": topics})).splits()
     assert all(split.units is None for split in splits)
+
+
+def test_a_file_that_is_deleted_while_a_plan_is_cut_is_told_by_who_reads_it(store_path):
+    with rmqcore.open_store(store_path, mapped_file_size_commit_log=1 << 16) as store:
+        for number in range(60):
+            store.put("T", bytes(10_000), queue_id=number % 2)
+    log = open_log(store_path)
+    (start, path, _), (stop, _, _) = log.files[3:5]
+    path.unlink()
+    wanted = {"begin_ms": 0, "topic_rule": lambda _: (0, {})}
+    splits = SelectedLog(log, wanted).splits(20_000)
+    assert [split.start for split in splits[1:]] == [split.end for split in splits[:-1]]
+    with pytest.raises(RecordsGoneError):
+        [list(read(split)) for split in splits]
+    found = [read(split, ["phy_offset"], on_damage=lambda _: None) for split in splits]
+    places = [place for part in found for one in part for place in one.numbers("phy_offset")]
+    assert len(places) > 40
+    assert not any(start <= place < stop for place in places)
 
 
 @pytest.mark.parametrize("packed", INTACT, ids="-".join)
