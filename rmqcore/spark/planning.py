@@ -22,7 +22,7 @@ from rmqcore.scan import (
     select,
 )
 from rmqcore.scan.archive_log import ArchiveLog
-from rmqcore.scan.joined_log import JoinedTopics
+from rmqcore.scan.joined_log import JoinedLog, JoinedTopics
 from rmqcore.spark.options import EARLIEST, LATEST, ReadOptions, named_offsets
 from rmqcore.spark.rows_wanted import rows_wanted
 from rmqcore.spark.selection import check_ranges, check_selection
@@ -47,6 +47,7 @@ class LogPartition(InputPartition):
         choice: the topics and queues that are read.
         besides: those whose rows have been read before; None for none.
         latest_phy_offset: where "latest" of ``startingOffsets`` is.
+        archive_state: of the archive when this was planned, see `archive_state_of`.
     """
 
     def __init__(
@@ -56,9 +57,12 @@ class LogPartition(InputPartition):
         choice: TopicChoice,
         besides: TopicChoice | None = None,
         latest_phy_offset: int = 0,
+        *,
+        archive_state: str = "",
     ) -> None:
         super().__init__(split.start)
         self.split = split
+        self.archive_state = archive_state
         self.broker = broker
         self.choice = choice
         self.besides = besides
@@ -66,7 +70,7 @@ class LogPartition(InputPartition):
 
     def selection(self, options: ReadOptions) -> Selection:
         """Which records of its split are rows."""
-        topics = _Topics(dict(options.stores)[self.broker], options)
+        topics = _Topics(dict(options.stores)[self.broker], options, self.archive_state)
         return rows_wanted(options, topics, self.choice, self.besides, self.latest_phy_offset)
 
     def __repr__(self) -> str:
@@ -79,30 +83,40 @@ class _Topics:
     Args:
         place: the store's directory, or the archive's URL.
         options: of the reader.
+        archive_state: of the archive, which may have gone on since.
     """
 
-    def __init__(self, place: str, options: ReadOptions) -> None:
+    def __init__(self, place: str, options: ReadOptions, archive_state: str) -> None:
         self._place = place
         self._options = options
+        self._state = archive_state
 
     def shown_topics(self, named: Iterable[str], *, services: bool) -> ShownTopics:
         """What is shown of each topic; arguments as those of `ShownTopics`."""
         names, options = tuple(named), self._options
         if is_archive(self._place):
-            archive = _archive(self._place, options.storage_options)
+            archive = _archive(self._place, options.storage_options, self._state)
             return archive.shown_topics(names, services=services)
         directory = StoreDir(self._place, load_config(options.config).store_path_commit_log)
         live = ShownTopics(directory, names, services=services)
         if options.archive is None:
             return live
-        archive = _archive(options.archive, options.storage_options)
+        archive = _archive(options.archive, options.storage_options, self._state)
         return JoinedTopics(live, archive.shown_topics(names, services=True))
 
 
 @lru_cache(maxsize=8)
-def _archive(url: str, storage_options: tuple[tuple[str, str], ...]) -> ArchiveLog:
-    """An archive, opened once by a worker that has many tasks of it."""
+def _archive(url: str, storage_options: tuple[tuple[str, str], ...], _state: str) -> ArchiveLog:
+    """An archive, opened once by a worker that has many tasks of one state of it."""
     return ArchiveLog(url, dict(storage_options))
+
+
+def archive_state_of(log: AnyLog) -> str:
+    """Tells the state of a log's archive when it was opened from others; empty without one."""
+    archive = log.archive if isinstance(log, JoinedLog) else log
+    if not isinstance(archive, ArchiveLog):
+        return ""
+    return f"{archive.manifest.generation} {archive.manifest.writer}"
 
 
 def open_plan(path: str, options: ReadOptions, before: AnyLog | None = None) -> AnyLog:
@@ -161,13 +175,16 @@ def batch_partitions(options: ReadOptions) -> list[LogPartition]:
     check_selection(options, (plan for _, plan in plans))
     check_ranges(options, (plan for _, plan in plans))
     choice = TopicChoice.of(options)
-    logs = [(broker, select(plan, rows_wanted(options, plan, choice))) for broker, plan in plans]
-    size = split_size(options, sum(log.bytes for _, log in logs))
+    logs = [
+        (broker, select(plan, rows_wanted(options, plan, choice)), archive_state_of(plan))
+        for broker, plan in plans
+    ]
+    size = split_size(options, sum(log.bytes for _, log, _ in logs))
     low = -1 if options.starting_phy_offset is None else options.starting_phy_offset
     high = options.ending_phy_offset
     return [
-        LogPartition(split, broker, choice)
-        for broker, log in logs
+        LogPartition(split, broker, choice, archive_state=state)
+        for broker, log, state in logs
         for split in log.splits(size, options.max_partition_records)
         if split.end > low and (high is None or split.start < high)
     ]

@@ -20,7 +20,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from rmqcore.errors import ConfigError, StoreError
 from rmqcore.scan import AnyLog, AnySelected, select
 from rmqcore.spark.options import LATEST, ReadOptions, named_offsets
-from rmqcore.spark.planning import LogPartition, open_plan, split_size
+from rmqcore.spark.planning import LogPartition, archive_state_of, open_plan, split_size
 from rmqcore.spark.reading import read_partition
 from rmqcore.spark.rows_wanted import rows_wanted
 from rmqcore.spark.selection import check_ranges, check_selection
@@ -110,7 +110,14 @@ class RmqStreamReader(DataSourceStreamReader):
             if broker in first and old is not None and old != new:
                 stretches.append((plan.start, min(low, plan.end), old))
             found += [
-                LogPartition(split, self._name(broker), new, besides, latest.get(broker, 0))
+                LogPartition(
+                    split,
+                    self._name(broker),
+                    new,
+                    besides,
+                    latest.get(broker, 0),
+                    archive_state=archive_state_of(plan),
+                )
                 for low, high, besides in stretches
                 if low < high
                 for split in self.selected(

@@ -15,6 +15,7 @@ from rmqcore import open_store
 from rmqcore.errors import ConfigError, MessageIllegalError, StoreError
 from rmqcore.scan.plan import LogPlan
 from rmqcore.scan.queue_units import QueueUnits
+from rmqcore.transfer.archive import Archiver
 
 pytestmark = pytest.mark.engine
 
@@ -211,6 +212,26 @@ def test_a_deleted_topic_has_no_rows_however_it_is_asked_for(store_path):
     for options in ({"topics": "Gone"}, {"topics": "Gone,Kept"}, {}, {"subscribePattern": "G.*"}):
         rows = [row for row in batch(store_path, **options) if row["topic"] == "Gone"]
         assert bodies_of(rows) == [b"new"], options
+
+
+def test_a_worker_hears_of_topics_that_were_deleted_since_it_has_opened_the_archive(tmp_path):
+    path, archive = tmp_path / "store", str(tmp_path / "archive")
+    put(path, "Kept", *numbered(4, size=30_000))
+    put(path, "Gone", *numbered(4, size=30_000))
+    put(path, "Kept", b"x" * 60_000)
+    Archiver(path, archive).run_once()
+    assert len(batch(path, topics="Gone", archive=archive)) == 4
+    with open_store(path) as store:
+        store.delete_topic("Gone")
+    put(path, "Kept", *numbered(9, size=30_000))
+    Archiver(path, archive).run_once()
+    for file in sorted((path / "commitlog").iterdir())[:-1]:
+        file.unlink()
+    put(path, "Gone", b"new")
+    rows = batch(path, topics="Gone", archive=archive)
+    assert bodies_of(rows) == [b"new"]
+    (end,) = {row["phy_offset"] for row in rows}
+    assert batch(path, topics="Gone", archive=archive, endingPhyOffset=str(end)) == []
 
 
 SERVICES = [
