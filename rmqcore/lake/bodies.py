@@ -15,10 +15,9 @@ import pyarrow.compute as pc
 
 from rmqcore.errors import ConfigError
 from rmqcore.lake.avro import BROKEN, AvroReader
+from rmqcore.lake.sources import ERROR
 
 KINDS: Final = ("bytes", "text", "json", "avro")
-#: The column of a row that does not fit, beside the bytes of its body: why.
-ERROR: Final = "error"
 
 #: By name in a schema, the type of a column; Avro's names are among them.
 _TYPES: Final[dict[str, pa.DataType]] = {
@@ -134,8 +133,12 @@ class Bodies:
         """Rows whose bodies fit, with their columns; and those that do not, with the reason.
 
         Args:
-            table: with the column ``body``, binary.
+            table: with the column ``body``, binary; where `ERROR` says why, it does not fit.
         """
+        if ERROR in table.column_names:
+            is_plain = pc.is_null(table.column(ERROR))
+            good, rest = self.apply(table.filter(is_plain).drop_columns([ERROR]))
+            return good, pa.concat_tables([table.filter(pc.invert(is_plain)), rest])
         if self.kind == "bytes":
             return table, _refused(table, [None] * table.num_rows)
         told: list[Any] = []

@@ -6,17 +6,20 @@ Either tells which queue offsets there are, and gives the messages of ranges of 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 import pyarrow as pa
 
 from rmqcore.arguments import directory_path
-from rmqcore.errors import ConfigError, CorruptStoreError
+from rmqcore.errors import ConfigError, CorruptRecordError, CorruptStoreError
 from rmqcore.files.consume_queue import LIGHT_QUEUE_PREFIX
 from rmqcore.native.columns._arrow import ColumnBatch
 from rmqcore.native.columns._columns import ColumnDecoder
+from rmqcore.native.format._numbers import SysFlag
+from rmqcore.native.format.compression import decompress
 from rmqcore.scan.cluster import Access, Cluster, QueueRange, parse_namesrv_url, read_range
 from rmqcore.scan.mark import Mark
 from rmqcore.scan.read import read_store
@@ -38,6 +41,12 @@ COLUMNS: Final = (
 )
 #: What is read: also where each record lies, for its `Mark`.
 _READ: Final = (*COLUMNS, "phy_offset")
+#: The column of a row that does not fit, beside the bytes of its body: why. Of what is read only
+#: where a body does not decompress.
+ERROR: Final = "error"
+#: So many bytes of the log are decompressed together where one body does not.
+_STORED_BYTES: Final = 1 << 20
+_BODY_MAX: Final = 64 << 20
 
 
 class Place(NamedTuple):
@@ -84,7 +93,8 @@ class Source(Protocol):
     def read(self, spans: dict[str, Span], bytes_max: int) -> tuple[pa.Table, dict[str, Span]]:
         """The messages of spans and what was read.
 
-        The columns are `COLUMNS`, ``phy_offset`` and ``broker``.
+        The columns are `COLUMNS`, ``phy_offset`` and ``broker``; also `ERROR` where a body does not
+        decompress, and is as it is stored.
 
         Args:
             spans: by queue.
@@ -189,15 +199,14 @@ class StoreSource:
             CorruptStoreError: a record is damaged.
         """
         wanted = {int(queue.rpartition("/")[2]): tuple(span) for queue, span in spans.items()}
-        batches = read_store(
+        read_rows = partial(
+            read_store,
             self._path,
-            _READ,
-            plain_bodies=True,
             topics=[self.topic],
             queue_ids=sorted(wanted),
             queue_offsets={self.topic: wanted},
         )
-        found, is_whole = _up_to(bytes_max, batches)
+        found, is_whole = _up_to(bytes_max, read_rows)
         # the order of the log is that of each queue in it
         read = spans if is_whole else _seen(found, spans)
         return _with_broker(found, self._BROKER), read
@@ -241,24 +250,50 @@ class ClusterSource:
         for name, span in spans.items():
             known = self._ranges[name]
             piece = QueueRange(known.queue, known.addresses, span.first, span.stop, known.last)
-            found, is_whole = _up_to(bytes_max // len(spans), self._batches(piece))
+            read_rows = partial(read_range, self._access, piece)
+            found, is_whole = _up_to(bytes_max // len(spans), read_rows)
             read.update({name: span} if is_whole else _seen(found, {name: span}))
             tables.append(_with_broker(found, known.queue.broker_name))
-        return pa.concat_tables(tables), read
-
-    def _batches(self, piece: QueueRange) -> Iterator[ColumnBatch]:
-        return read_range(self._access, piece, _READ, plain_bodies=True)
+        return pa.concat_tables(tables, promote_options="default"), read
 
 
-def _up_to(bytes_max: int, batches: Iterable[ColumnBatch]) -> tuple[pa.Table, bool]:
+def _up_to(
+    bytes_max: int, read_rows: Callable[..., Iterable[ColumnBatch]]
+) -> tuple[pa.Table, bool]:
     """Batches up to that which reaches so many bytes; whether these are all."""
-    found, size = [pa.record_batch(ColumnDecoder(_READ, row_max=1).take())], 0
+    try:
+        batches = map(pa.record_batch, read_rows(_READ, plain_bodies=True))
+        return _joined(bytes_max, batches)
+    except CorruptRecordError:
+        # where it is more than a body that does not decompress, this tells it again
+        stored = read_rows((*_READ, "sys_flag"), batch_bytes=_STORED_BYTES)
+        return _joined(bytes_max, map(_decompressed, stored))
+
+
+def _joined(bytes_max: int, batches: Iterable[pa.RecordBatch]) -> tuple[pa.Table, bool]:
+    found, size = [], 0
     for batch in batches:
-        found.append(pa.record_batch(batch))
-        size += found[-1].nbytes
+        found.append(batch)
+        size += batch.nbytes
         if size >= bytes_max:
             return pa.Table.from_batches(found), False
-    return pa.Table.from_batches(found), True
+    return (pa.Table.from_batches(found) if found else _empty()), True
+
+
+def _decompressed(batch: ColumnBatch) -> pa.RecordBatch:
+    """Rows with plain bodies, and with `ERROR` where one does not decompress."""
+    stored = pa.record_batch(batch)
+    bodies = stored["body"].to_pylist()
+    errors: list[str | None] = [None] * stored.num_rows
+    for number, sys_flag in enumerate(stored["sys_flag"].to_pylist()):
+        if sys_flag & SysFlag.COMPRESSED:
+            try:
+                bodies[number] = decompress(bodies[number], sys_flag, _BODY_MAX)
+            except ValueError as error:
+                errors[number] = f"the body does not decompress: {error}"
+    at = stored.schema.get_field_index("body")
+    plain = stored.set_column(at, stored.schema.field(at), pa.array(bodies, pa.binary()))
+    return plain.drop_columns(["sys_flag"]).append_column(ERROR, pa.array(errors, pa.string()))
 
 
 def _seen(table: pa.Table, spans: dict[str, Span]) -> dict[str, Span]:
@@ -279,5 +314,9 @@ def _with_broker(table: pa.Table, broker: str) -> pa.Table:
     return table.add_column(1, pa.field("broker", pa.string()), names)
 
 
+def _empty() -> pa.Table:
+    return pa.table(ColumnDecoder(_READ, row_max=1).take())
+
+
 def _nothing() -> pa.Table:
-    return _with_broker(_up_to(0, ())[0], "")
+    return _with_broker(_empty(), "")

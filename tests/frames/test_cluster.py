@@ -7,6 +7,7 @@ import pytest
 from patience import until
 from spark_by_hand import bodies_of, numbered, rows_of
 
+from rmqcore.client import outgoing
 from rmqcore.client.blocking import Admin, Producer
 from rmqcore.errors import ArgumentError, ConfigError, RmqCoreError, StoreError
 from rmqcore.lake import TableFollower
@@ -288,6 +289,18 @@ def test_a_table_that_follows_a_broker_is_not_given_another_topic(
     send(topic, *numbered(11))
     with pytest.raises(RmqCoreError, match="another message 10"):
         TableFollower(url, tmp_path / "table").run_once()
+
+
+def test_a_body_of_a_broker_that_does_not_decompress_stops_no_table(
+    rocketmq_broker, topic, send, tmp_path, monkeypatch
+):
+    send(topic, b"whole", queue_id=1)
+    monkeypatch.setattr(outgoing.zlib, "compress", lambda *_: b"no zlib")
+    with Producer(rocketmq_broker.namesrv_addr, compress_above=1) as producer:
+        producer.send(topic, b"one", queue_id=0)
+    url = f"namesrv://{rocketmq_broker.namesrv_addr}/{topic}"
+    done = TableFollower(url, tmp_path / "table").run_once()
+    assert (done.rows, done.refused, done.behind) == (1, 1, 0)
 
 
 @pytest.mark.parametrize("name", ["startingOffsets", "endingOffsets"])

@@ -1,6 +1,7 @@
 """The table beside: what does not fit is in it once, whatever schema was there before."""
 
 import sys
+import zlib
 from functools import partial
 
 import pytest
@@ -11,6 +12,7 @@ from rmqcore.lake import Bodies, TableFollower, follower
 from rmqcore.lake.bodies import Field
 from rmqcore.lake.target import lacking
 
+pa = pytest.importorskip("pyarrow")
 deltalake = pytest.importorskip("deltalake")
 catalogs = pytest.importorskip("pyiceberg.catalog.sql")
 from rmqcore.scan.tables import iceberg_properties  # noqa: E402 - behind the packages it is for
@@ -45,6 +47,13 @@ def put(path, *bodies):
             store.put("T", body)
 
 
+def put_compressed(path, *bodies):
+    """Messages that say of themselves that they are compressed."""
+    flags = pa.array([1] * len(bodies), pa.int32())
+    with rmqcore.open_store(path, **SIZES) as store:
+        store.put_columns(pa.table({"body": bodies, "sys_flag": flags}), topic="T")
+
+
 def offsets_of(table, table_format, name):
     """The queue offsets of a table's rows, each as often as it is there."""
     if table_format == "delta":
@@ -64,6 +73,28 @@ def test_a_schema_that_the_table_refuses_puts_nothing_aside(following):
         following(bodies=TEXTS).run_once()
     following(bodies=NUMBERS).run_once()
     assert (following.offsets(), following.refused()) == ([0, 1], [2])
+
+
+@pytest.mark.parametrize("bodies", [Bodies(), NUMBERS], ids=lambda bodies: bodies.kind)
+def test_a_body_that_does_not_decompress_stops_no_table(following, tmp_path, bodies, monkeypatch):
+    monkeypatch.setattr(follower, "BYTES_MAX", 1)
+    following.put(b'{"id": 0}')
+    put_compressed(tmp_path / "store", zlib.compress(b'{"id": 1}'), b"no zlib", b"", b"no zlib")
+    following.put(b'{"id": 5}')
+    while following(bodies=bodies).run_once().behind:
+        pass
+    assert (following.offsets(), following.refused()) == ([0, 1, 5], [2, 3, 4])
+    following.put(b'{"id": 6}')
+    assert following(bodies=bodies).run_once().rows == 1
+
+
+def test_what_does_not_decompress_is_aside_as_it_is_stored(tmp_path):
+    put_compressed(tmp_path / "store", zlib.compress(b"one"), b"no zlib")
+    TableFollower(tmp_path / "store", tmp_path / "table", topic="T").run_once()
+    (good,) = deltalake.DeltaTable(tmp_path / "table").to_pyarrow_table().to_pylist()
+    (refused,) = deltalake.DeltaTable(tmp_path / "table~dlq").to_pyarrow_table().to_pylist()
+    assert (good["body"], refused["body"]) == (b"one", b"no zlib")
+    assert refused["error"].startswith("the body does not decompress: zlib")
 
 
 @pytest.mark.parametrize("later", [(), (b'{"id": 5}',)])
