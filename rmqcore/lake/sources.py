@@ -286,7 +286,7 @@ def _decompressed(batch: ColumnBatch) -> pa.RecordBatch:
     bodies = stored["body"].to_pylist()
     errors: list[str | None] = [None] * stored.num_rows
     for number, sys_flag in enumerate(stored["sys_flag"].to_pylist()):
-        if sys_flag & SysFlag.COMPRESSED:
+        if sys_flag & SysFlag.COMPRESSED and bodies[number]:
             try:
                 bodies[number] = decompress(bodies[number], sys_flag, _BODY_MAX)
             except ValueError as error:

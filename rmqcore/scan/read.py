@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any, Unpack, cast
 
 from rmqcore.config import StoreConfig
-from rmqcore.errors import CorruptStoreError
+from rmqcore.errors import CorruptRecordError, CorruptStoreError
 from rmqcore.native.columns._arrow import ColumnBatch, ColumnBatches
 from rmqcore.native.columns._columns import COLUMNS, ColumnDecoder
 from rmqcore.native.format._next_record import ScanStatus
@@ -41,6 +42,7 @@ DEFAULT_COLUMNS = (
 #: everything but the record's own bytes and the CRC verdict
 FULL_COLUMNS = tuple(name for name in COLUMNS if name not in ("record", "crc_ok"))
 DELAYS_MS = StoreConfig().delay_levels_ms
+OnDamage = Callable[[Damage], None]
 
 
 def read(
@@ -52,7 +54,7 @@ def read(
     batch_rows: int = 4096,
     batch_bytes: int = 16 << 20,
     delays_ms: tuple[int, ...] = DELAYS_MS,
-    on_damage: Callable[[Damage], None] | None = None,
+    on_damage: OnDamage | None = None,
     **selection: Unpack[Selection],
 ) -> ColumnBatches:
     """The messages of a split as a stream of record batches, in log order.
@@ -65,7 +67,8 @@ def read(
         batch_rows: at most this many rows in a batch.
         batch_bytes: a batch is made of at most this many bytes of log.
         delays_ms: delay of level 1, 2, ..., for the tags code of delayed messages.
-        on_damage: called for each damaged place, which is passed over; None raises there.
+        on_damage: called for each damaged place, which is passed over, and for each body that is to
+            be decompressed and is not what it says; None raises there.
         **selection: only these messages: see `Selection`.
 
     Returns:
@@ -98,15 +101,71 @@ def read(
     begin()
     empty = ColumnDecoder(names, row_max=1).take()
 
-    def batches() -> Iterator[ColumnBatch]:
+    def batches_of(part: Split, told: OnDamage | None) -> Iterator[ColumnBatch]:
         decoder, chosen = begin()
-        if split.units is None:
-            walk = LogWalk(split, on_damage=on_damage).run(decoder.decode)
+        if part.units is None:
+            walk = LogWalk(part, on_damage=told).run(decoder.decode)
         else:
-            walk = QueueWalk(split, chosen, on_damage=on_damage).run(decoder)
+            walk = QueueWalk(part, chosen, on_damage=told).run(decoder)
         return _batches(decoder, walk)
 
+    def batches() -> Iterator[ColumnBatch]:
+        if not plain_bodies or on_damage is None:
+            return batches_of(split, on_damage)
+        return _past_bad_bodies(split, batches_of, on_damage)
+
     return ColumnBatches(empty, batches)
+
+
+def _past_bad_bodies(
+    split: Split,
+    batches_of: Callable[[Split, OnDamage | None], Iterator[ColumnBatch]],
+    on_damage: OnDamage,
+) -> Iterator[ColumnBatch]:
+    """The batches of a split without the rows whose bodies do not decompress, which are told.
+
+    A batch with such a row is none at all, so what is in front of the row is decoded again.
+    """
+    rest: Split | None = split
+    while rest is not None:
+        rest = yield from _up_to_bad_body(rest, batches_of, on_damage)
+
+
+def _up_to_bad_body(
+    split: Split,
+    batches_of: Callable[[Split, OnDamage | None], Iterator[ColumnBatch]],
+    on_damage: OnDamage,
+) -> Generator[ColumnBatch, None, Split | None]:
+    """The batches in front of the first such row; what is left of the split then."""
+    count = 0
+    try:
+        for batch in batches_of(split, on_damage):
+            yield batch
+            count += 1
+    except CorruptRecordError as error:
+        at, reason = error.phy_offset, error.reason
+    else:
+        return None
+    yield from islice(batches_of(split.part(split.start, at), _not_told), count, None)
+    rest = split.part(at, split.end)
+    columns = "phy_offset", "store_size"
+    sizes = read(rest, columns, batch_rows=1, uncommitted=True, on_damage=_not_told)
+    first = next(iter(sizes), None)
+    if first is None or first.numbers("phy_offset")[0] != at:
+        # it is gone meanwhile, which the walk tells
+        return rest
+    end = at + int(first.numbers("store_size")[0])
+    try:
+        # by itself: it may only have been too much for the batch
+        yield from batches_of(split.part(at, end), on_damage)
+    except CorruptRecordError:
+        path = f"{split.commit_log}/{split.file_start(at):020d}"
+        on_damage(Damage(path, at, end, reason))
+    return split.part(end, split.end)
+
+
+def _not_told(_: Damage) -> None:
+    """What is read once more was told before."""
 
 
 def _batches(decoder: ColumnDecoder, walk: Iterator[ScanStatus]) -> Iterator[ColumnBatch]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rmqcore.files.log_file import LogFile
@@ -46,6 +46,15 @@ class Split:
     def size(self) -> int:
         """Bytes of log."""
         return self.end - self.start
+
+    def part(self, start: int, end: int) -> Split:
+        """Every record between two physical offsets of it, whatever its units.
+
+        Args:
+            start: where a record begins.
+            end: where one begins, or the split ends.
+        """
+        return replace(self, start=start, end=end, first_file=self.file_start(start), units=None)
 
     def file_start(self, phy_offset: int) -> int:
         """Where the file that holds a physical offset begins."""

@@ -5,6 +5,7 @@ The data source is driven as Spark's worker does it, without a JVM.
 
 import os
 import shutil
+import zlib
 
 import pyarrow as pa
 import pytest
@@ -12,7 +13,7 @@ from spark_by_hand import Stream, batch, bodies_of, numbered, put, rows_of
 from staged_rows import pairs, stage
 
 from rmqcore import open_store
-from rmqcore.errors import ConfigError, MessageIllegalError, StoreError
+from rmqcore.errors import ConfigError, CorruptRecordError, MessageIllegalError, StoreError
 from rmqcore.scan.plan import LogPlan
 from rmqcore.scan.queue_units import QueueUnits
 from rmqcore.transfer.archive import Archiver
@@ -232,6 +233,28 @@ def test_a_worker_hears_of_topics_that_were_deleted_since_it_has_opened_the_arch
     assert bodies_of(rows) == [b"new"]
     (end,) = {row["phy_offset"] for row in rows}
     assert batch(path, topics="Gone", archive=archive, endingPhyOffset=str(end)) == []
+
+
+@pytest.mark.parametrize("options", [{}, {"topics": "T"}, {"batchRows": "1"}], ids=str)
+def test_a_body_that_does_not_decompress_is_passed_over_without_fail_on_data_loss(
+    store_path, options
+):
+    bodies = [b"no zlib", zlib.compress(b"one"), b"no zlib", b"", zlib.compress(b"two"), b"no zlib"]
+    marked = pa.table({"body": bodies, "sys_flag": pa.array([1] * len(bodies), pa.int32())})
+    put(store_path, "T", b"plain")
+    put(store_path, "U", *numbered(20, size=3000))
+    with open_store(store_path) as store:
+        store.put_columns(marked, topic="T")
+    put(store_path, "T", b"last")
+    asked = {"decompressBody": "true", **options}
+    with pytest.raises(CorruptRecordError, match="does not decompress"):
+        batch(store_path, **asked)
+    rows = batch(store_path, **asked, failOnDataLoss="false")
+    found = [row["body"] for row in rows if row["topic"] == "T"]
+    assert found == [b"plain", b"one", b"", b"two", b"last"]
+    assert len(batch(store_path, **options)) == len(rows) + 3
+    stream = Stream(store_path, startingOffsets="earliest", failOnDataLoss="false", **asked)
+    assert stream.trigger() == rows
 
 
 SERVICES = [
