@@ -32,8 +32,8 @@ _TYPES: Final[dict[str, pa.DataType]] = {
 }
 _SMALLEST: Final = {"int": -(1 << 31), "long": -(1 << 63)}
 #: The years 1 to 9999, in Unix milliseconds: other times no reader shows.
-_FIRST_MS: Final = -62_135_596_800_000
-_LAST_MS: Final = 253_402_300_799_999
+FIRST_MS: Final = -62_135_596_800_000
+LAST_MS: Final = 253_402_300_799_999
 _TAKEN: Final = frozenset(
     {"topic", "broker", "queue_id", "queue_offset", "store_timestamp", "born_timestamp", "day"}
     | {"keys", "tags", "unique_key", "properties", "body", ERROR}
@@ -266,7 +266,7 @@ def _text(value: object) -> str:
 
 def _moment(value: object) -> int:
     whole = _whole("long")(value)
-    if not _FIRST_MS <= whole <= _LAST_MS:
+    if not FIRST_MS <= whole <= LAST_MS:
         raise OverflowError(str(whole))
     return whole * 1000
 

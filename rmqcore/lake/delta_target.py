@@ -235,13 +235,16 @@ class DeltaTarget:
 
     def _crowded(self, table: DeltaTable, now_s: float) -> list[str]:
         """The days with small files that are to be made one, the newest first."""
-        files: Any = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+        day_of = f"partition.{DAY}"
+        told: Any = pa.table(table.get_add_actions(flatten=True))
+        # of the other columns some may be times that Python does not show
+        files = told.select(["size_bytes", "modification_time", day_of]).to_pylist()
         by_day: dict[str, list[bool]] = {}
         oldest_ms = (now_s - SMALL_AGE_S) * 1000
         for file in files:
             if file["size_bytes"] < SMALL_SIZE:
                 is_old = file["modification_time"] <= oldest_ms
-                by_day.setdefault(file[f"partition.{DAY}"], []).append(is_old)
+                by_day.setdefault(file[day_of], []).append(is_old)
         return [
             day
             for day, old in sorted(by_day.items(), reverse=True)

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from rmqcore.errors import ConfigError
 from rmqcore.files.objects import is_url
-from rmqcore.lake.bodies import Bodies, refused_schema
+from rmqcore.lake.bodies import FIRST_MS, LAST_MS, Bodies, refused_schema
 from rmqcore.lake.sources import COLUMNS, Place, Progress, Span
 from rmqcore.lake.target import (
     NUMBER,
@@ -108,7 +108,7 @@ class TablePair:
                 "the table has rows of a store's directory and is to get rows of brokers, or the "
                 "other way round, which may be the same messages; give them a table of their own"
             )
-        good, rest = self._bodies.apply(rows)
+        good, rest = self._bodies.apply(_with_times_that_are_shown(rows))
         refused = self._put_aside(rest, reached)
         self.good.append(good, since, reached)
         return int(good.num_rows), refused
@@ -148,6 +148,22 @@ class TablePair:
         )
         furthest = {queue: max(known.get(queue, place), place) for queue, place in reached.items()}
         return self.refused.append(rows, known, {**known, **furthest}, may_have=may_have)
+
+
+def _with_times_that_are_shown(rows: pa.Table) -> pa.Table:
+    """Rows without times of birth, which any producer may choose, that no reader of tables shows.
+
+    The package that writes a table, or those that read it, fail with one, or miss rows beside it.
+    """
+    name = "born_timestamp"
+    times = rows.column(name)
+    kind = _TYPES[name]
+    first, last = (pa.scalar(time_ms * 1000, kind) for time_ms in (FIRST_MS, LAST_MS))
+    is_shown = pc.and_(pc.greater_equal(times, first), pc.less_equal(times, last))
+    if pc.all(is_shown).as_py():
+        return rows
+    shown = pc.if_else(is_shown, times, pa.scalar(None, kind))
+    return rows.set_column(rows.schema.get_field_index(name), pa.field(name, kind), shown)
 
 
 def plain_schema() -> pa.Schema:

@@ -298,7 +298,42 @@ def write_parquet(path: Path, batches: Any, schema: Any, compression: str) -> in
         for batch in batches:
             rows += batch.num_rows
             writer.write_batch(batch.to_arrow())
+    _leave_out_bounds(path, compression)
     return rows
+
+
+def _leave_out_bounds(path: Path, compression: str) -> None:
+    """Write a Parquet file once more, without the bounds of times that Python does not show.
+
+    Any producer may choose such a time of birth, and who makes tables of files fails with one.
+    """
+    from pyarrow import parquet  # noqa: PLC0415 - an extra
+
+    stated, odd = set(), set()
+    facts = parquet.read_metadata(path)
+    for group in range(facts.num_row_groups):
+        for number in range(facts.num_columns):
+            column = facts.row_group(group).column(number)
+            stated.add(column.path_in_schema)
+            bounds = column.statistics
+            try:
+                _ = bounds and (bounds.min, bounds.max)
+            except OverflowError:
+                odd.add(column.path_in_schema)
+    if not odd:
+        return
+    again = path.with_name(f"{path.name}.again")
+    settings = {"compression": compression, "write_statistics": sorted(stated - odd)}
+    try:
+        with (
+            parquet.ParquetFile(path) as source,
+            parquet.ParquetWriter(again, source.schema_arrow, **settings) as writer,
+        ):
+            for group in range(source.num_row_groups):
+                writer.write_table(source.read_row_group(group))
+        again.rename(path)
+    finally:
+        again.unlink(missing_ok=True)
 
 
 def columns_schema(columns: tuple[str, ...]) -> Any:

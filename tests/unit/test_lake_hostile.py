@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 import rmqcore
@@ -23,7 +25,7 @@ from rmqcore.lake.target import (
     TableChangedError,
     TopicMadeAnewError,
 )
-from rmqcore.scan import read_store
+from rmqcore.scan import FULL_COLUMNS, read_store
 from rmqcore.transfer.export import export_store
 from rmqcore.world import wall_clock_ms
 
@@ -83,6 +85,49 @@ def test_a_path_that_readers_take_for_another_is_refused_before_anything_is_writ
     with pytest.raises(ConfigError, match="a path without"):
         export_store(tmp_path / "store", place, file_format=table_format)
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
+def born(path, *years):
+    """Messages whose producers say that they were born in such years, about, behind a plain one."""
+    put(path, b"plain")
+    times = pa.array([(year - 1970) * 31_556_952_000 for year in years], pa.int64())
+    columns = {"body": [b"%d" % year for year in years]}
+    columns["born_timestamp"] = times.cast(pa.timestamp("ms", "UTC"))
+    with rmqcore.open_store(path, **SIZES) as store:
+        store.put_columns(pa.table(columns), topic="T")
+
+
+@pytest.mark.parametrize("year", [-5, 20_000, 140_000_000])
+@pytest.mark.parametrize("table_format", FORMATS)
+def test_a_time_of_birth_that_no_reader_shows_stops_no_table_and_hides_no_row(
+    tmp_path, table_format, year
+):
+    born(tmp_path / "store", year, 1600)
+    follow = partial(TableFollower, tmp_path / "store", tmp_path / "t", topic="T")
+    assert follow(table_format=table_format).run_once().rows == 3
+    put(tmp_path / "store", b"later")
+    assert follow(table_format=table_format).run_once().rows == 1
+    if table_format == "delta":
+        found = deltalake.DeltaTable(tmp_path / "t")
+        near = pc.field("born_timestamp") < datetime(2000, 1, 1, tzinfo=UTC)
+        shown, old = found.to_pyarrow_table(), found.to_pyarrow_table(filters=near)
+    else:
+        with catalog_of(tmp_path / "t") as catalog:
+            table = catalog.load_table("rmq.T")
+            shown = table.scan().to_arrow()
+            old = table.scan("born_timestamp < '2000-01-01T00:00:00+00:00'").to_arrow()
+    times = {row["body"]: row["born_timestamp"] for row in shown.to_pylist()}
+    assert [body for body, time in times.items() if time is None] == [b"%d" % year]
+    assert old["body"].to_pylist() == [b"1600"]
+
+
+@pytest.mark.parametrize("table_format", FORMATS)
+def test_an_export_has_times_of_birth_that_no_reader_shows(tmp_path, table_format):
+    born(tmp_path / "store", -5, 20_000)
+    export_store(tmp_path / "store", tmp_path / "out", file_format=table_format)
+    assert rows_of(tmp_path / "out", table_format, topic="messages") == 3
+    (file,) = (tmp_path / "out").glob("*.parquet")
+    assert pq.read_table(file) == pa.table(read_store(tmp_path / "store", FULL_COLUMNS))
 
 
 @pytest.mark.parametrize("table_format", FORMATS)
