@@ -59,7 +59,7 @@ from rmqcore.lake.target import (
     with_day,
     without_offsets,
 )
-from rmqcore.scan.tables import ICEBERG_CATALOG, iceberg_properties
+from rmqcore.scan.tables import ICEBERG_CATALOG, iceberg_properties, without_bounds
 from rmqcore.world import wall_clock_ms
 
 NAMESPACE: Final = "rmq"
@@ -223,10 +223,13 @@ class IcebergTarget:
                 raise TableChangedError(f"{self._name}: another follower has been there")
             if may_have and not (rows := self._lacking(table, rows)).num_rows:
                 return 0
-            table.append(
-                with_day(rows).select(self._schema.names).cast(self._schema),
-                snapshot_properties=commit_facts(self._topic, offsets),
-            )
+            appended = with_day(rows).select(self._schema.names).cast(self._schema)
+            facts = commit_facts(self._topic, offsets)
+            try:
+                table.append(appended, snapshot_properties=facts)
+            except UnicodeEncodeError:
+                without_bounds(table)
+                table.append(appended, snapshot_properties=facts)
         return int(rows.num_rows)
 
     def _check_types(self, table: Table) -> None:
@@ -259,17 +262,22 @@ class IcebergTarget:
         plan = table.scan(row_filter=f"{DAY} = '{day}'").plan_files()
         tasks = [task for task in plan if task.file.file_path in small]
         rows = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue()).to_table(tasks)
+        try:
+            written = self._written(table, day, rows)
+        except UnicodeEncodeError:
+            without_bounds(table)
+            written = self._written(table, day, rows)
         with (
             table.transaction() as commit,
             commit.update_snapshot(snapshot_properties=facts).overwrite() as files,
         ):
             for task in tasks:
                 files.delete_data_file(task.file)
-            for file in self._written(table, day, rows):
+            for file in written:
                 files.append_data_file(file)
 
     @staticmethod
-    def _written(table: Table, day: str, rows: pa.Table) -> Iterator[DataFile]:
+    def _written(table: Table, day: str, rows: pa.Table) -> list[DataFile]:
         """A file of rows of a day, which no commit has yet."""
         spec, schema = table.spec(), table.schema()
         values = [PartitionFieldValue(field, day) for field in spec.fields]
@@ -277,7 +285,7 @@ class IcebergTarget:
         task = WriteTask(
             UUID(bytes=token_bytes(16), version=4), 0, schema, rows.to_batches(), partition_key=key
         )
-        return iter(write_file(table.io, table.metadata, iter([task])))
+        return list(write_file(table.io, table.metadata, iter([task])))
 
     def expire(self, keep_s: float) -> None:
         """See `Target`; files that no state has go when they are so old, whoever has left them."""

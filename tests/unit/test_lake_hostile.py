@@ -31,6 +31,8 @@ from rmqcore.world import wall_clock_ms
 
 deltalake = pytest.importorskip("deltalake")
 catalogs = pytest.importorskip("pyiceberg.catalog.sql")
+from pyiceberg.expressions import EqualTo  # noqa: E402 - behind the packages it is for
+
 from rmqcore.scan.tables import iceberg_properties  # noqa: E402 - behind the packages it is for
 
 pytestmark = pytest.mark.engine
@@ -119,6 +121,32 @@ def test_a_time_of_birth_that_no_reader_shows_stops_no_table_and_hides_no_row(
     times = {row["body"]: row["born_timestamp"] for row in shown.to_pylist()}
     assert [body for body, time in times.items() if time is None] == [b"%d" % year]
     assert old["body"].to_pylist() == [b"1600"]
+
+
+ODD_TEXTS = ["\ud7ff" * 17, "\U0010ffff" * 17, "\x00" * 17, "\ufffe\uffff" * 9]
+
+
+@pytest.mark.parametrize("text", ODD_TEXTS, ids=ascii)
+@pytest.mark.parametrize("table_format", FORMATS)
+def test_a_text_that_has_no_short_bound_stops_no_table(tmp_path, monkeypatch, table_format, text):
+    monkeypatch.setattr("rmqcore.lake.iceberg_target.SMALL_COUNT", 2)
+    follow = partial(TableFollower, tmp_path / "store", tmp_path / "t", topic="T")
+    compacted = 0
+    for _ in range(4):
+        with rmqcore.open_store(tmp_path / "store", **SIZES) as store:
+            store.put("T", text.encode(), tags=text, keys=[text], properties={text: text})
+            store.put("T", b"plain", tags="plain")
+        done = follow(table_format=table_format, bodies=Bodies("text")).run_once()
+        assert done.rows == 2
+        compacted += done.compacted
+    assert (compacted > 0) == (table_format == "iceberg")
+    assert rows_of(tmp_path / "t", table_format) == 8
+    export_store(tmp_path / "store", tmp_path / "out", file_format=table_format)
+    assert rows_of(tmp_path / "out", table_format, topic="messages") == 8
+    if table_format == "iceberg":
+        with catalog_of(tmp_path / "t") as catalog:
+            found = catalog.load_table("rmq.T").scan(EqualTo("tags", text)).to_arrow()
+        assert found["body"].to_pylist() == [text] * 4
 
 
 @pytest.mark.parametrize("table_format", FORMATS)
