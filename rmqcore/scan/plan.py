@@ -347,8 +347,8 @@ class LogPlan:
             # a record that a writer has just begun, or was killed in, has no size yet
             damaged = claimed > start or (any(head) and not self.directory.was_aborted)
             return damaged and find_good_record([file]) is not None
-        except CorruptStoreError:
-            # the file was cut short meanwhile
+        except (CorruptStoreError, FileNotFoundError):
+            # it was cut short meanwhile, or its writer had made it ahead and has removed it
             return False
         except OSError as error:
             if not is_bad_sector(error):

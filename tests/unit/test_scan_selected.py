@@ -142,6 +142,24 @@ def test_a_file_that_is_deleted_while_a_plan_is_cut_is_told_by_who_reads_it(stor
     assert not any(start <= place < stop for place in places)
 
 
+def test_a_file_that_its_writer_removes_again_is_not_the_end_of_the_log(store_path, monkeypatch):
+    with rmqcore.open_store(store_path, mapped_file_size_commit_log=1 << 16) as opened:
+        opened.put("T", b"one")
+    end = open_log(store_path).end
+    ahead = store_path / "commitlog" / f"{1 << 16:020d}"
+    ahead.write_bytes(bytes(1 << 16))
+    plan = import_module("rmqcore.scan.plan")
+    listed = plan.numbered_files
+
+    def listed_before_it_is_removed(directory):
+        found = listed(directory)
+        ahead.unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(plan, "numbered_files", listed_before_it_is_removed)
+    assert open_log(store_path).end == end
+
+
 @pytest.mark.parametrize("packed", INTACT, ids="-".join)
 def test_every_topic_and_queue_of_a_golden_store(golden_store, packed):
     golden = golden_store(*packed)
