@@ -359,6 +359,10 @@ class HAClient:
                 # with
                 if (known := await self._master_range()) is not None:
                     self._check_range(known, end)
+            told = self._address()
+            if told not in ("", self.master_address) and await self._master_range() is not None:
+                # who was the master before may follow the new one, and sends its log on
+                return f"the master is at {told} now"
             rest_s = min(self._last_write + interval_s, self._last_read + most_s) - now
             await asyncio.sleep(max(0.001, min(1.0, rest_s)))
 

@@ -9,6 +9,7 @@ import pytest
 from ha.pair import (
     Clock,
     all_gone,
+    config,
     derived,
     fill,
     following,
@@ -27,7 +28,7 @@ from crash.test_disk_full import ROOT_ONLY, small_disk
 from crash.test_disk_full import fill as fill_disk
 from rmqcore.errors import DiskFullError
 from rmqcore.ha import HAClient, resync
-from rmqcore.ha.client import HAState
+from rmqcore.ha.client import HAState, LogRange
 from rmqcore.services.allocate import AllocateMappedFileService
 from rmqcore.services.event_loop import to_the_end
 
@@ -338,6 +339,38 @@ def first_file(path):
         master.put("T0", bytes(2000))
         assert master.max_phy_offset > FILE
         return log_bytes(master)[:FILE], end
+
+
+def test_a_slave_goes_over_to_the_master_that_it_is_told_of(tmp_path):
+    """Who was the master before may be the new one's slave, and sends its log on for ever."""
+
+    async def scenario(former, new, slave):
+        asked, answers = [], False
+
+        async def known():
+            asked.append(client.master_address)
+            return LogRange(0, new.max_phy_offset) if answers else None
+
+        async with serving(former) as one, serving(new) as other:
+            told = f"127.0.0.1:{one.port}"
+            client = HAClient(slave, config(ha_send_heartbeat_interval=10), lambda: told, known)
+            task = asyncio.get_running_loop().create_task(client.run())
+            await has_all(slave, new)
+            told, before = f"127.0.0.1:{other.port}", len(asked)
+            await until_async(lambda: len(asked) >= before + 3, "it has asked the new one")
+            assert client.agrees and len(one.connections) == 1
+            answers = True
+            await until_async(lambda: other.connections, "the slave has gone over")
+            await all_gone(one)
+            fill(new, 3, seed=2)
+            await has_all(slave, new)
+            task.cancel()
+            await asyncio.wait([task])
+
+    with master_store(tmp_path / "new", 5) as new:
+        shutil.copytree(tmp_path / "new", tmp_path / "former")
+        with slave_store(tmp_path / "former") as former, slave_store(tmp_path / "slave") as slave:
+            asyncio.run(scenario(former, new, slave))
 
 
 @pytest.mark.parametrize("way", ["killed", "closed", "fetched"])
