@@ -148,9 +148,14 @@ class HAConnection:
             self.close()
 
     @property
+    def goes_on(self) -> bool:
+        """Whether nobody has ended it."""
+        return not self._ended.done()
+
+    @property
     def is_silent(self) -> bool:
         """Whether it has not reported yet, and goes on."""
-        return self.request_offset < 0 and not self._ended.done()
+        return self.request_offset < 0 and self.goes_on
 
     def end(self, reason: str) -> None:
         """End it; `serve` returns the reason."""

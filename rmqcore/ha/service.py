@@ -9,6 +9,7 @@ import asyncio
 import logging
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
@@ -24,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 #: Of connections without a report this many are kept, the newest; a slave reports at once.
 _SILENT_MAX: Final = 128
-#: More connections than these are closed at once: each takes a descriptor.
+#: Of more connections than these one is closed at once: each takes a descriptor.
 _CONNECTIONS_MAX: Final = 256
 #: Why a connection was closed is remembered of this many hosts, the last ones: the same reason
 #: again is no warning any more.
@@ -167,7 +168,8 @@ class HAService:
             connection.wake()
 
     def _accept(self, sock: socket.socket, place: tuple[object, ...]) -> None:
-        if len(self.connections) >= _CONNECTIONS_MAX:
+        address = address_text(place)
+        if len(self.connections) >= _CONNECTIONS_MAX and not self._makes_room_for(address):
             logger.log(
                 logging.DEBUG if self._is_full else logging.WARNING,
                 "port %d: %d connections are all that it has; further ones are closed at once",
@@ -180,7 +182,7 @@ class HAService:
         self._is_full = False
         tune(sock)
         connection = HAConnection(
-            sock, address_text(place), self._log, self._config, self._acknowledged, self._world
+            sock, address, self._log, self._config, self._acknowledged, self._world
         )
         self.connections.append(connection)
         task = asyncio.get_running_loop().create_task(self._serve(connection))
@@ -190,8 +192,24 @@ class HAService:
         if len(silent) > _SILENT_MAX:
             silent[0].end("too many connections are silent, and this one was so for longest")
 
+    def _makes_room_for(self, address: str) -> bool:
+        """End a connection of the host that has most, its newest, for one of a host that has less.
+
+        Whoever takes all there are keeps out no slave of another host.
+        """
+        going_on = [one for one in self.connections if one.goes_on]
+        if len(going_on) < _CONNECTIONS_MAX:
+            return True
+        counts = Counter(_host_of(one.address) for one in going_on)
+        host, most = counts.most_common(1)[0]
+        if counts[_host_of(address)] + 1 >= most:
+            return False
+        newest = [one for one in going_on if _host_of(one.address) == host][-1]
+        newest.end("another host has fewer connections, and there were too many")
+        return True
+
     async def _serve(self, connection: HAConnection) -> None:
-        host = connection.address.rpartition(":")[0]
+        host = _host_of(connection.address)
         logger.info("slave %s: connected", connection.address)
         reason, began = "the master stops", self._world.monotonic_s()
         try:
@@ -258,6 +276,10 @@ class HAService:
             return 0
         stored_ms = self._log.store_time_at(max(ack_offset, self._log.min_phy_offset))
         return None if stored_ms is None else max(0, self._world.clock_ms() - stored_ms)
+
+
+def _host_of(address: str) -> str:
+    return address.rpartition(":")[0]
 
 
 def client_info(**known: object) -> dict[str, object]:

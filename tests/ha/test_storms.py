@@ -168,6 +168,34 @@ def test_those_that_report_take_no_more_descriptors_than_there_are_for_slaves(tm
     assert sum("are all that it has" in one.getMessage() for one in caplog.records) == 1
 
 
+def test_who_takes_all_connections_keeps_out_no_slave_of_another_host(tmp_path):
+    async def scenario(master, first, second):
+        async with serving(master) as service:
+            with ExitStack() as stack:
+                async with following(first, service.port, master):
+                    await has_all(first, master)
+                    for _ in range(_CONNECTIONS_MAX + 20):
+                        place = "127.0.0.1", service.port
+                        sock = socket.create_connection(place, source_address=("127.0.0.2", 0))
+                        stack.enter_context(sock).sendall(master.max_phy_offset.to_bytes(8))
+                        await asyncio.sleep(0)
+                    await until_async(
+                        lambda: len(service.connections) == _CONNECTIONS_MAX, "there are no more"
+                    )
+                    kept = service.connections[0]
+                    async with following(second, service.port, master):
+                        await has_all(second, master)
+                        assert kept is service.connections[0]
+            await all_gone(service)
+
+    with (
+        master_store(tmp_path / "m", 30) as master,
+        slave_store(tmp_path / "a") as first,
+        slave_store(tmp_path / "b") as second,
+    ):
+        asyncio.run(scenario(master, first, second))
+
+
 @pytest.mark.parametrize("reads", [False, True])
 def test_who_reads_nothing_holds_no_deleted_file_by_saying_that_it_is_there(
     tmp_path, monkeypatch, reads
