@@ -192,6 +192,26 @@ def test_a_slave_takes_nothing_that_has_to_be_stored(tmp_path):
 
 
 @pytest.mark.usefixtures("asks_when_told")
+def test_a_slave_sets_no_offset_of_which_its_master_knows_nothing(tmp_path):
+    """Whoever reads there alone would be sent to a master that sends him nowhere."""
+
+    async def scenario():
+        async with running(tmp_path) as pair, Producer(pair.namesrv) as producer:
+            await producer.send("T", b"x", queue_id=0)
+            await pair.in_step()
+            await pair.synchronize()
+            code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+            asked = {"topic": "T", "group": "CG", "timestamp": 0, "isForce": "true"}
+            refused = await pair.ask(pair.slave, code, **asked)
+            assert refused.code == ResponseCode.SYSTEM_ERROR
+            assert "ask its master" in refused.remark
+            assert (await pair.pull(pair.slave)).code == ResponseCode.SUCCESS
+            assert (await pair.ask(pair.master, code, **asked)).code == ResponseCode.SUCCESS
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.usefixtures("asks_when_told")
 def test_who_finds_nothing_on_a_slave_goes_back_to_its_master(tmp_path):
     async def scenario():
         async with running(tmp_path) as pair, Producer(pair.namesrv) as producer:

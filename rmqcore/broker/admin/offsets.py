@@ -10,6 +10,7 @@ from typing import Final
 
 from rmqcore.broker.state.bodies import QueueKey, java_body, queue_key
 from rmqcore.broker.state.broker_state import BrokerState
+from rmqcore.broker.state.masters_only import masters_only
 from rmqcore.java.json import parse_java_json
 from rmqcore.remoting import (
     Connection,
@@ -49,6 +50,7 @@ class AdminOffsets:
         return success(body=java_body({"offsetTable": self._store.delay_offsets()}))
 
     @serves(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, needs=needs.ADMIN)
+    @masters_only(ResponseCode.SYSTEM_ERROR)
     async def reset(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """Let a group go on at the offsets of a time; its pulls are told so, also those that wait.
 

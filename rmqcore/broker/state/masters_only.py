@@ -1,4 +1,4 @@
-"""`masters_only`: what a slave refuses besides what its store refuses, all that ends in a put."""
+"""`masters_only`: what a slave refuses: all that ends in a put, or that its master has to know."""
 
 from __future__ import annotations
 
