@@ -355,6 +355,8 @@ class ClientInstance:
         if route is None:
             return kept
         changed = kept != route
+        # the last one is the one that was told last
+        self.routes.pop(topic, None)
         self.routes[topic] = route
         if changed:
             self._strangers.set()
@@ -367,6 +369,8 @@ class ClientInstance:
     ) -> str:
         """The address of a broker; the master's when there is none with this id.
 
+        It is the one that was told last: the route of a topic that is gone stays as it was.
+
         Args:
             broker_name: of master and slaves.
             broker_id: the one that is asked for.
@@ -375,7 +379,7 @@ class ClientInstance:
         Raises:
             NoRouteError: no route names it.
         """
-        for route in self.routes.values():
+        for route in reversed(self.routes.values()):
             by_id = route.brokers.get(broker_name)
             if by_id:
                 address = by_id.get(broker_id) or by_id.get(MASTER_ID)
