@@ -394,7 +394,7 @@ class Broker:
             parts.timer,
             QueryMessages(parts),
             RuntimeInfo(parts, (parts.timer.runtime_info, parts.rates.days.runtime_info)),
-            AdminTopics(parts, self._register_topics, parts.deleting),
+            AdminTopics(parts, self._register_topics, parts.deleting, self._leave_deletion),
             AdminGroups(parts, parts.forget_group),
             AdminOffsets(parts),
             AdminBroker(parts, self._change),
@@ -414,6 +414,9 @@ class Broker:
 
     def _follows(self) -> bool:
         return self.replication is not None and self.replication.follows
+
+    def _leave_deletion(self) -> bool:
+        return self.replication is not None and self.replication.leave_deletion()
 
     def _ha_place(self) -> tuple[str, int] | None:
         """Where slaves are taken; None: nowhere.

@@ -318,6 +318,29 @@ def between(synchronize, monkeypatch, code, then):
 
 
 @pytest.mark.usefixtures("asks_when_told")
+def test_a_slave_that_is_asked_to_delete_a_topic_keeps_what_came_to_the_next_of_its_name(tmp_path):
+    """Tools ask one broker after the other, and what was sent meanwhile is acknowledged."""
+
+    async def scenario():
+        async with with_an_old_topic(tmp_path) as (pair, producer):
+            await made_again(pair, producer)
+            deleted = await pair.ask(pair.slave, RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
+            assert deleted.code == ResponseCode.SUCCESS
+            await pair.synchronize()
+            assert bodies(pair.slave.store) == numbered(b"new", 5)
+            assert pair.slave.store.topics.get("T") is not None
+            # nobody tells it any more
+            await pair.master.stop()
+            replication = pair.slave.replication
+            await until_async(lambda: not replication.follows, "the slave knows")
+            deleted = await pair.ask(pair.slave, RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
+            assert deleted.code == ResponseCode.SYSTEM_ERROR
+            assert bodies(pair.slave.store) == numbered(b"new", 5)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.usefixtures("asks_when_told")
 def test_no_offset_of_a_topic_that_was_deleted_counts_for_the_next_of_its_name(
     tmp_path, monkeypatch
 ):

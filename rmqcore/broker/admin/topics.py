@@ -43,6 +43,7 @@ class AdminTopics:
         state: BrokerState,
         register: Callable[[Sequence[TopicConfig]], Awaitable[None]],
         deleting: Callable[[str], AbstractAsyncContextManager[Sequence[str]]],
+        leave_deletion: Callable[[], bool],
     ) -> None:
         """Prepare to answer.
 
@@ -50,12 +51,14 @@ class AdminTopics:
             state: the broker's.
             register: has all name servers know some topics, when it returns.
             deleting: the context in which a topic is deleted; gives the topics that go with it.
+            leave_deletion: of a slave: see `Replication.leave_deletion`; False on a master.
         """
         self._store, self._config = state.store, state.config
         self._topics, self._consumers = state.topics, state.consumers
         self._rates = state.rates
         self._register = register
         self._deleting = deleting
+        self._leave_deletion = leave_deletion
 
     @serves(RequestCode.UPDATE_AND_CREATE_TOPIC, needs=needs.ADMIN)
     async def update(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
@@ -150,6 +153,8 @@ class AdminTopics:
         if self._topics.is_system(name):
             remark = f"The topic[{name}] is conflict with system topic."
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
+        if self._leave_deletion():
+            return success(remark="this broker is a slave: it deletes what its master has deleted")
         try:
             with expect_written(f"the deletion of {name}"):
                 async with self._deleting(name) as along:

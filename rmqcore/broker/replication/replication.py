@@ -20,6 +20,7 @@ from rmqcore.remoting import (
     RemotingClient,
     RemotingCommand,
     RequestCode,
+    RequestRefusedError,
     ResponseCode,
     failure,
     needs,
@@ -131,6 +132,25 @@ class Replication:
     def follows(self) -> bool:
         """Whether a slave has a connection to its master at this moment."""
         return self.client is not None and self.client.state is HAState.TRANSFER
+
+    def leave_deletion(self) -> bool:
+        """Leave it to the master to delete a topic, whose word comes soon.
+
+        What a slave deletes by itself may be more: what has come to the next topic of the name.
+
+        Returns:
+            False on a master, and where the master does not tell what it has deleted.
+
+        Raises:
+            RequestRefusedError: the master is away.
+        """
+        if self.client is None or not self._synchronize.tells_deletions:
+            return False
+        if not self.follows:
+            remark = "this broker is a slave: it deletes what its master has deleted, which is away"
+            raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark)
+        self._synchronize.ask_soon()
+        return True
 
     def pending_from(self) -> int | None:
         """Physical offset of the oldest message that is still to be delivered; None without one.

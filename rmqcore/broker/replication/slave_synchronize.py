@@ -144,6 +144,8 @@ class SlaveSynchronize:
         #: of these, the ones to which the last answer was none
         self._unanswered: set[RequestCode] = set()
         self._topics = topics
+        #: whether the master tells what it has deleted, as far as is known
+        self.tells_deletions = True
         self._wanted = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._set_back()
@@ -171,6 +173,10 @@ class SlaveSynchronize:
             with suppress(RuntimeError):
                 # the loop may have ended
                 loop.call_soon_threadsafe(self._wanted.set)
+
+    def ask_soon(self) -> None:
+        """Ask the master before it is time; on the event loop."""
+        self._wanted.set()
 
     def pending(self) -> list[tuple[str, int, int]]:
         """The first message of each queue that the master has not done with, as far as is known.
@@ -300,6 +306,7 @@ class SlaveSynchronize:
             told = deletions_told(text)
         except ValueError as error:
             return self._failed(code, address, str(error))
+        self.tells_deletions = told is not None
 
         def keep(topic: str) -> bool:
             return told is not None and self._has_messages(topic, told.get(topic, 0))
