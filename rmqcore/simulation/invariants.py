@@ -269,7 +269,8 @@ def _in_order(
             if history.deleted(*queue[:2]) or each.place.broker in promoted_s:
                 # numbers have begun again: what lies in front now has to have come before
                 front = contents.get(each.place._replace(offset=offset - 1), each.number)
-                if contents.get(each.place) == each.number and front not in got:
+                is_there = contents.get(each.place) == each.number
+                if is_there and front not in got and each.place.broker not in weak:
                     yield Broken("passed over", f"{group}: {each} before {front}")
                 continue
             if offset > reached.get(queue, -1) + 1 and each.place.broker not in weak:
