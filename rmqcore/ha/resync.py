@@ -26,6 +26,7 @@ from rmqcore.files.store_mark import StoreMark
 from rmqcore.files.zeros import zero_pages
 from rmqcore.ha.frames import OFFSET_MAX, QUIET_S, REPORT, FrameReader
 from rmqcore.ha.sockets import connect, send_all
+from rmqcore.ha.undelivered import set_back_progress
 from rmqcore.world import REAL, World, sync_directory, sync_fd, sync_file
 
 _CONNECT_TIMEOUT_S: Final = 5.0
@@ -355,7 +356,8 @@ def cut(directory: StoreDir, divergence: Divergence, *, world: World = REAL) -> 
     index down to it. A log that has nothing in common with its master's is put aside whole, with
     what was derived from it, and begins anew.
 
-    What was deleted behind the cut was deleted from the other log: it is derived again.
+    What was deleted behind the cut was deleted from the other log: it is derived again. What was
+    delivered behind it, of delayed and timer messages, is still to come.
 
     Whatever ends it in the middle, everything is in the store or in the folder, and both another
     opening and another cut go on from there.
@@ -376,6 +378,8 @@ def cut(directory: StoreDir, divergence: Divergence, *, world: World = REAL) -> 
     directory.lock()
     try:
         _forget_deletions(directory, divergence)
+        if divergence.begin < divergence.common_end:
+            set_back_progress(directory, divergence.common_end, world.clock_ms)
         kept = _new_folder(directory.path, divergence.common_end, world.clock_ms())
         make_directory(kept / "commitlog")
         if divergence.common_end <= divergence.begin:

@@ -358,7 +358,8 @@ def test_a_slave_goes_over_to_the_master_that_it_is_told_of(tmp_path):
             await has_all(slave, new)
             told, before = f"127.0.0.1:{other.port}", len(asked)
             await until_async(lambda: len(asked) >= before + 3, "it has asked the new one")
-            assert client.agrees and len(one.connections) == 1
+            assert client.agrees
+            assert len(one.connections) == 1
             answers = True
             await until_async(lambda: other.connections, "the slave has gone over")
             await all_gone(one)

@@ -2,13 +2,18 @@
 
 import asyncio
 import struct
+from contextlib import asynccontextmanager
 
 import pytest
+from broker.conftest import Peer
+from broker.test_pop import handed_out, pop
 from ha.test_brokers import SMALL, asks_when_told, running  # noqa: F401 - a fixture
 from patience import rounds, until_async
 
+from rmqcore import open_store
 from rmqcore.broker import Broker
 from rmqcore.broker.replication.slave_synchronize import SlaveSynchronize
+from rmqcore.broker.state.groups import TRANSACTION_GROUP
 from rmqcore.broker.state.resets import Resets
 from rmqcore.broker.timer.timer import TimerMessages
 from rmqcore.client import Producer
@@ -18,7 +23,10 @@ from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
 from rmqcore.files.delay_offset_table import DelayOffsetTable
 from rmqcore.files.group_table import SubscriptionGroupTable
 from rmqcore.files.request_mode_table import MessageRequestModeTable
+from rmqcore.files.service_topics import HALF_TOPIC, OP_HALF_TOPIC
+from rmqcore.files.store_dir import StoreDir
 from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck, TimerProgress
+from rmqcore.ha.resync import Divergence, cut
 from rmqcore.remoting import RequestCode, ResponseCode, failure, success
 from rmqcore.world import wall_clock_ms
 
@@ -37,6 +45,66 @@ def tell_time(monkeypatch, clock_ms):
         messages._clock_ms = clock_ms
 
     monkeypatch.setattr(TimerMessages, "__init__", begin)
+
+
+@pytest.mark.parametrize(
+    ("topic", "waits"),
+    [("T", {"DELAY": "1"}), ("T", {"TIMER_DELAY_SEC": "1"}), ("%RETRY%CG_T", {})],
+    ids=["delayed", "timer", "popped"],
+)
+def test_what_was_delivered_in_an_end_that_is_cut_off_comes_again(tmp_path, topic, waits):
+    """No slave has to have what a master delivers; one may take its place without."""
+
+    @asynccontextmanager
+    async def serving():
+        broker = Broker(tmp_path, {**SMALL, "messageDelayLevel": "1s"})
+        await broker.start()
+        peer = Peer(broker)
+        try:
+            yield peer
+        finally:
+            await peer.client.close()
+            await broker.stop()
+
+    async def has_come(peer):
+        store = peer.broker.store
+        await until_async(lambda: [m.body for m in store.messages(topic)] == [b"x"], "it has come")
+
+    async def first():
+        async with serving() as peer:
+            assert (await peer.send("T", b"x", properties=waits)).code == ResponseCode.SUCCESS
+            if not waits:
+                assert handed_out(await pop(peer, count=1, queue_id=0, invisibleTime=1000))
+            await has_come(peer)
+
+    async def again():
+        async with serving() as peer:
+            await has_come(peer)
+
+    asyncio.run(first())
+    with open_store(tmp_path, mode="r") as store:
+        copy = next(m for m in store.messages() if m.topic == topic)
+        found = Divergence(0, copy.phy_offset, store.max_phy_offset, False)
+    cut(StoreDir(tmp_path), found)
+    with open_store(tmp_path, broker_role="SLAVE", on_corruption="truncate"):
+        pass
+    asyncio.run(again())
+
+
+def test_what_was_decided_in_an_end_that_is_cut_off_is_asked_for_again(tmp_path):
+    with open_store(tmp_path) as store:
+        for topic in (HALF_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, "T"):
+            store.put(topic, b"x")
+        at = store.get_message(OP_HALF_TOPIC, 0, 0).messages[0].phy_offset
+        for topic, offset in ((HALF_TOPIC, 2), (OP_HALF_TOPIC, 1)):
+            store.consumer_offsets.commit(topic, TRANSACTION_GROUP, 0, offset)
+        store.consumer_offsets.commit("T", "CG", 0, 1)
+        found = Divergence(0, at, store.max_phy_offset, False)
+    cut(StoreDir(tmp_path), found)
+    offsets = ConsumerOffsetTable(tmp_path / "config", clock=wall_clock_ms)
+    for topic in (HALF_TOPIC, OP_HALF_TOPIC):
+        assert offsets.get(topic, TRANSACTION_GROUP, 0) == 0
+    assert offsets.get("T", "CG", 0) == 1
 
 
 @pytest.mark.usefixtures("asks_when_told")
