@@ -358,9 +358,7 @@ class LogPlan:
     def _known_end(self, queue: ConsumeQueue) -> int:
         """Where the last record that a queue knows ends, when the log has it."""
         unit = queue.unit_at(queue.max_offset - 1)
-        if unit is None or not self._confirms(unit):
-            return 0
-        return unit[0] + unit[1]
+        return 0 if unit is None or not self._confirms(unit) else unit[0] + unit[1]
 
     def _walk_to_end(self, begin: int, stop: int, claimed: int) -> int:
         """The end of the last good record between two offsets of one file.
@@ -423,9 +421,9 @@ class LogPlan:
             # the file was cut short or removed meanwhile
             return None
         except OSError as error:
-            if strict or not is_bad_sector(error):
-                raise
-            return None
+            if not strict and is_bad_sector(error):
+                return None
+            raise
 
     def _confirms(self, unit: tuple[int, int]) -> bool:
         """True when the log has the record that a consume-queue unit speaks of."""
