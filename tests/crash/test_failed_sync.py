@@ -1,6 +1,7 @@
 """The disk refuses a flush: the store says so, and acknowledges nothing any more."""
 
 import asyncio
+import contextlib
 import errno
 import shutil
 import struct
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from patience import TIMEOUT_S, until
+from syncs import watched
 
 import rmqcore
 from crash.small_store import SETTINGS, check_against_log, numbers_in, put
@@ -336,3 +338,22 @@ def test_the_system_refuses_msync(store_path, when):
     with rmqcore.open_store(store_path, **SETTINGS) as store:
         assert numbers_in(store)[: len(acknowledged)] == acknowledged
         check_against_log(store)
+
+
+@pytest.mark.parametrize("refused", [1, 2, 3])
+def test_an_opening_that_the_disk_refuses_gives_the_store_back(tmp_path, refused):
+    """Whoever tries again in the same process would be told for ever that it is open."""
+    with rmqcore.open_store(tmp_path, **SETTINGS) as store:
+        put(store, 0)
+    left = refused
+
+    def refuse(_name, _fd):
+        nonlocal left
+        left -= 1
+        return errno.EIO if left <= 0 else None
+
+    with contextlib.suppress(OSError), watched(refuse):
+        rmqcore.open_store(tmp_path, **SETTINGS).close()
+    assert left <= 0
+    with rmqcore.open_store(tmp_path, **SETTINGS) as store:
+        assert len(list(store.messages())) == 1

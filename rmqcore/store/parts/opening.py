@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from rmqcore.files.store_trace import error_words
@@ -122,14 +123,18 @@ class Opening:
         """Close everything after opening has failed."""
         self._trace.note("close", words=f"not opened: {error_words(error)}")
         self._handle.closed = True
-        if self._parts is not None:
-            self._parts.upkeep.stop()
-        if self._files is not None:
-            self._files.close()
-        if self._was_clean:
-            self._directory.clear_running()
-        self._trace.let_go()
-        self._directory.unlock()
+        try:
+            if self._parts is not None:
+                self._parts.upkeep.stop()
+            if self._files is not None:
+                self._files.close()
+            if self._was_clean:
+                # a marker that stays lets the next opening look more closely
+                with suppress(OSError):
+                    self._directory.clear_running()
+        finally:
+            self._trace.let_go()
+            self._directory.unlock()
 
     def _note_recovery(self, parts: Parts) -> None:
         """Note what recovery has found; from now on rows have numbers."""
