@@ -44,7 +44,7 @@ class QueueLocks:
         """Lock queues for a client; the answer names those that it has now.
 
         Args:
-            connection: of the client; what it has locked is free when it closes.
+            connection: of the client; how much it may lock is counted by it.
             request: its body: ``consumerGroup``, ``clientId`` and ``mqSet``, a list of queues, as
                 JSON.
 
