@@ -14,12 +14,7 @@ from typing import TYPE_CHECKING
 from rmqcore.files.consume_queue import HOLE_UNITS_MAX, ConsumeQueue
 from rmqcore.files.mapped_file import OpenFiles
 from rmqcore.files.unit_file import UNIT_HEAD
-from rmqcore.native.derive.runs import (
-    TopicRuns,
-    begins_anew,
-    last_offset,
-    with_more_follow,
-)
+from rmqcore.native.derive.runs import TopicRuns, begins_anew, with_more_follow
 from rmqcore.native.format._numbers import UNIT_SIZE
 
 if TYPE_CHECKING:
@@ -138,7 +133,7 @@ class QueueWriter:
             return False
         phy_offset, _ = UNIT_HEAD.unpack_from(stretch.units)
         since = self._deleted.since(stretch.topic)
-        return last_offset(stretch) < since or self._deleted.is_gone(stretch.topic, phy_offset)
+        return phy_offset < since or self._deleted.is_gone(stretch.topic, phy_offset)
 
     def _has(self, key: QueueKey) -> bool:
         return bool(self.written.runs.get(key) or self.written.batches.get(key))

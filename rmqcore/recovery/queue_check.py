@@ -10,12 +10,7 @@ from rmqcore.errors import CorruptConsumeQueueError, CorruptRecordError
 from rmqcore.files.batch_consume_queue import BatchConsumeQueue
 from rmqcore.files.log_walker import good_record_at
 from rmqcore.files.unit_file import UNIT_HEAD
-from rmqcore.native.derive.runs import (
-    TopicRuns,
-    begins_anew,
-    last_offset,
-    with_more_follow,
-)
+from rmqcore.native.derive.runs import TopicRuns, begins_anew, with_more_follow
 from rmqcore.native.format._numbers import UNIT_SIZE
 from rmqcore.recovery.batch_check import BatchCheck
 
@@ -191,11 +186,9 @@ class QueueCheck:
                 self._since[key] = max(deleted_here, first_record)
                 if was_there:
                     self._first_records[key] = first_record
-        if last_offset(stretch) < deleted_here:
-            return True
-        self._runs.add(stretch)
-        # numbers that go on where the topic was deleted say that it was not, see `TopicRuns`
-        return bool(phy_offset < self._since[key] > deleted_here)
+        if phy_offset >= deleted_here:
+            self._runs.add(stretch)
+        return bool(phy_offset < self._since[key])
 
     def _first_record(self, queue: StoredQueue, phy_offset: int) -> int:
         """Physical offset of the record with number 0, when it lies behind one of the queue's.

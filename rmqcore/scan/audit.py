@@ -18,7 +18,7 @@ from rmqcore.files.mapped_file import OpenFiles
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.files.unit_file import UNIT_HEAD
 from rmqcore.native.derive._dispatch import DispatchBatch
-from rmqcore.native.derive.runs import TopicRuns, last_offset
+from rmqcore.native.derive.runs import TopicRuns
 from rmqcore.native.format._message_ext import message_from
 from rmqcore.native.format._numbers import UNIT_SIZE
 from rmqcore.scan.log_walk import Damage, LogWalk
@@ -196,8 +196,7 @@ class _Comparison:
     def _is_of_deleted(self, stretch: QueueStretch, key: QueueKey) -> bool:
         """True for records that a deletion of their topic has taken out of its queues."""
         phy_offset, _ = UNIT_HEAD.unpack_from(stretch.units)
-        since = self._deleted.since(key[0])
-        if last_offset(stretch) < since or self._deleted.is_gone(key[0], phy_offset):
+        if self._deleted.is_gone(key[0], phy_offset) or phy_offset < self._deleted.since(key[0]):
             return True
         self._report.topics.add(stretch)
         if key not in self._report.first_records and self._files.has_any(key):

@@ -79,7 +79,7 @@ class TopicRuns:
         count = len(units) // UNIT_SIZE
         first = stretch.first_queue_offset
         stop = -1 if stretch.inner_batch else first + count
-        run = RecordRun(first, stop, _offset(units), last_offset(stretch))
+        run = RecordRun(first, stop, _offset(units), _offset(units[-UNIT_SIZE:]))
         _add(self._of(stretch.topic, stretch.queue_id), run)
 
     def jumped(self, topic: str, queue_id: int) -> RecordRun | None:
@@ -135,15 +135,6 @@ class TopicRuns:
                 if within and lacks_files((topic, queue_id)):
                     found.add((topic, queue_id))
         return found
-
-
-def last_offset(stretch: QueueStretch) -> int:
-    """Physical offset of the last record of a stretch.
-
-    It says whether the stretch lies in front of a deletion: numbers that go on behind one are of no
-    new topic.
-    """
-    return _offset(stretch.units[-UNIT_SIZE:])
 
 
 def _offset(unit: memoryview) -> int:
