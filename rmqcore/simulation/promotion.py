@@ -6,11 +6,16 @@ as the master, and who was it before gets its log cut where it is not the new on
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from typing import Final
 
 from rmqcore.broker import Broker
 from rmqcore.simulation.cluster import BROKER_PORT, Server, SimulatedCluster
 from rmqcore.simulation.plan import Group, Plan, servers_of, settings_of
+
+#: A life that is killed never ends, so it is looked whether it goes on.
+_LOOK_EVERY_S: Final = 1.0
 
 
 class Masters:
@@ -103,8 +108,13 @@ class Masters:
             master = self.server_of(self._parted[server.name])
             address = f"{master.address}:{BROKER_PORT + 1}"
             try:
-                await self._cluster.resync(server, address)
-                self._parted.pop(server.name, None)
+                life = self._cluster.resync(server, address)
+                while not life.done() and not server.is_down():
+                    await asyncio.wait([life], timeout=_LOOK_EVERY_S)
+                if life.done():
+                    await life
+                    self._parted.pop(server.name, None)
+                # else it was killed, and is run again
             except OSError:
                 # the master does not run now
                 await self._cluster.loop.pause(1.0)

@@ -1,10 +1,14 @@
 """Whole clusters from one seed: what clients are promised holds, and a seed is one run."""
 
+import asyncio
 import dataclasses
 import logging
+from types import SimpleNamespace
 
 import pytest
+from patience import TIMEOUT_S
 
+from rmqcore.simulation import promotion
 from rmqcore.simulation.history import Outcome
 from rmqcore.simulation.plan import (
     Befalls,
@@ -170,3 +174,33 @@ def test_a_cluster_that_has_nothing_to_do_does_little():
     )
     events = [run(dataclasses.replace(idle, for_s=for_s)).events for for_s in (5.0, 65.0)]
     assert events[1] - events[0] < 60 * 60
+
+
+def test_a_broker_that_is_killed_while_it_is_led_back_is_led_back_again(monkeypatch):
+    monkeypatch.setattr(promotion, "_LOOK_EVERY_S", 0)
+    plan = Plan("small", 5.0, 1, (Group("broker0", 1, settings={}),), (), (), (), (), ())
+
+    async def scenario():
+        lives = []
+
+        def resync(_server, _address):
+            life = asyncio.get_running_loop().create_future()
+            if lives:
+                life.set_result(None)
+            lives.append(life)
+            return life
+
+        names = "broker0", "broker0-slave1"
+        brokers = {name: SimpleNamespace(name=name, address="10.0.0.1") for name in names}
+        loop = SimpleNamespace(time=lambda: 0.0)
+        masters = promotion.Masters(
+            SimpleNamespace(brokers=brokers, settings={}, loop=loop, resync=resync), plan
+        )
+        masters.promote("broker0", "broker0-slave1")
+        killed = brokers["broker0"]
+        killed.is_down, killed.end = (lambda: True), (lambda: None)
+        async with asyncio.timeout(TIMEOUT_S):
+            await masters.rejoin(killed)
+        assert len(lives) == 2
+
+    asyncio.run(scenario())
