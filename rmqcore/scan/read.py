@@ -126,41 +126,69 @@ def _past_bad_bodies(
 
     A batch with such a row is none at all, so what is in front of the row is decoded again.
     """
+    refusals: list[BaseException] = []
+
+    def told(damage: Damage) -> None:
+        try:
+            on_damage(damage)
+        except BaseException as refusal:
+            refusals.append(refusal)
+            raise
+
     rest: Split | None = split
-    while rest is not None:
-        rest = yield from _up_to_bad_body(rest, batches_of, on_damage)
+    try:
+        while rest is not None:
+            rest = yield from _up_to_bad_body(rest, batches_of, told, refusals)
+    finally:
+        # their tracebacks lead here
+        refusals.clear()
 
 
 def _up_to_bad_body(
     split: Split,
     batches_of: Callable[[Split, OnDamage | None], Iterator[ColumnBatch]],
     on_damage: OnDamage,
+    refusals: list[BaseException],
 ) -> Generator[ColumnBatch, None, Split | None]:
-    """The batches in front of the first such row; what is left of the split then."""
+    """The batches in front of the first such row; what is left of the split then.
+
+    Args:
+        split: what is read.
+        batches_of: gives the batches of a part of it, and tells damage.
+        on_damage: hears of each such row, and of other damage.
+        refusals: what it has raised, which ends the reading.
+    """
     count = 0
     try:
         for batch in batches_of(split, on_damage):
             yield batch
             count += 1
     except CorruptRecordError as error:
-        at, reason = error.phy_offset, error.reason
+        if error in refusals:
+            raise
+        found = error
     else:
         return None
+    at = found.phy_offset
     yield from islice(batches_of(split.part(split.start, at), _not_told), count, None)
     rest = split.part(at, split.end)
     columns = "phy_offset", "store_size"
     sizes = read(rest, columns, batch_rows=1, uncommitted=True, on_damage=_not_told)
     first = next(iter(sizes), None)
     if first is None or first.numbers("phy_offset")[0] != at:
+        if at == split.start:
+            raise found
         # it is gone meanwhile, which the walk tells
         return rest
     end = at + int(first.numbers("store_size")[0])
     try:
         # by itself: it may only have been too much for the batch
         yield from batches_of(split.part(at, end), on_damage)
-    except CorruptRecordError:
+    except CorruptRecordError as error:
+        if error in refusals:
+            raise
         path = f"{split.commit_log}/{split.file_start(at):020d}"
-        on_damage(Damage(path, at, end, reason))
+        on_damage(Damage(path, at, end, found.reason))
     return split.part(end, split.end)
 
 
