@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Sequence
+import struct
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
 
@@ -91,12 +92,7 @@ def damage(
     for name, change in (("flipped bytes", _flipped), ("files cut short", _cut_short)):
         row = Row(name, PROMISE)
         begun = monotonic_s()
-        rng = random.Random(f"{seed}/{name}")  # noqa: S311 - repeatable
-        places = [
-            (file, at, rng.random()) for file in sorted(files) for at in range(len(files[file]))
-        ]
-        rng.shuffle(places)
-        places = places[:most][part::parts]
+        places = _drawn(f"{seed}/{name}", files)[:most][part::parts]
         while row.cases < len(places):
             some = places[row.cases : row.cases + _CASES_A_CHILD]
             said = run_child(partial(_damage_some, intact, scratch / "damaged", change, some))
@@ -117,6 +113,17 @@ def damage(
         row.elapsed_s = monotonic_s() - begun
         rows.append(row)
     return rows
+
+
+def _drawn(seed: str, files: Mapping[Path, bytes]) -> list[_Place]:
+    """Every place in files, in an order of chance, which what one file has changes for no other."""
+    drawn = []
+    for file, data in files.items():
+        for at in range(len(data)):
+            digest = blake2b(f"{seed}/{file}/{at}".encode(), digest_size=16).digest()
+            order, chance = struct.unpack("<2Q", digest)
+            drawn.append((order, (file, at, chance / 2**64)))
+    return [place for _, place in sorted(drawn)]
 
 
 def _flipped(data: bytes, at: int, chance: float) -> bytes:
