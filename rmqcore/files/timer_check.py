@@ -66,6 +66,18 @@ class TimerProgress:
         pairs = ((self.read_offset, self.due_ms, self.due_offset), *self.ahead)
         return any(offset < end and (due_ms, offset) < (ms, at) for end, ms, at in pairs)
 
+    def before(self, due_ms: int, offset: int) -> TimerProgress:
+        """The same, but that nothing is delivered from a record on, in the order of delivery.
+
+        Args:
+            due_ms: when the record is due, Unix time.
+            offset: its queue offset.
+        """
+        first = due_ms, offset
+        ahead = tuple((below, *min((ms, at), first)) for below, ms, at in self.ahead)
+        due_ms, due_offset = min((self.due_ms, self.due_offset), first)
+        return replace(self, due_ms=due_ms, due_offset=due_offset, ahead=ahead)
+
     def up_to(self, end: int) -> TimerProgress:
         """The same of a queue that ends at an offset: what is put there next is not delivered."""
         first, read = min(self.first_pending, end), min(self.read_offset, end)

@@ -8,7 +8,8 @@ the log, and have to come.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from typing import Final
 
 from rmqcore.errors import CorruptStoreError
@@ -17,9 +18,10 @@ from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
 from rmqcore.files.delay_offset_table import DelayOffsetTable
 from rmqcore.files.service_topics import OP_HALF_TOPIC
 from rmqcore.files.store_dir import StoreDir
-from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck
+from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck, TimerProgress
 from rmqcore.message import MessageExt
 from rmqcore.services.delay_schedule import queue_id_of_level
+from rmqcore.services.timer_due import SLOT, due_of
 from rmqcore.store.opening import open_store
 from rmqcore.store.read_only_store import ReadOnlyMessageStore
 
@@ -33,15 +35,17 @@ _REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
 _POP_MAX_MS: Final = 12 * 3600 * 1000
 _RETRY_PREFIX: Final = "%RETRY%"
 _REAL_TOPIC: Final = "REAL_TOPIC"
+#: A copy of what was put off has one of these properties.
+_PUT_OFF: Final = frozenset((_REAL_TOPIC, SLOT))
 
-#: what a message and its copy have in common
-_Identity = tuple[str, int, int, str | None]
+#: what a message and its copy have in common, and the same message that is put off again has not
+_Identity = tuple[str, int, int, int, str | None]
 
 
 def set_back_progress(directory: StoreDir, at: int, clock_ms: Callable[[], int]) -> None:
     """Let nothing count as delivered whose copy lies behind an offset, before the log is cut there.
 
-    What was delivered since the first of these comes again.
+    What was delivered since the first of these comes again, of the same delay level, or of timers.
 
     Args:
         directory: of the store, which nobody has open.
@@ -65,19 +69,19 @@ def _set_back(
     topics, copies, since_ms = set[str](), set[_Identity](), None
     for message in store.messages(start=at, on_damage=_pass_over):
         topics.add(message.topic)
-        copies.add(_identity(message, message.topic))
+        if not _PUT_OFF.isdisjoint(message.properties):
+            copies.add(_identity(message, message.topic))
         since_ms = message.store_timestamp_ms if since_ms is None else since_ms
     if since_ms is None:
         return
     delays = DelayOffsetTable(directory.config, clock=clock_ms)
-    for level, offset in delays.levels().items():
-        place = SCHEDULE_TOPIC, queue_id_of_level(level)
-        delays.commit(level, _first_of(copies, store, *place, offset))
+    for level, offset in delays.levels().items() if copies else ():
+        delays.commit(level, _first_of(copies, store, queue_id_of_level(level), offset))
     delays.persist()
     timer = TimerCheck(directory.config)
-    if (progress := timer.load()) is not None:
-        first = _first_of(copies, store, TIMER_TOPIC, 0, progress.read_offset)
-        timer.keep_up_to(first, clock_ms())
+    known = timer.load() if copies else None
+    if known is not None and (progress := _without(copies, store, known)) != known:
+        timer.store(progress, clock_ms())
     offsets = ConsumerOffsetTable(directory.config, clock=clock_ms)
     for topic, group in offsets.pairs():
         for queue_id, offset in offsets.queues(topic, group).items():
@@ -95,13 +99,41 @@ def _set_back(
 
 
 def _first_of(
-    copies: Collection[_Identity], store: ReadOnlyMessageStore, topic: str, queue_id: int, stop: int
+    copies: Collection[_Identity], store: ReadOnlyMessageStore, queue_id: int, stop: int
 ) -> int:
-    """Queue offset of the first message below an offset that has a copy among some; else that."""
-    for message in store.messages(topic, queue_id, stop=stop, on_damage=_pass_over):
+    """Offset of the first message of a delay level, below one, that has a copy; else that one."""
+    for message in store.messages(SCHEDULE_TOPIC, queue_id, stop=stop, on_damage=_pass_over):
         if _identity(message, message.properties.get(_REAL_TOPIC, "")) in copies:
             return message.queue_offset
     return stop
+
+
+def _without(
+    copies: Collection[_Identity], store: ReadOnlyMessageStore, known: TimerProgress
+) -> TimerProgress:
+    """Progress of timer messages with none of those delivered that have a copy, nor any later one.
+
+    They are not delivered in the order in which they were put.
+    """
+
+    def places() -> Iterator[tuple[int, int, MessageExt]]:
+        queue = TIMER_TOPIC, 0
+        for message in store.messages(*queue, stop=known.read_offset, on_damage=_pass_over):
+            yield due_of(message), message.queue_offset, message
+
+    undone = [
+        (due_ms, offset)
+        for due_ms, offset, message in places()
+        if known.has_delivered(due_ms, offset)
+        and _identity(message, message.properties.get(_REAL_TOPIC, "")) in copies
+    ]
+    if not undone:
+        return known
+    progress = known.before(*min(undone))
+    waiting = (
+        offset for due_ms, offset, _ in places() if not progress.has_delivered(due_ms, offset)
+    )
+    return replace(progress, first_pending=next(waiting, known.first_pending))
 
 
 def _is_retry(topic: str) -> bool:
@@ -113,4 +145,5 @@ def _pass_over(_: Exception) -> None:
 
 
 def _identity(message: MessageExt, topic: str) -> _Identity:
-    return topic, message.born_timestamp_ms, message.body_crc, message.unique_key
+    times = message.born_timestamp_ms, message.reconsume_times
+    return topic, *times, message.body_crc, message.unique_key

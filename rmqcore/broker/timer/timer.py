@@ -16,7 +16,6 @@ import logging
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from rmqcore.broker.state.bodies import java_body
@@ -41,20 +40,22 @@ from rmqcore.remoting import (
 )
 from rmqcore.remoting.serves import serves
 from rmqcore.services.delay_schedule import put_due
+from rmqcore.services.timer_due import (
+    RECALLS,
+    REQUESTS,
+    SLOT,
+    asked_time,
+    due_of,
+    number_in,
+    slot_of,
+)
 from rmqcore.store.parts.reading import GetBounds
 
 logger = logging.getLogger(__name__)
 
 _SECOND_MS: Final = 1000
-_REQUESTS: Final = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
-_SLOT: Final = "TIMER_OUT_MS"
-_RECALLS: Final = "TIMER_DEL_UNIQKEY"
 #: A message that a marker names is not delivered for this long after it; both are of one second.
 _RECALLED_MS: Final = 2000
-#: A text with more digits is taken for no number.
-_NUMBER_MAX: Final = 19
-#: A later time counts as this one, the last that the file of progress holds.
-_LATEST_MS: Final = 2**63 - 1
 _READ_AT_ONCE: Final = 128
 _DELIVERED_AT_ONCE: Final = 256
 _PAUSE_S: Final = 0.5
@@ -137,12 +138,12 @@ class TimerMessages:
                 f"its time is no number, or more than {config.timer_max_delay_sec} s off"
             )
         if due_ms <= now_ms:
-            if _RECALLS in properties:
+            if RECALLS in properties:
                 raise _illegal("the message that it recalls is delivered")
             # the store takes a record with a slot for one that is not timed any more
-            properties[_SLOT] = str(_slot(due_ms))
+            properties[SLOT] = str(slot_of(due_ms))
             return _rewritten(message, message.topic, message.queue_id, properties)
-        properties[_SLOT] = str(_slot(due_ms))
+        properties[SLOT] = str(slot_of(due_ms))
         properties["REAL_TOPIC"] = message.topic
         properties["REAL_QID"] = str(message.queue_id)
         return _rewritten(message, TIMER_TOPIC, 0, properties)
@@ -151,7 +152,7 @@ class TimerMessages:
         """By what the sender of a message that waits may name it; None for any other."""
         properties = message.properties or {}
         known = properties.keys() >= {"REAL_TOPIC", "UNIQ_KEY"}
-        slot_ms = _number_in(properties.get(_SLOT, ""))
+        slot_ms = number_in(properties.get(SLOT, ""))
         if message.topic != TIMER_TOPIC or not known or slot_ms is None:
             return None
         place = properties["REAL_TOPIC"], self._config().broker_name
@@ -322,13 +323,13 @@ class TimerMessages:
         )
         for record in records:
             with self._passed_over.guard(TIMER, f"message {record.queue_offset}"):
-                due_ms, place = _due(record), record.queue_offset
+                due_ms, place = due_of(record), record.queue_offset
                 if done is None or place >= done.read_offset:
                     self._note_ahead(due_ms, place)
                     self._remember(record, due_ms)
                 elif not done.has_delivered(due_ms, place):
                     self._remember(record, due_ms)
-                elif _RECALLS in record.properties and due_ms + _RECALLED_MS >= done.due_ms:
+                elif RECALLS in record.properties and due_ms + _RECALLED_MS >= done.due_ms:
                     # what it has named may not have come yet
                     self._remember(record, due_ms)
         return self._read_offset > offset
@@ -348,7 +349,7 @@ class TimerMessages:
     def _remember(self, record: MessageExt, due_ms: int) -> None:
         offset, properties = record.queue_offset, record.properties
         topic = sys.intern(properties.get("REAL_TOPIC", ""))
-        step = (-1 if _RECALLS in properties else 1) if topic else 0
+        step = (-1 if RECALLS in properties else 1) if topic else 0
         heapq.heappush(self._heap, _Waiting(due_ms, offset, topic, step))
         self._pending[offset // _BLOCK].add(offset)
         self._metrics.add(topic, step)
@@ -368,8 +369,8 @@ class TimerMessages:
             if record is None:
                 raise MessageIllegalError("it is gone from the log")
             topic = record.properties.get("REAL_TOPIC", "")
-            if _RECALLS in record.properties:
-                name = record.properties[_RECALLS].removeprefix(f"{topic}+")
+            if RECALLS in record.properties:
+                name = record.properties[RECALLS].removeprefix(f"{topic}+")
                 self._recalled[topic, name] = now_ms
                 return
             if record.unique_key and (topic, record.unique_key) in self._recalled:
@@ -441,54 +442,9 @@ class TimerMessages:
 def timer_property_of(message: Message) -> str | None:
     """The property by which a message asks to come at a time; None where none counts any more."""
     properties = message.properties or {}
-    if _SLOT in properties:
+    if SLOT in properties:
         return None
-    return next((name for name in _REQUESTS if name in properties), None)
-
-
-def asked_time(properties: Mapping[str, str], now_ms: int) -> int | None:
-    """When a message asks to be delivered, Unix time in milliseconds; None when it says nonsense.
-
-    Args:
-        properties: of the message; one of TIMER_DELAY_SEC, TIMER_DELAY_MS and TIMER_DELIVER_MS is
-            there, and the first of them counts.
-        now_ms: what delays count from.
-    """
-    name = next(name for name in _REQUESTS if name in properties)
-    text = properties[name]
-    digits = text.removeprefix("-").removeprefix("+")
-    if len(digits) > _NUMBER_MAX or not (digits.isascii() and digits.isdigit()):
-        return None
-    if name == "TIMER_DELIVER_MS":
-        return int(text)
-    return now_ms + int(text) * (_SECOND_MS if name == "TIMER_DELAY_SEC" else 1)
-
-
-def _slot(due_ms: int) -> int:
-    """The second of the wheel, its start; a due time on the second belongs to the one before."""
-    return (due_ms - 1) // _SECOND_MS * _SECOND_MS
-
-
-def _number_in(text: str) -> int | None:
-    if text.isascii() and text.isdigit() and len(text) <= _NUMBER_MAX:
-        return int(text)
-    return None
-
-
-def _due(record: MessageExt) -> int:
-    """When a record of the timer topic is due: to the millisecond within its second.
-
-    A marker comes before all that it may name.
-    """
-    slot_ms = _number_in(record.properties.get(_SLOT, "")) or 0
-    if _RECALLS in record.properties:
-        return min(slot_ms, _LATEST_MS)
-    asked_ms = None
-    if any(name in record.properties for name in _REQUESTS):
-        asked_ms = asked_time(record.properties, record.store_timestamp_ms)
-    if asked_ms is None:
-        return min(slot_ms + _SECOND_MS, _LATEST_MS)
-    return min(max(asked_ms, slot_ms + 1), slot_ms + _SECOND_MS, _LATEST_MS)
+    return next((name for name in REQUESTS if name in properties), None)
 
 
 def _delivered(record: MessageExt, now_ms: int) -> Message:
