@@ -20,7 +20,7 @@ from rmqcore.files.mapped_file import MappedFile
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.ha.resync import cut, find_divergence
 from rmqcore.rebuild import rebuild_consume_queues
-from rmqcore.remoting import RequestCode, ResponseCode
+from rmqcore.remoting import RemotingClient, RemotingCommand, RequestCode, ResponseCode
 
 pytestmark = pytest.mark.engine
 
@@ -337,6 +337,47 @@ def test_a_slave_that_is_asked_to_delete_a_topic_keeps_what_came_to_the_next_of_
             deleted = await pair.ask(pair.slave, RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
             assert deleted.code == ResponseCode.SYSTEM_ERROR
             assert bodies(pair.slave.store) == numbered(b"new", 5)
+
+    asyncio.run(scenario())
+
+
+def test_a_slave_whose_master_no_name_server_knows_deletes_a_topic_itself(tmp_path):
+    """Nobody tells it what its master has deleted."""
+
+    async def scenario():
+        async with AsyncExitStack() as stack:
+            client = RemotingClient()
+            stack.push_async_callback(client.close)
+            master = Broker(tmp_path / "m", {**BROKER, "brokerRole": "ASYNC_MASTER"})
+            await master.start()
+            stack.push_async_callback(master.stop)
+            port = f"127.0.0.1:{master.replication.service.port}"
+            its = {"brokerRole": "SLAVE", "brokerId": 1, "haMasterAddress": port}
+            slave = Broker(tmp_path / "s", {**BROKER, **its})
+            await slave.start()
+            stack.push_async_callback(slave.stop)
+            put(master.store, b"old", 2)
+            await until_async(
+                lambda: slave.store.max_phy_offset == master.store.max_phy_offset, "it has all"
+            )
+            request = RemotingCommand(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+            deleted = await client.invoke(slave.address, request, 10_000)
+            assert deleted.code == ResponseCode.SUCCESS
+            assert bodies(slave.store) == []
+            assert bodies(slave.store, topic="Other") == numbered(b"old", 2)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.usefixtures("asks_when_told")
+def test_a_slave_to_which_no_topics_come_refuses_to_delete_one(tmp_path):
+    async def scenario():
+        async with running(tmp_path) as pair, Producer(pair.namesrv) as producer:
+            await producer.send("T", b"x", queue_id=0)
+            await pair.in_step()
+            deleted = await pair.ask(pair.slave, RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
+            assert deleted.code == ResponseCode.SYSTEM_ERROR
+            assert bodies(pair.slave.store) == [b"x"]
 
     asyncio.run(scenario())
 

@@ -139,15 +139,21 @@ class Replication:
         What a slave deletes by itself may be more: what has come to the next topic of the name.
 
         Returns:
-            False on a master, and where the master does not tell what it has deleted.
+            False on a master, and where nobody tells what the master has deleted: one of RocketMQ
+            does not, and no topics come from one that no name server knows.
 
         Raises:
-            RequestRefusedError: the master is away.
+            RequestRefusedError: the master is away, or its topics do not come.
         """
-        if self.client is None or not self._synchronize.tells_deletions:
+        if self.client is None or self._synchronize.tells_deletions is False:
             return False
-        if not self.follows:
-            remark = "this broker is a slave: it deletes what its master has deleted, which is away"
+        problem = self._problem() if self.follows else "which is away"
+        if problem is None and not self._registration.master_address:
+            return False
+        if problem is None and self._synchronize.tells_deletions is None:
+            problem = "whose topics have not come yet"
+        if problem is not None:
+            remark = f"this broker is a slave: it deletes what its master has deleted, {problem}"
             raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark)
         self._synchronize.ask_soon()
         return True

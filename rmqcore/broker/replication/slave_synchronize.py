@@ -144,8 +144,8 @@ class SlaveSynchronize:
         #: of these, the ones to which the last answer was none
         self._unanswered: set[RequestCode] = set()
         self._topics = topics
-        #: whether the master tells what it has deleted, as far as is known
-        self.tells_deletions = True
+        #: whether the master tells what it has deleted; None where its topics have not come yet
+        self.tells_deletions: bool | None = None
         self._wanted = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._set_back()
