@@ -1,14 +1,17 @@
 """What a cut of the log takes with it: what was delivered, or decided, behind it is so no more.
 
 A master delivers delayed and timer messages, and what POP hands out again, by copies at the end of
-its log, and waits for no slave that has them. Where that end is cut off, the messages are still in
-the log, and have to come.
+its log, and waits for no slave that has them. So does it keep what a consumer gives back, whose
+group goes on behind it. Where that end is cut off, the messages are still in the log, and have to
+come.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -19,7 +22,7 @@ from rmqcore.files.delay_offset_table import DelayOffsetTable
 from rmqcore.files.service_topics import OP_HALF_TOPIC
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck, TimerProgress
-from rmqcore.message import MessageExt
+from rmqcore.message import DEAD_LETTER_PREFIX, RETRY_PREFIX, MessageExt
 from rmqcore.services.delay_schedule import queue_id_of_level
 from rmqcore.services.timer_due import SLOT, due_of
 from rmqcore.store.opening import open_store
@@ -33,8 +36,8 @@ _TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
 _REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
 #: What POP hands out comes again after this at the latest.
 _POP_MAX_MS: Final = 12 * 3600 * 1000
-_RETRY_PREFIX: Final = "%RETRY%"
 _REAL_TOPIC: Final = "REAL_TOPIC"
+_ORIGIN: Final = "ORIGIN_MESSAGE_ID"
 #: A copy of what was put off has one of these properties.
 _PUT_OFF: Final = frozenset((_REAL_TOPIC, SLOT))
 
@@ -45,7 +48,8 @@ _Identity = tuple[str, int, int, int, str | None]
 def set_back_progress(directory: StoreDir, at: int, clock_ms: Callable[[], int]) -> None:
     """Let nothing count as delivered whose copy lies behind an offset, before the log is cut there.
 
-    What was delivered since the first of these comes again, of the same delay level, or of timers.
+    What was delivered since the first of these comes again, of the same delay level, or of timers;
+    likewise what a group has consumed of a queue since the first that it has given back there.
 
     Args:
         directory: of the store, which nobody has open.
@@ -67,11 +71,15 @@ def _set_back(
     directory: StoreDir, store: ReadOnlyMessageStore, at: int, clock_ms: Callable[[], int]
 ) -> None:
     topics, copies, since_ms = set[str](), set[_Identity](), None
+    given_back: defaultdict[str, dict[_Identity, str]] = defaultdict(dict)
     for message in store.messages(start=at, on_damage=_pass_over):
         topics.add(message.topic)
         if not _PUT_OFF.isdisjoint(message.properties):
             copies.add(_identity(message, message.topic))
         since_ms = message.store_timestamp_ms if since_ms is None else since_ms
+        if (group := _giver(message)) is not None:
+            before = _identity(message, group, message.reconsume_times - 1)
+            given_back[group][before] = message.properties.get(_ORIGIN, "")
     if since_ms is None:
         return
     delays = DelayOffsetTable(directory.config, clock=clock_ms)
@@ -95,7 +103,53 @@ def _set_back(
                 offsets.forget_queue(topic, queue_id)
                 if first > 0:
                     offsets.advance(topic, group, queue_id, min(offset, first - 1))
+    for topic, group, queue_id, offset in _places_of(given_back, store, at):
+        former = offsets.get(topic, group, queue_id)
+        if former is not None and offset < former:
+            offsets.advance(topic, group, queue_id, offset)
     offsets.persist()
+
+
+def _giver(message: MessageExt) -> str | None:
+    """The group that has given a message back; None where none has."""
+    topic = message.topic
+    if topic == SCHEDULE_TOPIC:
+        topic = message.properties.get(_REAL_TOPIC, "")
+    for prefix in (RETRY_PREFIX, DEAD_LETTER_PREFIX):
+        if topic.startswith(prefix):
+            return topic.removeprefix(prefix)
+    return None
+
+
+def _places_of(
+    given_back: Mapping[str, Mapping[_Identity, str]], store: ReadOnlyMessageStore, at: int
+) -> Iterator[tuple[str, str, int, int]]:
+    """Where what groups have given back lies in front of an offset.
+
+    It is the message itself, or one that has come again before.
+
+    Args:
+        given_back: by group, what it has given back, with the id of the message itself.
+        store: where it lies.
+        at: physical offset.
+
+    Returns:
+        topic, group, queue id and queue offset of each.
+    """
+    for group, found in given_back.items():
+        messages = [_message_named(store, name) for name in found.values()]
+        for queue in store.queues():
+            if queue[0] == RETRY_PREFIX + group:
+                messages.extend(store.messages(*queue, on_damage=_pass_over))
+        for message in messages:
+            if message and message.phy_offset < at and _identity(message, group) in found:
+                yield message.topic, group, message.queue_id, message.queue_offset
+
+
+def _message_named(store: ReadOnlyMessageStore, message_id: str) -> MessageExt | None:
+    with suppress(CorruptStoreError):
+        return store.message_by_id(message_id)
+    return None
 
 
 def _first_of(
@@ -137,13 +191,13 @@ def _without(
 
 
 def _is_retry(topic: str) -> bool:
-    return topic.startswith(_RETRY_PREFIX)
+    return topic.startswith(RETRY_PREFIX)
 
 
 def _pass_over(_: Exception) -> None:
     """What is damaged is delivered to nobody, and is no copy that counts."""
 
 
-def _identity(message: MessageExt, topic: str) -> _Identity:
-    times = message.born_timestamp_ms, message.reconsume_times
-    return topic, *times, message.body_crc, message.unique_key
+def _identity(message: MessageExt, topic: str, tries: int | None = None) -> _Identity:
+    tries = message.reconsume_times if tries is None else tries
+    return topic, message.born_timestamp_ms, tries, message.body_crc, message.unique_key

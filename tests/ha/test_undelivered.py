@@ -1,13 +1,20 @@
 """A cut of the log sets progress back to what it takes the delivery of, and no further."""
 
+import asyncio
+
 import pytest
+from broker.conftest import Peer
+from ha.test_brokers import SMALL
 
 from rmqcore import open_store
+from rmqcore.broker import Broker
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC
+from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
 from rmqcore.files.delay_offset_table import DelayOffsetTable
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck, TimerProgress
 from rmqcore.ha.resync import Divergence, cut
+from rmqcore.remoting import RequestCode, ResponseCode
 from rmqcore.world import wall_clock_ms
 
 pytestmark = pytest.mark.engine
@@ -73,3 +80,48 @@ def test_a_message_that_is_put_off_again_is_another(tmp_path):
     delays.persist()
     cut_at(tmp_path, at)
     assert DelayOffsetTable(tmp_path / "config", clock=wall_clock_ms).get(1) == 2
+
+
+@pytest.mark.parametrize("most", [16, 0], ids=["again", "dead"])
+def test_a_group_goes_on_at_what_it_has_given_back_in_an_end_that_is_cut_off(tmp_path, most):
+    """It is nowhere else any more, and nobody has handled it."""
+
+    async def scenario():
+        broker = Broker(tmp_path, SMALL)
+        await broker.start()
+        peer = Peer(broker)
+        try:
+            for body in (b"handled", b"given back", b"handled, too"):
+                await peer.send("T", body)
+            store = broker.store
+            given = next(m for m in store.messages("T") if m.body == b"given back")
+            end = store.max_phy_offset
+            fields = {"group": "CG", "offset": given.phy_offset, "delayLevel": 1}
+            fields["maxReconsumeTimes"] = most
+            answer = await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, fields)
+            assert answer.code == ResponseCode.SUCCESS
+            for group in ("CG", "Other"):
+                broker.managers.offsets.commit(group, "T", 0, 3)
+            return end
+        finally:
+            await peer.client.close()
+            await broker.stop()
+
+    cut_at(tmp_path, asyncio.run(scenario()))
+    offsets = ConsumerOffsetTable(tmp_path / "config", clock=wall_clock_ms)
+    assert offsets.get("T", "CG", 0) == 1
+    assert offsets.get("T", "Other", 0) == 3
+
+
+def test_what_a_group_gives_back_again_is_looked_for_where_it_has_come_again(tmp_path):
+    retry = "%RETRY%CG"
+    with open_store(tmp_path) as store:
+        origin = store.put("T", b"x", born_timestamp_ms=BORN_MS).message_id
+        for tries in (1, 2):
+            put_off(store, retry, b"x", tries, REAL_TOPIC=retry, ORIGIN_MESSAGE_ID=origin)
+        at = put_off(store, SCHEDULE_TOPIC, b"x", 3, REAL_TOPIC=retry, ORIGIN_MESSAGE_ID=origin)
+        for topic, offset in (("T", 1), (retry, 2)):
+            store.consumer_offsets.commit(topic, "CG", 0, offset)
+    cut_at(tmp_path, at)
+    offsets = ConsumerOffsetTable(tmp_path / "config", clock=wall_clock_ms)
+    assert (offsets.get("T", "CG", 0), offsets.get(retry, "CG", 0)) == (1, 1)
