@@ -93,7 +93,10 @@ def without_bounds(table: Any) -> None:
     Args:
         table: of PyIceberg, as it was loaded.
     """
-    properties = {**table.metadata.properties, "write.metadata.metrics.default": "counts"}
+    metrics = "write.metadata.metrics."
+    # its owner may ask for bounds of single columns
+    properties = {k: v for k, v in table.metadata.properties.items() if not k.startswith(metrics)}
+    properties[f"{metrics}default"] = "counts"
     table.metadata = table.metadata.model_copy(update={"properties": properties})
 
 

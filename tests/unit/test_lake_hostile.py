@@ -149,6 +149,22 @@ def test_a_text_that_has_no_short_bound_stops_no_table(tmp_path, monkeypatch, ta
         assert found["body"].to_pylist() == [text] * 4
 
 
+def test_a_text_without_a_short_bound_stops_no_table_whose_owner_asks_for_bounds(tmp_path):
+    asked = {"write.metadata.metrics.column.tags": "truncate(16)"}
+    for text in ("plain", ODD_TEXTS[0]):
+        with rmqcore.open_store(tmp_path / "store", **SIZES) as store:
+            store.put("T", b"x", tags=text)
+        follow = TableFollower(
+            tmp_path / "store", tmp_path / "t", topic="T", table_format="iceberg"
+        )
+        assert follow.run_once().rows == 1
+        with catalog_of(tmp_path / "t") as catalog:
+            table = catalog.load_table("rmq.T")
+            with table.transaction() as commit:
+                commit.set_properties(asked)
+            assert table.properties.items() >= asked.items()
+
+
 @pytest.mark.parametrize("table_format", FORMATS)
 def test_an_export_has_times_of_birth_that_no_reader_shows(tmp_path, table_format):
     born(tmp_path / "store", -5, 20_000)
