@@ -6,8 +6,9 @@ Either tells which queue offsets there are, and gives the messages of ranges of 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
@@ -44,8 +45,10 @@ _READ: Final = (*COLUMNS, "phy_offset")
 #: The column of a row that does not fit, beside the bytes of its body: why. Of what is read only
 #: where a body does not decompress.
 ERROR: Final = "error"
-#: So many bytes of the log are decompressed together where one body does not.
+#: So many bytes of the log are read together where one body does not, and so many become rows
+#: together; one body may have as many.
 _STORED_BYTES: Final = 1 << 20
+_PLAIN_BYTES: Final = 64 << 20
 _BODY_MAX: Final = 64 << 20
 
 
@@ -267,7 +270,7 @@ def _up_to(
     except CorruptRecordError:
         # where it is more than a body that does not decompress, this tells it again
         stored = read_rows((*_READ, "sys_flag"), batch_bytes=_STORED_BYTES)
-        return _joined(bytes_max, map(_decompressed, stored))
+        return _joined(bytes_max, chain.from_iterable(map(_decompressed, stored)))
 
 
 def _joined(bytes_max: int, batches: Iterable[pa.RecordBatch]) -> tuple[pa.Table, bool]:
@@ -280,19 +283,36 @@ def _joined(bytes_max: int, batches: Iterable[pa.RecordBatch]) -> tuple[pa.Table
     return (pa.Table.from_batches(found) if found else _empty()), True
 
 
-def _decompressed(batch: ColumnBatch) -> pa.RecordBatch:
-    """Rows with plain bodies, and with `ERROR` where one does not decompress."""
+def _decompressed(batch: ColumnBatch) -> Iterator[pa.RecordBatch]:
+    """Rows with plain bodies, and with `ERROR` where one does not decompress.
+
+    So many at a time as have `_PLAIN_BYTES`: a few stored bytes may be very many.
+    """
     stored = pa.record_batch(batch)
-    bodies = stored["body"].to_pylist()
-    errors: list[str | None] = [None] * stored.num_rows
-    for number, sys_flag in enumerate(stored["sys_flag"].to_pylist()):
-        if sys_flag & SysFlag.COMPRESSED and bodies[number]:
+    flags = stored["sys_flag"].to_pylist()
+    begin, size = 0, 0
+    bodies, errors = list[bytes](), list[str | None]()
+    for number, body in enumerate(stored["body"].to_pylist()):
+        plain, error = body, None
+        if flags[number] & SysFlag.COMPRESSED and body:
             try:
-                bodies[number] = decompress(bodies[number], sys_flag, _BODY_MAX)
-            except ValueError as error:
-                errors[number] = f"the body does not decompress: {error}"
-    at = stored.schema.get_field_index("body")
-    plain = stored.set_column(at, stored.schema.field(at), pa.array(bodies, pa.binary()))
+                plain = decompress(body, flags[number], _BODY_MAX)
+            except ValueError as reason:
+                error = f"the body does not decompress: {reason}"
+        bodies.append(plain)
+        errors.append(error)
+        size += len(plain)
+        if size >= _PLAIN_BYTES or number + 1 == stored.num_rows:
+            yield _with_bodies(stored.slice(begin, len(bodies)), bodies, errors)
+            begin, size = number + 1, 0
+            bodies, errors = [], []
+
+
+def _with_bodies(
+    rows: pa.RecordBatch, bodies: list[bytes], errors: list[str | None]
+) -> pa.RecordBatch:
+    at = rows.schema.get_field_index("body")
+    plain = rows.set_column(at, rows.schema.field(at), pa.array(bodies, pa.binary()))
     return plain.drop_columns(["sys_flag"]).append_column(ERROR, pa.array(errors, pa.string()))
 
 

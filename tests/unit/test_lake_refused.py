@@ -8,7 +8,7 @@ import pytest
 
 import rmqcore
 from rmqcore.errors import RmqCoreError
-from rmqcore.lake import Bodies, TableFollower, follower
+from rmqcore.lake import Bodies, Round, TableFollower, follower, sources
 from rmqcore.lake.bodies import Field
 from rmqcore.lake.target import lacking
 
@@ -86,6 +86,20 @@ def test_a_body_that_does_not_decompress_stops_no_table(following, tmp_path, bod
     assert (following.offsets(), following.refused()) == ([0, 1, 4], [2, 3])
     following.put(b'{"id": 5}')
     assert following(bodies=bodies).run_once().rows == 1
+
+
+def test_few_stored_bytes_beside_what_does_not_decompress_are_not_read_all_at_once(
+    following, tmp_path, monkeypatch
+):
+    """Bodies of zeros by the gigabyte go into a megabyte of the log, and into no memory."""
+    size = 1 << 20
+    monkeypatch.setattr(follower, "BYTES_MAX", size)
+    monkeypatch.setattr(sources, "_PLAIN_BYTES", size)
+    put_compressed(tmp_path / "store", b"no zlib", *[zlib.compress(bytes(size))] * 4)
+    assert following().run_once() == Round(rows=1, refused=1, compacted=0, behind=3)
+    while following().run_once().behind:
+        pass
+    assert (following.offsets(), following.refused()) == ([1, 2, 3, 4], [0])
 
 
 def test_what_does_not_decompress_is_aside_as_it_is_stored(tmp_path):
