@@ -9,7 +9,13 @@ from spark_by_hand import bodies_of, numbered, rows_of
 
 from rmqcore.client import outgoing
 from rmqcore.client.blocking import Admin, Producer
-from rmqcore.errors import ArgumentError, ConfigError, RmqCoreError, StoreError
+from rmqcore.errors import (
+    ArgumentError,
+    ConfigError,
+    CorruptRecordError,
+    RmqCoreError,
+    StoreError,
+)
 from rmqcore.lake import TableFollower
 from rmqcore.scan.cluster import Access, Cluster, TopicMadeAnewError, arrow_dataset
 from rmqcore.world import wall_clock_ms
@@ -301,6 +307,25 @@ def test_a_body_of_a_broker_that_does_not_decompress_stops_no_table(
     url = f"namesrv://{rocketmq_broker.namesrv_addr}/{topic}"
     done = TableFollower(url, tmp_path / "table").run_once()
     assert (done.rows, done.refused, done.behind) == (1, 1, 0)
+
+
+@pytest.mark.parametrize("rows", ["1", "3", "4096"])
+def test_a_body_of_a_broker_that_does_not_decompress_is_passed_over_without_fail_on_data_loss(
+    rocketmq_broker, topic, send, monkeypatch, rows
+):
+    send(topic, *numbered(5), queue_id=0)
+    with monkeypatch.context() as patched:
+        patched.setattr(outgoing.zlib, "compress", lambda *_: b"no zlib")
+        with Producer(rocketmq_broker.namesrv_addr, compress_above=1) as producer:
+            producer.send(topic, b"bad", queue_id=0)
+    with Producer(rocketmq_broker.namesrv_addr, compress_above=1) as producer:
+        producer.send(topic, b"compressed", queue_id=0)
+    send(topic, b"last", queue_id=0)
+    options = {"subscribe": topic, "decompressBody": "true", "batchRows": rows}
+    with pytest.raises(CorruptRecordError, match="does not decompress"):
+        batch(rocketmq_broker, **options)
+    found = batch(rocketmq_broker, **options, failOnDataLoss="false")
+    assert [row["body"] for row in found] == [*numbered(5), b"compressed", b"last"]
 
 
 @pytest.mark.parametrize("name", ["startingOffsets", "endingOffsets"])

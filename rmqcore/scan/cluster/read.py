@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Unpack
 
 from rmqcore._codec import decode_record
@@ -59,20 +59,23 @@ class _Reading:
         self,
         access: Access,
         range: QueueRange,
-        decoder: ColumnDecoder,
-        rows: RowFilter,
+        new_decoder: Callable[[RowFilter, int], ColumnDecoder],
+        new_rows: Callable[[], RowFilter],
+        row_max: int,
         *,
         fail_on_loss: bool,
     ) -> None:
         self._access = access
         self._range = range
-        self._decoder = decoder
-        self._rows = rows
+        self._new_decoder, self._new_rows, self._row_max = new_decoder, new_rows, row_max
+        self._rows = new_rows()
+        self._decoder = new_decoder(self._rows, row_max)
+        #: the records of the next batch, where a body that does not decompress is passed over
+        self._records: list[memoryview] = []
         self._fail_on_loss = fail_on_loss
 
     def run(self, group: str) -> Iterator[ColumnBatch]:
         """The batches."""
-        decoder = self._decoder
         try:
             for pulled in RangePull(self._access, self._range, group).run():
                 if not self._is_same(pulled):
@@ -86,11 +89,9 @@ class _Reading:
                     )
         except StoreError:
             # what came before is handed out
-            if decoder.row_count:
-                yield decoder.take()
+            yield from self._taken()
             raise
-        if decoder.row_count:
-            yield decoder.take()
+        yield from self._taken()
 
     def _is_same(self, pulled: Pulled) -> bool:
         """Whether an answer is of the topic that the range is of; else it is told."""
@@ -106,13 +107,44 @@ class _Reading:
     def _decoded(self, pulled: Pulled) -> Iterator[ColumnBatch]:
         records, at = pulled.records, 0
         while at < len(records):
+            begin = at
             at, status = self._decoder.decode(records, at, len(records), base_offset=None)
+            if not self._fail_on_loss:
+                self._records.append(memoryview(records)[begin:at])
             if status == ScanStatus.CAPACITY:
-                yield self._decoder.take()
+                yield from self._taken()
             elif at < len(records):
                 raise CorruptRecordError(
                     f"{self._range} (answer to the pull of {pulled.first})", at, status_text(status)
                 )
+
+    def _taken(self) -> Iterator[ColumnBatch]:
+        """The batch, if there is one; without rows whose bodies do not decompress, where told."""
+        records, self._records = self._records, []
+        if not self._decoder.row_count:
+            return
+        try:
+            batch = self._decoder.take()
+        except CorruptRecordError:
+            if self._fail_on_loss:
+                raise
+        else:
+            yield batch
+            return
+        self._decoder = self._new_decoder(self._rows, self._row_max)
+        for piece in records:
+            yield from self._one_by_one(piece)
+
+    def _one_by_one(self, records: memoryview) -> Iterator[ColumnBatch]:
+        at = 0
+        while at < len(records):
+            decoder = self._new_decoder(self._new_rows(), 1)
+            at, _ = decoder.decode(records, at, len(records), base_offset=None)
+            if decoder.row_count:
+                try:
+                    yield decoder.take()
+                except CorruptRecordError as error:
+                    _log.warning("%s: %s; it is passed over", self._range, error)
 
 
 def _check_same(range: QueueRange, pulled: Pulled) -> None:
@@ -189,8 +221,8 @@ def read_range(
         batch_rows: at most so many rows in a batch.
         batch_bytes: a batch is made of at most so many bytes of records.
         delays_ms: delay of level 1, 2, ..., for the tags code of delayed messages.
-        fail_on_loss: raise where the broker no longer has messages; else they are passed over,
-            with a warning.
+        fail_on_loss: raise where the broker no longer has messages, or a body that is to be
+            decompressed is not what it says; else they are passed over, with a warning.
         **selection: only these messages; looked at here, after they were pulled.
 
     Raises:
@@ -206,17 +238,28 @@ def read_range(
     offsets = {topic: {queue_id: (range.first, range.stop)}}
     wanted: Selection = {"uncommitted": True, "queue_offsets": offsets}
     wanted.update(reusable(selection))
-    rows = RowFilter(**wanted)
-    decoder = ColumnDecoder(
-        tuple(columns),
-        row_max=batch_rows,
-        byte_max=batch_bytes,
-        rows=rows,
-        verify_crc=verify_crc,
-        plain_bodies=plain_bodies,
-        delays_ms=delays_ms,
+    names = tuple(columns)
+
+    def new_decoder(rows: RowFilter, row_max: int) -> ColumnDecoder:
+        return ColumnDecoder(
+            names,
+            row_max=row_max,
+            byte_max=batch_bytes,
+            rows=rows,
+            verify_crc=verify_crc,
+            plain_bodies=plain_bodies,
+            delays_ms=delays_ms,
+        )
+
+    reading = _Reading(
+        access,
+        range,
+        new_decoder,
+        lambda: RowFilter(**wanted),
+        batch_rows,
+        fail_on_loss=fail_on_loss,
     )
-    return _Reading(access, range, decoder, rows, fail_on_loss=fail_on_loss).run(group)
+    return reading.run(group)
 
 
 def messages_of(access: Access, range: QueueRange) -> Iterator[MessageExt]:
