@@ -360,11 +360,22 @@ class HAClient:
                 if (known := await self._master_range()) is not None:
                     self._check_range(known, end)
             told = self._address()
-            if told not in ("", self.master_address) and await self._master_range() is not None:
+            if told not in ("", self.master_address) and await self._answers(told):
                 # who was the master before may follow the new one, and sends its log on
                 return f"the master is at {told} now"
             rest_s = min(self._last_write + interval_s, self._last_read + most_s) - now
             await asyncio.sleep(max(0.001, min(1.0, rest_s)))
+
+    async def _answers(self, address: str) -> bool:
+        """Whether the master says where its log is, and sends it from a replication port."""
+        if await self._master_range() is None:
+            return False
+        try:
+            sock = await connect(address, _CONNECT_TIMEOUT_S)
+        except (OSError, ValueError):
+            return False
+        sock.close()
+        return True
 
     # ---- what it says of itself
 

@@ -374,6 +374,35 @@ def test_a_slave_goes_over_to_the_master_that_it_is_told_of(tmp_path):
             asyncio.run(scenario(former, new, slave))
 
 
+def test_a_slave_stays_where_it_is_as_long_as_the_master_it_is_told_of_sends_nothing(tmp_path):
+    """It would have neither the one's log nor the other's."""
+
+    async def scenario(master, slave):
+        asked = []
+
+        async def known():
+            asked.append(client.master_address)
+            return LogRange(0, master.max_phy_offset)
+
+        async with serving(master) as one:
+            async with serving(master) as gone:
+                nobody = f"127.0.0.1:{gone.port}"
+            told = f"127.0.0.1:{one.port}"
+            client = HAClient(slave, config(ha_send_heartbeat_interval=10), lambda: told, known)
+            task = asyncio.get_running_loop().create_task(client.run())
+            await has_all(slave, master)
+            told, before = nobody, len(asked)
+            await until_async(lambda: len(asked) >= before + 3, "it has asked the new one")
+            fill(master, 3, seed=2)
+            await has_all(slave, master)
+            assert client.state is HAState.TRANSFER
+            task.cancel()
+            await asyncio.wait([task])
+
+    with master_store(tmp_path / "m", 5) as master, slave_store(tmp_path / "s") as slave:
+        asyncio.run(scenario(master, slave))
+
+
 @pytest.mark.parametrize("way", ["killed", "closed", "fetched"])
 @pytest.mark.parametrize("apart", [0, 1, 5, -1])
 def test_a_slave_that_is_promoted_where_a_file_ends_goes_on_in_the_next(
