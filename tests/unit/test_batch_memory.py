@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 
 import pytest
 
@@ -103,6 +104,16 @@ def test_rows_before_a_damaged_record_are_kept(row_max):
     assert [row["phy_offset"] for row in rows] == starts[:70]
     decoder.decode(data, starts[71], len(data), base_offset=0)
     assert decoder.take().to_arrow()["keys"][0].as_py() == "K71"
+
+
+def test_plain_bodies_of_each_batch_take_the_room_of_the_ones_before():
+    data = b""
+    for number in range(300):
+        body = zlib.compress(b"%d" % number)
+        data += encode_record(Record(topic="T", body=body, sys_flag=1, phy_offset=len(data)))
+    decoder = ColumnDecoder(["body"], row_max=1, plain_bodies=True)
+    bodies = [batch.to_arrow()["body"][0].as_py() for batch in batches(decoder, data)]
+    assert bodies[:300] == [b"%d" % number for number in range(300)]
 
 
 def test_a_decoder_goes_with_an_unfinished_batch():

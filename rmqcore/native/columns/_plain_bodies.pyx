@@ -5,7 +5,7 @@ from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free
 from libc.string cimport memset
 
-from rmqcore.native.columns._arrow cimport rmq_block
+from rmqcore.native.columns._arrow cimport rmq_block, rmq_block_grow
 from rmqcore.native.columns._column_store cimport Store, put_bytes, room
 from rmqcore.native.format._layout cimport COMPRESSED
 
@@ -29,7 +29,10 @@ cdef int decompress_bodies(
     plain.values = &memory[0]
     plain.offsets = &memory[1]
     try:
-        if not (room(plain.values, bodies.size) and room(plain.offsets, bodies.offsets.size)):
+        if not (
+            room(plain.values, bodies.size)
+            and rmq_block_grow(plain.offsets, bodies.offsets.size)
+        ):
             raise MemoryError
         (<int32_t*>plain.offsets.at)[0] = 0
         for row in range(rows):
