@@ -224,10 +224,11 @@ def test_java_forbids_a_topic_to_a_group_and_allows_it_again(tmp_path):
 
 
 def test_java_has_a_half_message_asked_for_again(tmp_path):
-    with running_broker(tmp_path / "store", transactionCheckInterval=100) as broker:
+    # one of which there is nobody to ask is given up at once
+    settings = {"transactionCheckInterval": 100, "fileReservedTime": 0}
+    with running_broker(tmp_path / "store", **settings) as broker:
         ask = asker(broker.broker_addr)
-        # nobody is asked for one that is older than the log gets
-        send(ask, "T", 4, born_ms=wall_clock_ms() - 100 * 3_600_000, TRAN_MSG="true", PGROUP="PG")
+        send(ask, "T", 4, TRAN_MSG="true", PGROUP="PG")
 
         def given_up():
             found = pulled(ask, GIVEN_UP)
