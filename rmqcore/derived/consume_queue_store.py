@@ -153,14 +153,6 @@ class ConsumeQueueStore:
                 queue.ext = ConsumeQueueExt(ext, self._open_files)
         return queue
 
-    def with_files(self) -> set[tuple[str, int]]:
-        """The queues that have files which `drop_damaged` does not remove."""
-        return {
-            (queue.topic, queue.queue_id)
-            for queue in self
-            if queue.queue.files and queue not in self._unusable
-        }
-
     def drop_damaged(self) -> None:
         """Remove the files of unusable queues, so that they are derived from their first message.
 

@@ -6,7 +6,7 @@ cannot be read, opening still works, but notices fewer losses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,8 +50,8 @@ class StoreMark:
             say which.
         derive_from: physical offset from which an opening derives queues, and has not finished; -1
             when there is none: see `derive_again_from`.
-        files_from_before: queues whose files such an opening has found, and not dropped; None where
-            nobody says which.
+        queues_from_before: queues that such an opening has found, damaged or not; None where nobody
+            says which.
         doubted_from: physical offset from which the next opening compares queues with the log, as
             one was found damaged; -1 when there is none: see `doubt_from`.
         unsure_from: physical offset from which a crash may have left other bytes than were written;
@@ -78,7 +78,7 @@ class StoreMark:
         self.batch_queues: set[QueueKey] = set()
         self.first_units: dict[QueueKey, int] | None = None
         self.derive_from = self.doubted_from = self.unsure_from = -1
-        self.files_from_before: set[QueueKey] | None = None
+        self.queues_from_before: set[QueueKey] | None = None
         self.without_index = False
         self.machine = ""
 
@@ -101,7 +101,7 @@ class StoreMark:
         numbers, self.machine, self.ends, batches, self.first_units, before, self.without_index = (
             content
         )
-        self.files_from_before = None if before is None else set(before)
+        self.queues_from_before = None if before is None else set(before)
         self.ends |= batches
         self.batch_queues = set(batches)
         self.log_end, self.first_offset, self.first_timestamp_ms = numbers[:3]
@@ -122,30 +122,20 @@ class StoreMark:
         self.ends = {key: min(self.ends[key], ends[key]) for key in self.ends.keys() & ends}
         self.batch_queues &= self.ends.keys()
 
-    def derive_again_from(self, offset: int, with_files: Callable[[], set[QueueKey]]) -> None:
+    def derive_again_from(self, offset: int, queues: Callable[[], Iterable[QueueKey]]) -> None:
         """Have queues derived from a place of the log on, until ``derive_from`` is -1 again.
 
         Args:
             offset: physical offset; an earlier one that is noted stays.
-            with_files: gives the queues that have files now, which stay.
+            queues: gives the queues that are there now, of which that stays known.
 
         Raises:
             OSError: as of `store`.
         """
         if not 0 <= self.derive_from <= offset:
             if self.derive_from < 0:
-                self.files_from_before = with_files()
+                self.queues_from_before = set(queues())
             self.derive_from = offset
-            self.store()
-
-    def forget_files_from_before(self) -> None:
-        """Know of no files any more that they were there before: some are about to be dropped.
-
-        Raises:
-            OSError: as of `store`.
-        """
-        if self.files_from_before is not None:
-            self.files_from_before = None
             self.store()
 
     def doubt_from(self, offset: int) -> None:
@@ -195,8 +185,8 @@ class StoreMark:
         }
         if self.first_units is not None:
             content["firstUnits"] = _by_topic(self.first_units)
-        if self.derive_from >= 0 and self.files_from_before is not None:
-            content["filesFromBefore"] = _by_topic(dict.fromkeys(self.files_from_before, 0))
+        if self.derive_from >= 0 and self.queues_from_before is not None:
+            content["queuesFromBefore"] = _by_topic(dict.fromkeys(self.queues_from_before, 0))
         if self.without_index:
             content["withoutIndex"] = True
         return sealed(format_java_json(content))
@@ -248,7 +238,7 @@ def _decoded(text: str) -> _Content:
     ends, batch_ends = _ends(content, "queueEnds"), _ends(content, "batchQueueEnds")
     first_units, before = (
         _ends(content, name) if name in content else None
-        for name in ("firstUnits", "filesFromBefore")
+        for name in ("firstUnits", "queuesFromBefore")
     )
     without_index = content.get("withoutIndex") is True
     return numbers, machine, ends, batch_ends, first_units, before, without_index

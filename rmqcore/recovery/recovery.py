@@ -68,7 +68,7 @@ class DerivedAnew:
         self._mark = mark
         self._queues = queues
         #: what an opening that was interrupted has found, see `StoreMark`
-        self._interrupted, self._files_from_before = mark.derive_from >= 0, mark.files_from_before
+        self._interrupted, self._queues_from_before = mark.derive_from >= 0, mark.queues_from_before
 
     def begin_at(self, number: int) -> None:
         """Note it, and bring the note to the disk.
@@ -77,21 +77,11 @@ class DerivedAnew:
             number: of the file.
         """
         offset = self._log.queue.files[number].file_from_offset
-        self._mark.derive_again_from(offset, self._queues.with_files)
-
-    def before_drop(self) -> None:
-        """Note that all is derived from the log's begin, also what has files now."""
-        self.begin_at(0)
-        self.forget_files()
-
-    def forget_files(self) -> None:
-        """Note that files are dropped which an interrupted opening may have found."""
-        self._files_from_before = None
-        self._mark.forget_files_from_before()
+        self._mark.derive_again_from(offset, self._queues.keys)
 
     def may_have_filled(self, key: QueueKey) -> bool:
         """Whether an opening that was interrupted may have filled a queue that has files."""
-        before = self._files_from_before
+        before = self._queues_from_before
         return self._interrupted and (before is None or key not in before)
 
 
@@ -162,7 +152,7 @@ class Recovery:
             queues,
             writer.log,
             deleted,
-            derived_anew.before_drop,
+            lambda: derived_anew.begin_at(0),
             lambda: derived_anew.begin_at(derived_anew.walked_first),
             derived_anew.may_have_filled,
             left_by_crash=not clean_shutdown,
@@ -346,8 +336,6 @@ class Recovery:
         first = 0
         if not self._queues.damaged:
             first = start.derived_from(ends.needed_from(lacking), usual)
-        if self._queues.damaged:
-            self._derived_anew.forget_files()
         if first < usual or self._queues.damaged:
             self._derived_anew.begin_at(first)
         if self._mark.doubted_from >= 0:

@@ -219,9 +219,6 @@ class _DerivedAnew(DerivedAnew):
     def begin_at(self, number: int) -> None:
         pass
 
-    def forget_files(self) -> None:
-        pass
-
 
 class _Walk(Walk):
     """Takes a log file without a byte for the zeros that an opening makes of it."""

@@ -114,10 +114,11 @@ def test_an_opening_that_is_interrupted_leaves_no_empty_queue(
     check_whole(idle)
 
 
+@pytest.mark.parametrize("lost_too", ["nothing", "config/storeMark.json*", "consumequeue/T/1/*"])
 @pytest.mark.parametrize("steps", [1, 6])
 @pytest.mark.parametrize("interruptions", [1, 2])
 def test_an_opening_that_is_interrupted_takes_no_queue_that_it_found_for_one_that_it_filled(
-    store_path, steps, interruptions
+    store_path, steps, interruptions, lost_too
 ):
     """RocketMQ numbers a queue anew whose files it has lost; nobody has deleted the topic."""
     with rmqcore.open_store(store_path, **CHECKED) as store:
@@ -132,6 +133,8 @@ def test_an_opening_that_is_interrupted_takes_no_queue_that_it_found_for_one_tha
         store.parts.files.tail.set_next_queue_offset("T", 0, 0)
         assert [store.put("T", b"anew").queue_offset for _ in range(3)] == [0, 1, 2]
     shutil.rmtree(store_path / "consumequeue/T0")
+    for file in store_path.glob(lost_too):
+        file.unlink()
     for _ in range(interruptions):
         told = []
 
