@@ -74,8 +74,7 @@ class BrokerParts(BrokerState):
 
     def _timer_arrived(self, topic: str, queue_id: int) -> None:
         """As `arrived`; checkpoints of a broker of RocketMQ come out of the timer, too."""
-        if topic == self.checkpoints.topic:
-            self.checkpoints.read_back(queue_id)
+        self.checkpoints.arrived(topic, queue_id)
         self.arrived(topic, queue_id)
 
     def arrived_in(self, queues: Iterable[tuple[str, int]]) -> None:

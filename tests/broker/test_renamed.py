@@ -4,8 +4,10 @@ import asyncio
 
 import pytest
 from broker.conftest import SMALL, Peer
-from broker.test_pop import acknowledge, handed_out, pop, send_many
+from broker.test_passed_over import REVIVE_TOPIC, timed
+from broker.test_pop import acknowledge, handed_out, pop, pop_until, send_many
 from killed_copy import copy_as_killed
+from patience import until_async
 
 from rmqcore.broker import Broker
 from rmqcore.remoting import ResponseCode
@@ -72,3 +74,32 @@ def test_what_was_popped_under_a_former_name_comes_again_or_is_acknowledged(
         assert sorted(m.body for m, _ in handed_out(comes)) == [b"2", b"3", b"4"]
 
     named((popped, {}), (again, names), (at_last, {} if back else names), kills=kills)
+
+
+@pytest.mark.parametrize("names", NAMES, ids=["the same", "cluster", "broker"])
+def test_what_rocketmq_has_in_its_timer_under_a_former_name_comes_again_or_is_acknowledged(
+    named, clock, names
+):
+    """Its checkpoints and acknowledgements pass the timer before anybody reads them."""
+
+    async def popped(broker, peer):
+        await send_many(peer, 2, queues=1)
+        for each in handed_out(await pop(peer, queue_id=0, invisible_ms=INVISIBLE_MS)):
+            await acknowledge(peer, *each)
+        checkpoint, ack, _ = broker.store.messages(REVIVE_TOPIC)
+        for later_ms, record in ((INVISIBLE_MS - 1000, checkpoint), (INVISIBLE_MS, ack)):
+            more = {"TAGS": record.tags, "TIMER_OUT_MS": str(clock.now_ms + later_ms)}
+            broker.store.put_message(timed(bytes(record.body), REVIVE_TOPIC, clock, **more))
+
+    async def at_last(broker, peer):
+        end_of = broker.store.max_queue_offset
+        for ms in (INVISIBLE_MS, 1000):
+            before = end_of(REVIVE_TOPIC, 0)
+            clock.go_on(ms, broker)
+            await until_async(
+                lambda before=before: end_of(REVIVE_TOPIC, 0) > before, "the timer has delivered"
+            )
+        clock.go_on(10_000, broker)
+        assert [m.body for m, _ in await pop_until(peer, 1)] == [b"1"]
+
+    named((popped, {}), (at_last, names))

@@ -53,10 +53,16 @@ class Checkpoints:
     Args:
         state: the broker's.
         topic: of their records; None for that of the broker's cluster.
+        successor: has taken over what was open in this topic before; None for none.
     """
 
-    def __init__(self, state: BrokerState, topic: str | None = None) -> None:
-        self._state = state
+    def __init__(
+        self,
+        state: BrokerState,
+        topic: str | None = None,
+        successor: Checkpoints | None = None,
+    ) -> None:
+        self._state, self._successor = state, successor
         self._store: MessageStore = state.store
         self._config, self._passed_over = state.config, state.passed_over
         self._clock_ms = state.world.clock_ms
@@ -111,7 +117,7 @@ class Checkpoints:
         topics = {topic for topic, _ in self._store.queues() if topic.startswith(_TOPIC_PREFIX)}
         taken_over = False
         for topic in sorted(topics - {self.topic}):
-            former = Checkpoints(self._state, topic)
+            former = Checkpoints(self._state, topic, self)
             former._unknown_from, former._believed = self._unknown_from, self._believed
             former._read_all()
             for key, each in former._open.items():
@@ -164,6 +170,17 @@ class Checkpoints:
         self._changes.add(key, offset, to, self._open[key].place)
         self._close(key, [offset])
 
+    def arrived(self, topic: str, queue_id: int) -> None:
+        """Take in what the timer has delivered, as a broker of RocketMQ has left it there.
+
+        Raises:
+            StoreError: it cannot be read, or stored anew in the topic of another cluster.
+        """
+        if topic == self.topic:
+            self.read_back(queue_id)
+        elif topic.startswith(_TOPIC_PREFIX):
+            self._take_over()
+
     def read_back(self, queue_id: int) -> None:
         """Take in the records of a queue that were not read: at the start, or of the timer."""
         if not 0 <= queue_id < REVIVE_QUEUES:
@@ -189,7 +206,10 @@ class Checkpoints:
                     self._move_on(found, record.phy_offset)
             elif record.tags in _ACKS:
                 key, offsets = read_ack(bytes(record.body))
-                self._close(key, offsets)
+                if key in self._open or self._successor is None:
+                    self._close(key, offsets)
+                else:
+                    self._successor.acknowledge(key, offsets)
 
     def _move_on(self, checkpoint: Checkpoint, phy_offset: int) -> None:
         """Let a group go on behind what it was handed out, unless that was of a former topic.
