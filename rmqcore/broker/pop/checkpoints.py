@@ -173,6 +173,10 @@ class Checkpoints:
     def arrived(self, topic: str, queue_id: int) -> None:
         """Take in what the timer has delivered, as a broker of RocketMQ has left it there.
 
+        Args:
+            topic: into which, of any cluster's records or none.
+            queue_id: into which of its queues.
+
         Raises:
             StoreError: it cannot be read, or stored anew in the topic of another cluster.
         """
