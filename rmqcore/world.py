@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "REAL",
     "World",
+    "asleep_s",
     "begin_sync",
     "connections_allowed",
     "hold_time",
@@ -128,6 +129,12 @@ def connections_allowed() -> int | None:
     return None if soft == resource.RLIM_INFINITY else max(8, int(soft * _CONNECTIONS_SHARE))
 
 
+def asleep_s() -> float:
+    """For how many whole seconds the machine was suspended, which `monotonic_s` does not count."""
+    with_sleep = time.clock_gettime(time.CLOCK_BOOTTIME)
+    return float(round(with_sleep - time.clock_gettime(time.CLOCK_MONOTONIC)))
+
+
 def no_failpoint(name: str) -> None:
     """Go on."""
 
@@ -142,6 +149,7 @@ class World:
         sleep: waits this many seconds.
         sync: makes a descriptor's bytes durable without the GIL, or raises OSError.
         failpoint: called with a name before and after each step that a crash may separate.
+        asleep_s: seconds for which the machine was suspended; ``monotonic_s`` does not count them.
     """
 
     clock_ms: Callable[[], int] = wall_clock_ms
@@ -149,6 +157,7 @@ class World:
     sleep: Callable[[float], None] = sleep
     sync: Callable[[int], object] = sync_data
     failpoint: Callable[[str], None] = no_failpoint
+    asleep_s: Callable[[], float] = asleep_s
 
 
 #: The system's clocks and syncs.

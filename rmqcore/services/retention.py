@@ -304,18 +304,21 @@ class CleanCommitLogService:
             state = state.without(file)
         return planned
 
-    def why_will_be_deleted(self, file: str | Path | LogFileInfo) -> str | None:
+    def why_will_be_deleted(
+        self, file: str | Path | LogFileInfo, now_ms: int | None = None
+    ) -> str | None:
         """Say why a log file is due for deletion.
 
         Args:
             file: the file, its path or its name.
+            now_ms: the time to assume; None is the clock's.
 
         Returns:
             A sentence, with the hour when the file waits for one; None when the file is not due,
             is the last one, or is no log file of this store.
         """
         name = file.name if isinstance(file, LogFileInfo) else Path(file).name
-        now_ms = self._world.clock_ms()
+        now_ms = self._world.clock_ms() if now_ms is None else now_ms
         for deletion in self.plan(now_ms):
             if deletion.file.name == name:
                 return deletion.reason
@@ -463,7 +466,7 @@ class RetentionService(Service):
         Args:
             clean_log: deletes log files.
             clean_queues: follows with consume queues and index.
-            clock: Unix time in milliseconds, by which files have become old.
+            clock: Unix time in milliseconds, by which files have become old; for any thread.
             interval_s: seconds between two rounds.
         """
         super().__init__("RetentionService")
@@ -479,6 +482,10 @@ class RetentionService(Service):
             count = self.clean_log.delete_before(phy_offset)
             self.clean_queues.run_once()
             return count
+
+    def why_will_be_deleted(self, file: str | Path) -> str | None:
+        """Say why the next rounds delete a file; see `CleanCommitLogService`."""
+        return self.clean_log.why_will_be_deleted(file, self._clock())
 
     def run(self, now: float) -> float:
         """One round of each cleaner; a call beside a running round waits for it first."""

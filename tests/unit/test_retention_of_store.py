@@ -136,6 +136,7 @@ def test_a_clock_that_was_put_forward_makes_no_file_old_before_it_has_lasted(tmp
             os.utime(file, (0, held.clock_ms() / 1000))
         ahead_ms = 10 * 365 * 24 * hour_s * 1000
         assert delete() == len(files)
+        assert store.why_will_be_deleted(files[0]) is None
         held.now_s += hour_s
         assert delete() == len(files)
         # put right, and wrong once more
@@ -161,6 +162,46 @@ def test_a_clock_that_stays_as_it_was_put_is_believed(tmp_path, disk):
             os.utime(file, (0, world.clock_ms() / 1000))
         store.delete_expired_files()
         held.now_s += 2 * 3600
+        store.delete_expired_files()
+        assert len(log_files(tmp_path)) == 1
+
+
+def test_a_clock_that_is_put_right_behind_its_files_is_believed(tmp_path, disk):
+    """As at a machine that has none of its own: it begins with 1970, and asks the network later."""
+    held, behind_ms = HeldTime(), 0
+    world = World(lambda: held.clock_ms() - behind_ms, held.monotonic_s, held.sleep)
+    config = rmqcore.StoreConfig(**SMALL, file_reserved_time_hours=2, delete_file_batch_max=99)
+    settings = {"world": world, "runner": held.services}
+    with DefaultMessageStore(tmp_path, config, **settings) as store:
+        fill(store)
+    files = log_files(tmp_path)
+    for file in files:
+        os.utime(file, (0, held.clock_ms() / 1000))
+    held.now_s += 7200
+    os.utime(files[-1], (0, held.clock_ms() / 1000))
+    behind_ms = held.clock_ms()
+    with DefaultMessageStore(tmp_path, config, **settings) as store:
+        store.delete_expired_files()
+        assert len(log_files(tmp_path)) == len(files)
+        behind_ms = 0
+        store.delete_expired_files()
+        assert len(log_files(tmp_path)) == 1
+
+
+def test_time_in_which_the_machine_was_suspended_counts(tmp_path, disk):
+    held, asleep_s = HeldTime(), 0
+    world = World(
+        lambda: held.clock_ms() + 1000 * asleep_s,
+        held.monotonic_s,
+        held.sleep,
+        asleep_s=lambda: asleep_s,
+    )
+    config = rmqcore.StoreConfig(**SMALL, file_reserved_time_hours=2, delete_file_batch_max=99)
+    with DefaultMessageStore(tmp_path, config, world=world, runner=held.services) as store:
+        fill(store)
+        for file in log_files(tmp_path):
+            os.utime(file, (0, held.clock_ms() / 1000))
+        asleep_s = 7200
         store.delete_expired_files()
         assert len(log_files(tmp_path)) == 1
 

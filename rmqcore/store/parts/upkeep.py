@@ -122,19 +122,21 @@ class Upkeep:
         derived = (
             [*files.derived] if files.log.mapped is None else [files.log.mapped, *files.derived]
         )
+        log = CommitLogFiles(queue, needed_from, note)
         clean_log = CleanCommitLogService(
             config,
-            CommitLogFiles(queue, needed_from, note),
+            log,
             self._health.flags,
             usage=lambda: disk_usage(queue.directory),
             keep_from=self.oldest_parked,
             archived_end=archived,
             world=world,
         )
+        last_write_ms = max((file.modified_ms for file in log.log_files()), default=0)
         return RetentionService(
             clean_log,
             CleanConsumeQueueService(lambda: files.log.min_offset, *derived),
-            clock=LastingClock(world, lambda: clean_log.reserved_ms),
+            clock=LastingClock(world, lambda: clean_log.reserved_ms, last_write_ms),
             interval_s=config.clean_resource_interval_ms / 1000,
         )
 
@@ -212,7 +214,7 @@ class Upkeep:
         """
         if not self._settings.config.retention:
             return None
-        return self.retention.clean_log.why_will_be_deleted(file)
+        return self.retention.why_will_be_deleted(file)
 
     def delete_expired_files(self) -> None:
         """Delete what retention would delete now, whatever the hour.
