@@ -23,7 +23,8 @@ class Clock:
 
     def __init__(self):
         self.now_ms = 1_700_000_000_000
-        self._passed_s = 0.0
+        self._passed_s = self._real_s = 0.0
+        self._seen_s = monotonic_s()
 
     def __call__(self):
         return self.now_ms
@@ -35,7 +36,16 @@ class Clock:
 
     def monotonic_s(self):
         """Seconds that pass by themselves, and those that the test lets pass."""
-        return monotonic_s() + self._passed_s
+        return self.real_s() + self._passed_s
+
+    def real_s(self):
+        """Seconds that pass by themselves, at most half a one from call to call.
+
+        A test that is held up for longer has not put back the time that it sets.
+        """
+        before, self._seen_s = self._seen_s, monotonic_s()
+        self._real_s += min(0.5, self._seen_s - before)
+        return self._real_s
 
 
 @pytest.fixture
@@ -50,7 +60,7 @@ def opened(store_path, clock):
 
     def once_more(**settings):
         config = rmqcore.StoreConfig(**SMALL, **settings)
-        stores.append(DefaultMessageStore(store_path, config, world=World(clock)))
+        stores.append(DefaultMessageStore(store_path, config, world=World(clock, clock.real_s)))
         return stores[-1]
 
     yield once_more

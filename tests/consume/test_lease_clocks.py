@@ -1,9 +1,22 @@
 """Leases of a store whose clock is put back."""
 
 import pytest
-from consume.conftest import TOPIC, bodies, put
+from consume.conftest import TOPIC, Clock, bodies, put
 
 pytestmark = pytest.mark.engine
+
+
+class HeldClock(Clock):
+    """Beside which no time passes."""
+
+    def real_s(self):
+        """Seconds that the test lets pass."""
+        return self._passed_s
+
+
+@pytest.fixture
+def clock():
+    return HeldClock()
 
 
 @pytest.mark.parametrize("back_ms", [2000, 3_600_000])
@@ -21,6 +34,19 @@ def test_nobody_waits_for_a_clock_that_was_put_back(store, clock, back_ms):
     clock.pass_ms(100)
     assert bodies(store.lease("g", TOPIC, lease_ms=90_000)) == [b"1"]
     clock.pass_ms(14_000)
+    assert bodies(store.lease("g", TOPIC)) == [b"0"]
+
+
+def test_nor_for_one_that_was_put_back_while_nobody_asked(store, clock):
+    put(store, 1)
+    leased = store.lease("g", TOPIC)
+    store.give_back("g", [leased[0].place], delay_ms=3_600_000)
+    clock.pass_ms(3_000_000)
+    clock.now_ms -= 2_900_000
+    assert store.lease("g", TOPIC) == []
+    clock.pass_ms(599_000)
+    assert store.lease("g", TOPIC) == []
+    clock.pass_ms(1000)
     assert bodies(store.lease("g", TOPIC)) == [b"0"]
 
 

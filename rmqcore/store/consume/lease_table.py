@@ -42,7 +42,7 @@ QueueKey: TypeAlias = tuple[str, str, int]
 #: The journal is written anew when it has this many bytes, and again when it has four times what
 #: it had then.
 _COMPACT_AT_LEAST: Final = 4 << 20
-#: A clock that goes back by more than this was put back.
+#: A clock that goes back by more than this, beside the time that has passed, was put back.
 _STEP_MS: Final = 1000
 #: Of this many last calls of other processes it is known what they were given, so that a call
 #: whose answer was lost can be made again.
@@ -109,6 +109,7 @@ class LeaseTable:
         store: whose messages are leased.
         path: of the journal.
         clock_ms: Unix time in milliseconds.
+        monotonic_s: seconds of a clock that never steps back.
         catch_up_all: catches up with what has been put, so that `arrived` has heard of it.
 
     Threads: one at a time, but for `arrived`.
@@ -125,6 +126,7 @@ class LeaseTable:
         store: LeasedStore,
         path: Path,
         clock_ms: Callable[[], int],
+        monotonic_s: Callable[[], float],
         catch_up_all: Callable[[], None],
     ) -> None:
         self.queues: dict[QueueKey, LeaseQueue] = {}
@@ -133,8 +135,9 @@ class LeaseTable:
         self.new_queues = True
         self._store = store
         self._clock_ms = clock_ms
-        #: what the clock has told last
-        self._told_ms = clock_ms()
+        self._monotonic_s = monotonic_s
+        #: what the time of day was last ahead of the time that passes
+        self._ahead_ms = clock_ms() - self._passed_ms()
         self._catch_up_all = catch_up_all
         self._journal = LeaseJournal(path)
         self._compact_at = _COMPACT_AT_LEAST
@@ -518,10 +521,14 @@ class LeaseTable:
             OSError: that cannot be written.
         """
         now_ms = self._clock_ms()
-        if now_ms < self._told_ms - _STEP_MS:
-            self._put_back(self._told_ms - now_ms)
-        self._told_ms = now_ms
+        ahead_ms = now_ms - self._passed_ms()
+        if ahead_ms < self._ahead_ms - _STEP_MS:
+            self._put_back(self._ahead_ms - ahead_ms)
+        self._ahead_ms = ahead_ms
         return now_ms
+
+    def _passed_ms(self) -> int:
+        return int(1000 * self._monotonic_s())
 
     def _put_back(self, by_ms: int) -> None:
         sooner = [

@@ -65,6 +65,7 @@ class Leases:
         store: whose messages are leased.
         path: of the journal.
         clock_ms: Unix time in milliseconds.
+        monotonic_s: seconds of a clock that never steps back.
         arrivals: who waits for messages.
         catch_up_all: lets `arrivals` know of all that has been put.
 
@@ -78,6 +79,7 @@ class Leases:
         store: LeasedStore,
         path: Path,
         clock_ms: Callable[[], int],
+        monotonic_s: Callable[[], float],
         arrivals: Arrivals,
         catch_up_all: Callable[[], None],
     ) -> None:
@@ -90,7 +92,7 @@ class Leases:
         self._mover = Holder()
         #: has what is leased for nobody by name: it comes again when this process ends
         self._nameless = Holder()
-        self._table = LeaseTable(store, path, clock_ms, catch_up_all)
+        self._table = LeaseTable(store, path, clock_ms, monotonic_s, catch_up_all)
         self._reads = LeaseReads(store)
         with self._lock.within():
             self._lock.refuse_interrupt()

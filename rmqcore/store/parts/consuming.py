@@ -135,6 +135,7 @@ class Consuming:
                         self._store,
                         self._journal,
                         self._clock_ms,
+                        self._monotonic_s,
                         self._arrivals,
                         self._level.catch_up_all,
                     )
