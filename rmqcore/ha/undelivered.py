@@ -36,6 +36,8 @@ _TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
 _REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
 #: What POP hands out comes again after this at the latest.
 _POP_MAX_MS: Final = 12 * 3600 * 1000
+_REVIVE_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
+_CHECKPOINT: Final = "ck"
 _REAL_TOPIC: Final = "REAL_TOPIC"
 _ORIGIN: Final = "ORIGIN_MESSAGE_ID"
 #: A copy of what was put off has one of these properties.
@@ -70,10 +72,11 @@ def set_back_progress(directory: StoreDir, at: int, clock_ms: Callable[[], int])
 def _set_back(
     directory: StoreDir, store: ReadOnlyMessageStore, at: int, clock_ms: Callable[[], int]
 ) -> None:
-    topics, copies, since_ms = set[str](), set[_Identity](), None
+    topics, copies, since_ms, of_pop = set[str](), set[_Identity](), None, False
     given_back: defaultdict[str, dict[_Identity, str]] = defaultdict(dict)
     for message in store.messages(start=at, on_damage=_pass_over):
         topics.add(message.topic)
+        of_pop |= _stands_for_popped(message)
         if not _PUT_OFF.isdisjoint(message.properties):
             copies.add(_identity(message, message.topic))
         since_ms = message.store_timestamp_ms if since_ms is None else since_ms
@@ -96,7 +99,7 @@ def _set_back(
             if group == _TRANSACTION_GROUP and OP_HALF_TOPIC in topics:
                 # they are read again from the notes that are left
                 offsets.advance(topic, group, queue_id, 0)
-            elif group == _REVIVE_GROUP and any(map(_is_retry, topics)):
+            elif group == _REVIVE_GROUP and of_pop:
                 popped_ms = max(0, since_ms - _POP_MAX_MS)
                 first = store.queue_offset_by_time(topic, queue_id, popped_ms)
                 # this offset is that of the last record that is done with
@@ -190,8 +193,13 @@ def _without(
     return replace(progress, first_pending=next(waiting, known.first_pending))
 
 
-def _is_retry(topic: str) -> bool:
-    return topic.startswith(RETRY_PREFIX)
+def _stands_for_popped(message: MessageExt) -> bool:
+    """Whether it is a message that POP hands out again, or its note of when it will.
+
+    A note may have taken the place of one before: the time was changed, or the broker's cluster.
+    """
+    is_note = message.topic.startswith(_REVIVE_PREFIX) and message.tags == _CHECKPOINT
+    return is_note or message.topic.startswith(RETRY_PREFIX)
 
 
 def _pass_over(_: Exception) -> None:

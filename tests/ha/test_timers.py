@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from broker.conftest import Peer
-from broker.test_pop import handed_out, pop
+from broker.test_pop import handed_out, naming, pop
 from ha.test_brokers import SMALL, asks_when_told, running  # noqa: F401 - a fixture
 from patience import rounds, until_async
 
@@ -85,6 +85,59 @@ def test_what_was_delivered_in_an_end_that_is_cut_off_comes_again(tmp_path, topi
     with open_store(tmp_path, mode="r") as store:
         copy = next(m for m in store.messages() if m.topic == topic)
         found = Divergence(0, copy.phy_offset, store.max_phy_offset, False)
+    cut(StoreDir(tmp_path), found)
+    with open_store(tmp_path, broker_role="SLAVE", on_corruption="truncate"):
+        pass
+    asyncio.run(again())
+
+
+@pytest.mark.parametrize("stored_anew", ["its time was changed", "the cluster was"])
+def test_what_pop_had_handed_out_before_an_end_that_is_cut_off_comes_again(tmp_path, stored_anew):
+    """A record of it in the end took the place of the one before."""
+    by_cluster = stored_anew == "the cluster was"
+    again_in = "Other" if by_cluster else "DefaultCluster"
+
+    @asynccontextmanager
+    async def serving(cluster):
+        broker = Broker(tmp_path, {**SMALL, "brokerClusterName": cluster})
+        await broker.start()
+        peer = Peer(broker)
+        try:
+            yield peer
+        finally:
+            await peer.client.close()
+            await broker.stop()
+
+    async def first():
+        async with serving("DefaultCluster") as peer:
+            assert (await peer.send("T", b"x")).code == ResponseCode.SUCCESS
+            ((message, receipt),) = handed_out(
+                await pop(peer, count=1, queue_id=0, invisibleTime=1000)
+            )
+            if not by_cluster:
+                fields = {**naming(message, receipt), "invisibleTime": 1000}
+                changed = await peer.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields)
+                assert changed.code == ResponseCode.SUCCESS
+
+    async def again():
+        async with serving(again_in) as peer:
+            store = peer.broker.store
+            await until_async(lambda: list(store.messages("%RETRY%CG_T")), "it has come")
+
+    asyncio.run(first())
+    if by_cluster:
+
+        async def renamed():
+            async with serving("Other"):
+                pass
+
+        asyncio.run(renamed())
+    topic = f"rmq_sys_REVIVE_LOG_{again_in}"
+    with open_store(tmp_path, mode="r") as store:
+        known = list(store.messages(topic))
+        anew = known[0 if by_cluster else 1]
+        assert anew.tags == "ck"
+        found = Divergence(0, anew.phy_offset, store.max_phy_offset, False)
     cut(StoreDir(tmp_path), found)
     with open_store(tmp_path, broker_role="SLAVE", on_corruption="truncate"):
         pass
