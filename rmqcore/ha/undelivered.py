@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from typing import Final
 
 from rmqcore.errors import CorruptStoreError
@@ -22,6 +23,7 @@ from rmqcore.files.delay_offset_table import DelayOffsetTable
 from rmqcore.files.service_topics import OP_HALF_TOPIC
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck, TimerProgress
+from rmqcore.java.json import parse_java_json
 from rmqcore.message import DEAD_LETTER_PREFIX, RETRY_PREFIX, MessageExt
 from rmqcore.services.delay_schedule import queue_id_of_level
 from rmqcore.services.timer_due import SLOT, due_of
@@ -51,7 +53,8 @@ def set_back_progress(directory: StoreDir, at: int, clock_ms: Callable[[], int])
     """Let nothing count as delivered whose copy lies behind an offset, before the log is cut there.
 
     What was delivered since the first of these comes again, of the same delay level, or of timers;
-    likewise what a group has consumed of a queue since the first that it has given back there.
+    likewise what a group has consumed of a queue since the first that it has given back, or popped,
+    there.
 
     Args:
         directory: of the store, which nobody has open.
@@ -74,12 +77,16 @@ def _set_back(
 ) -> None:
     topics, copies, since_ms, of_pop = set[str](), set[_Identity](), None, False
     given_back: defaultdict[str, dict[_Identity, str]] = defaultdict(dict)
+    popped_from: dict[tuple[str, str, int], int] = {}
     for message in store.messages(start=at, on_damage=_pass_over):
         topics.add(message.topic)
         of_pop |= _stands_for_popped(message)
         if not _PUT_OFF.isdisjoint(message.properties):
             copies.add(_identity(message, message.topic))
         since_ms = message.store_timestamp_ms if since_ms is None else since_ms
+        if (popped := _popped(message)) is not None:
+            queue, first = popped
+            popped_from[queue] = min(first, popped_from.get(queue, first))
         if (group := _giver(message)) is not None:
             before = _identity(message, group, message.reconsume_times - 1)
             given_back[group][before] = message.properties.get(_ORIGIN, "")
@@ -106,7 +113,10 @@ def _set_back(
                 offsets.forget_queue(topic, queue_id)
                 if first > 0:
                     offsets.advance(topic, group, queue_id, min(offset, first - 1))
-    for topic, group, queue_id, offset in _places_of(given_back, store, at):
+    places = chain(
+        _places_of(given_back, store, at), ((*queue, first) for queue, first in popped_from.items())
+    )
+    for topic, group, queue_id, offset in places:
         former = offsets.get(topic, group, queue_id)
         if former is not None and offset < former:
             offsets.advance(topic, group, queue_id, offset)
@@ -122,6 +132,28 @@ def _giver(message: MessageExt) -> str | None:
         if topic.startswith(prefix):
             return topic.removeprefix(prefix)
     return None
+
+
+def _popped(message: MessageExt) -> tuple[tuple[str, str, int], int] | None:
+    """What the note of a POP says that it has handed out first, if there is no note before it.
+
+    Returns:
+        topic, group and queue id, and the queue offset; None for any other message, and where only
+        the time was changed, or the note was kept by a timer and is delivered: it is still there.
+    """
+    is_waiting = message.topic == TIMER_TOPIC
+    topic = message.properties.get(_REAL_TOPIC, "") if is_waiting else message.topic
+    if not (topic.startswith(_REVIVE_PREFIX) and message.tags == _CHECKPOINT):
+        return None
+    if not (is_waiting or _PUT_OFF.isdisjoint(message.properties)):
+        return None
+    try:
+        fields = parse_java_json(bytes(message.body).decode())
+        if fields.get("kept"):
+            return None
+        return (str(fields["t"]), str(fields["c"]), int(fields["q"])), int(fields["so"])
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        return None
 
 
 def _places_of(

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from broker.conftest import Peer
+from broker.test_pop import handed_out, naming, pop
 from ha.test_brokers import SMALL
 
 from rmqcore import open_store
@@ -20,6 +21,7 @@ from rmqcore.world import wall_clock_ms
 pytestmark = pytest.mark.engine
 
 BORN_MS = 1_600_000_000_000
+REVIVE = "rmq_sys_REVIVE_LOG_DefaultCluster"
 
 
 def put_off(store, topic, body, tries=0, **properties):
@@ -125,3 +127,39 @@ def test_what_a_group_gives_back_again_is_looked_for_where_it_has_come_again(tmp
     cut_at(tmp_path, at)
     offsets = ConsumerOffsetTable(tmp_path / "config", clock=wall_clock_ms)
     assert (offsets.get("T", "CG", 0), offsets.get(retry, "CG", 0)) == (1, 1)
+
+
+@pytest.mark.parametrize("changed", [False, True], ids=["popped", "changed"])
+def test_a_group_goes_on_at_what_an_end_that_is_cut_off_says_that_it_has_popped(tmp_path, changed):
+    """But not where only the time was changed: the note before it is there, and counts again."""
+
+    async def scenario(work):
+        broker = Broker(tmp_path, SMALL)
+        await broker.start()
+        peer = Peer(broker)
+        try:
+            return await work(peer)
+        finally:
+            await peer.client.close()
+            await broker.stop()
+
+    async def first(peer):
+        for body in (b"a", b"b", b"c"):
+            await peer.send("T", body)
+        for _ in range(2):
+            ((message, receipt),) = handed_out(await pop(peer, count=1, queue_id=0))
+        if changed:
+            fields = {**naming(message, receipt), "invisibleTime": 60_000}
+            answer = await peer.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields)
+            assert answer.code == ResponseCode.SUCCESS
+        notes = [m for m in peer.broker.store.messages(REVIVE) if m.tags == "ck"]
+        assert len(notes) == 2 + changed
+        return notes[-1].phy_offset
+
+    async def again(peer):
+        return [message.body for message, _ in handed_out(await pop(peer, queue_id=0))]
+
+    cut_at(tmp_path, asyncio.run(scenario(first)))
+    with open_store(tmp_path, broker_role="SLAVE", on_corruption="truncate"):
+        pass
+    assert asyncio.run(scenario(again)) == ([b"c"] if changed else [b"b", b"c"])
