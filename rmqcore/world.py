@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -130,7 +131,12 @@ def connections_allowed() -> int | None:
 
 
 def asleep_s() -> float:
-    """For how many whole seconds the machine was suspended, which `monotonic_s` does not count."""
+    """For how many whole seconds the machine was suspended, which `monotonic_s` does not count.
+
+    Only Linux tells; elsewhere it is 0.
+    """
+    if sys.platform != "linux":
+        return 0.0
     with_sleep = time.clock_gettime(time.CLOCK_BOOTTIME)
     return float(round(with_sleep - time.clock_gettime(time.CLOCK_MONOTONIC)))
 
