@@ -1,6 +1,7 @@
 """A range of a queue is pulled whole and in order, whatever its broker answers, and when."""
 
 import itertools
+import tracemalloc
 
 import pytest
 
@@ -202,6 +203,17 @@ def test_what_retention_has_deleted_is_told(monkeypatch):
         rows_of(monkeypatch, Records(begin=500))
     left = rows_of(monkeypatch, Records(begin=500), fail_on_loss=False)
     assert [offset for offset, _ in left] == list(range(500, 1000))
+
+
+def test_records_that_are_no_rows_are_not_kept(monkeypatch):
+    """Where bodies that do not decompress are passed over, records are read once more."""
+    broker, chosen = Records(end=20_000), {"tags": ["none"], "stop": 20_000}
+    tracemalloc.start()
+    try:
+        assert rows_of(monkeypatch, broker, **chosen, fail_on_loss=False, batch_bytes=9999) == []
+        assert tracemalloc.get_traced_memory()[1] < 20_000 * len(record(0)) / 2
+    finally:
+        tracemalloc.stop()
 
 
 def test_an_offset_that_never_had_a_record_is_no_loss(monkeypatch):

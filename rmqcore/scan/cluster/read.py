@@ -62,16 +62,20 @@ class _Reading:
         new_decoder: Callable[[RowFilter, int], ColumnDecoder],
         new_rows: Callable[[], RowFilter],
         row_max: int,
+        byte_max: int,
         *,
         fail_on_loss: bool,
     ) -> None:
         self._access = access
         self._range = range
-        self._new_decoder, self._new_rows, self._row_max = new_decoder, new_rows, row_max
+        self._new_decoder, self._new_rows = new_decoder, new_rows
+        self._row_max, self._byte_max = row_max, byte_max
         self._rows = new_rows()
         self._decoder = new_decoder(self._rows, row_max)
-        #: the records of the next batch, where a body that does not decompress is passed over
+        #: the records of the next batch, where a body that does not decompress is passed over, and
+        #: their bytes, also of those that are no rows
         self._records: list[memoryview] = []
+        self._record_bytes = 0
         self._fail_on_loss = fail_on_loss
 
     def run(self, group: str) -> Iterator[ColumnBatch]:
@@ -111,16 +115,17 @@ class _Reading:
             at, status = self._decoder.decode(records, at, len(records), base_offset=None)
             if not self._fail_on_loss:
                 self._records.append(memoryview(records)[begin:at])
-            if status == ScanStatus.CAPACITY:
-                yield from self._taken()
-            elif at < len(records):
+                self._record_bytes += at - begin
+            if status != ScanStatus.CAPACITY and at < len(records):
                 raise CorruptRecordError(
                     f"{self._range} (answer to the pull of {pulled.first})", at, status_text(status)
                 )
+            if status == ScanStatus.CAPACITY or self._record_bytes >= self._byte_max:
+                yield from self._taken()
 
     def _taken(self) -> Iterator[ColumnBatch]:
         """The batch, if there is one; without rows whose bodies do not decompress, where told."""
-        records, self._records = self._records, []
+        records, self._records, self._record_bytes = self._records, [], 0
         if not self._decoder.row_count:
             return
         try:
@@ -257,6 +262,7 @@ def read_range(
         new_decoder,
         lambda: RowFilter(**wanted),
         batch_rows,
+        batch_bytes,
         fail_on_loss=fail_on_loss,
     )
     return reading.run(group)
