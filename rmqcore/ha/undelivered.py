@@ -172,11 +172,13 @@ def _places_of(
         topic, group, queue id and queue offset of each.
     """
     for group, found in given_back.items():
-        messages = [_message_named(store, name) for name in found.values()]
-        for queue in store.queues():
-            if queue[0] == RETRY_PREFIX + group:
-                messages.extend(store.messages(*queue, on_damage=_pass_over))
-        for message in messages:
+        origins = (_message_named(store, name) for name in found.values())
+        retries = (
+            store.messages(*queue, on_damage=_pass_over)
+            for queue in store.queues()
+            if queue[0] == RETRY_PREFIX + group
+        )
+        for message in chain(origins, chain.from_iterable(retries)):
             if message and message.phy_offset < at and _identity(message, group) in found:
                 yield message.topic, group, message.queue_id, message.queue_offset
 

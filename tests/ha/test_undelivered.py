@@ -1,6 +1,7 @@
 """A cut of the log sets progress back to what it takes the delivery of, and no further."""
 
 import asyncio
+import tracemalloc
 
 import pytest
 from broker.conftest import Peer
@@ -127,6 +128,23 @@ def test_what_a_group_gives_back_again_is_looked_for_where_it_has_come_again(tmp
     cut_at(tmp_path, at)
     offsets = ConsumerOffsetTable(tmp_path / "config", clock=wall_clock_ms)
     assert (offsets.get("T", "CG", 0), offsets.get(retry, "CG", 0)) == (1, 1)
+
+
+def test_what_has_come_again_is_looked_at_one_by_one(tmp_path):
+    """A retry topic may have more than there is memory for."""
+    retry, count, size = "%RETRY%CG", 10_000, 2000
+    with open_store(tmp_path) as store:
+        for number in range(count):
+            put_off(store, retry, bytes(size), 1, ORIGIN_MESSAGE_ID=f"{number}")
+        at = put_off(store, retry, bytes(size), 2)
+        store.consumer_offsets.commit(retry, "CG", 0, count)
+    tracemalloc.start()
+    try:
+        cut_at(tmp_path, at)
+        assert tracemalloc.get_traced_memory()[1] < count * size / 2
+    finally:
+        tracemalloc.stop()
+    assert ConsumerOffsetTable(tmp_path / "config", clock=wall_clock_ms).get(retry, "CG", 0) == 0
 
 
 @pytest.mark.parametrize("changed", [False, True], ids=["popped", "changed"])
