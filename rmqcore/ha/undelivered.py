@@ -16,10 +16,14 @@ from dataclasses import replace
 from itertools import chain
 from typing import Final
 
+from rmqcore._codec import decode_record
 from rmqcore.errors import CorruptStoreError
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC
 from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
 from rmqcore.files.delay_offset_table import DelayOffsetTable
+from rmqcore.files.log_walker import GoodRecord, find_good_record, good_record_at
+from rmqcore.files.mapped_file import MappedFile, OpenFiles
+from rmqcore.files.mapped_file_queue import numbered_files
 from rmqcore.files.service_topics import OP_HALF_TOPIC
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck, TimerProgress
@@ -78,7 +82,7 @@ def _set_back(
     topics, copies, since_ms, of_pop = set[str](), set[_Identity](), None, False
     given_back: defaultdict[str, dict[_Identity, str]] = defaultdict(dict)
     popped_from: dict[tuple[str, str, int], int] = {}
-    for message in store.messages(start=at, on_damage=_pass_over):
+    for message in _behind(directory, at):
         topics.add(message.topic)
         of_pop |= _stands_for_popped(message)
         if not _PUT_OFF.isdisjoint(message.properties):
@@ -121,6 +125,28 @@ def _set_back(
         if former is not None and offset < former:
             offsets.advance(topic, group, queue_id, offset)
     offsets.persist()
+
+
+def _behind(directory: StoreDir, at: int) -> Iterator[MessageExt]:
+    """Every whole record from a physical offset on, also where a crash has damaged the log there.
+
+    A store that was not closed ends at the damage for who reads it.
+    """
+    opened = OpenFiles()
+    for begin, path, size in numbered_files(directory.commit_log):
+        file = MappedFile(path, size, begin, opened, writable=False)
+        position = max(0, at - begin)
+        while (found := _good_record(file, position)) is not None:
+            position = found.end_offset - begin
+            yield decode_record(file.read_bytes(found.phy_offset - begin, found.size))
+
+
+def _good_record(file: MappedFile, position: int) -> GoodRecord | None:
+    """The first from a position of a log file on, past what the disk refuses to give."""
+    with suppress(OSError):
+        if (here := good_record_at(file, position)) is not None:
+            return here
+    return find_good_record([file], position, past_bad_sectors=True)
 
 
 def _giver(message: MessageExt) -> str | None:

@@ -10,12 +10,13 @@ from ha.test_brokers import SMALL
 
 from rmqcore import open_store
 from rmqcore.broker import Broker
+from rmqcore.errors import CorruptStoreError
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC
 from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
 from rmqcore.files.delay_offset_table import DelayOffsetTable
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck, TimerProgress
-from rmqcore.ha.resync import Divergence, cut
+from rmqcore.ha.resync import Divergence, cut, damage_in
 from rmqcore.remoting import RequestCode, ResponseCode
 from rmqcore.world import wall_clock_ms
 
@@ -67,6 +68,28 @@ def test_where_nothing_is_cut_off_that_was_put_off_progress_stays(tmp_path):
     TimerCheck(tmp_path / "config").store(known, wall_clock_ms())
     cut_at(tmp_path, at)
     assert TimerCheck(tmp_path / "config").load() == known
+
+
+def test_what_was_delivered_behind_damage_comes_again_after_a_power_cut(tmp_path):
+    """Nothing but the log says that there was something: the queues have lost their ends, too."""
+    delays = DelayOffsetTable(tmp_path / "config", clock=wall_clock_ms)
+    with open_store(tmp_path) as store:
+        put_off(store, SCHEDULE_TOPIC, b"x")
+        at = store.put("T", b"damaged").phy_offset
+        put_off(store, "T", b"x")
+    delays.commit(1, 1)
+    delays.persist()
+    (log,) = (tmp_path / "commitlog").iterdir()
+    log.write_bytes(log.read_bytes().replace(b"damaged", b"DAMAGED"))
+    for queue in (tmp_path / "consumequeue").rglob("0" * 20):
+        queue.write_bytes(bytes(queue.stat().st_size))
+    (tmp_path / "abort").touch()
+    with pytest.raises(CorruptStoreError) as raised, open_store(tmp_path):
+        pass
+    found = damage_in(StoreDir(tmp_path), raised.value)
+    assert found.common_end == at
+    cut(StoreDir(tmp_path), found)
+    assert DelayOffsetTable(tmp_path / "config", clock=wall_clock_ms).get(1) == 0
 
 
 def test_a_message_that_is_put_off_again_is_another(tmp_path):
