@@ -39,7 +39,7 @@ class Bell:
 
     def wait(self, seconds: float) -> bool:
         """Return when it is rung, after ``seconds`` in any case; whether it was rung."""
-        return self._silent.acquire(timeout=seconds)
+        return self._silent.acquire(timeout=min(seconds, threading.TIMEOUT_MAX))
 
     def silence(self) -> None:
         """Forget that it was rung."""

@@ -28,6 +28,12 @@ def test_it_is_rung_until_somebody_has_waited_or_forgets_it():
     assert not bell.wait(0)
 
 
+def test_a_wait_may_be_as_long_as_the_longest_interval_that_can_be_set():
+    bell = Bell()
+    bell.ring()
+    assert bell.wait((2**63 - 1) / 1000)
+
+
 def test_who_listens_hears_only_the_first_ring():
     bell, heard = Bell(), []
     bell.on_ring = lambda: heard.append(bell.rung)
