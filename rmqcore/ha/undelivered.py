@@ -175,9 +175,10 @@ def _popped(message: MessageExt) -> tuple[tuple[str, str, int], int] | None:
         return None
     try:
         fields = parse_java_json(bytes(message.body).decode())
-        if fields.get("kept"):
+        first = int(fields["so"])
+        if fields.get("kept") or first < 0:
             return None
-        return (str(fields["t"]), str(fields["c"]), int(fields["q"])), int(fields["so"])
+        return (str(fields["t"]), str(fields["c"]), int(fields["q"])), first
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         return None
 

@@ -1,9 +1,12 @@
 """A store whose time the test sets, and a group on it."""
 
+import math
+
 import pytest
 from asleep import when_asleep  # noqa: F401 - a fixture
 
 import rmqcore
+from rmqcore.store.consume import lease_table
 from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.world import World, monotonic_s
 
@@ -23,8 +26,7 @@ class Clock:
 
     def __init__(self):
         self.now_ms = 1_700_000_000_000
-        self._passed_s = self._real_s = 0.0
-        self._seen_s = monotonic_s()
+        self._passed_s = 0.0
 
     def __call__(self):
         return self.now_ms
@@ -39,17 +41,18 @@ class Clock:
         return self.real_s() + self._passed_s
 
     def real_s(self):
-        """Seconds that pass by themselves, at most half a one from call to call.
+        """Seconds that pass by themselves."""
+        return monotonic_s()
 
-        A test that is held up for longer has not put back the time that it sets.
-        """
-        before, self._seen_s = self._seen_s, monotonic_s()
-        self._real_s += min(0.5, self._seen_s - before)
-        return self._real_s
+
+def stands_still(monkeypatch):
+    """A clock that stands still while time passes was not put back by that."""
+    monkeypatch.setattr(lease_table, "_STEP_MS", math.inf)
 
 
 @pytest.fixture
-def clock():
+def clock(monkeypatch):
+    stands_still(monkeypatch)
     return Clock()
 
 

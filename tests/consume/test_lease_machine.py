@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from consume.conftest import SMALL, Clock, places
+from consume.conftest import SMALL, Clock, places, stands_still
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -48,6 +48,7 @@ class LeaseMachine(RuleBasedStateMachine):
         self.patch = pytest.MonkeyPatch()
         # a kill leaves the same file, which is a copy here
         self.patch.setattr(lease_journal, "_name_of", lambda _: "the same")
+        stands_still(self.patch)
         self.folder = Path(tempfile.mkdtemp(prefix="leases"))
         self.generation = 0
         self.clock = Clock()

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from children import die
+from consume.conftest import stands_still
 from held_time import HeldTime
 from sharing.processes import TIMEOUT_MS, leased, program, told
 from sharing.test_put_again import SETTINGS, dying_owner
@@ -133,7 +134,8 @@ def test_what_a_call_was_handed_out_is_known_from_a_journal_written_anew(store_p
         assert store.parts.consuming.lease_once("g", {"T": "*"}, call="three", **settings) == []
 
 
-def test_a_lease_ends_by_the_clock_of_the_owners_world(store_path):
+def test_a_lease_ends_by_the_clock_of_the_owners_world(store_path, monkeypatch):
+    stands_still(monkeypatch)
     time = HeldTime()
     owner = open_handle(
         store_path,
