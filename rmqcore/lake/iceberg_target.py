@@ -59,7 +59,7 @@ from rmqcore.lake.target import (
     with_day,
     without_offsets,
 )
-from rmqcore.scan.tables import ICEBERG_CATALOG, iceberg_properties, without_bounds
+from rmqcore.scan.tables import ICEBERG_CATALOG, iceberg_properties, in_any_text
 from rmqcore.world import wall_clock_ms
 
 NAMESPACE: Final = "rmq"
@@ -225,11 +225,7 @@ class IcebergTarget:
                 return 0
             appended = with_day(rows).select(self._schema.names).cast(self._schema)
             facts = commit_facts(self._topic, offsets)
-            try:
-                table.append(appended, snapshot_properties=facts)
-            except UnicodeEncodeError:
-                without_bounds(table)
-                table.append(appended, snapshot_properties=facts)
+            in_any_text(table, lambda: table.append(appended, snapshot_properties=facts))
         return int(rows.num_rows)
 
     def _check_types(self, table: Table) -> None:
@@ -262,11 +258,7 @@ class IcebergTarget:
         plan = table.scan(row_filter=f"{DAY} = '{day}'").plan_files()
         tasks = [task for task in plan if task.file.file_path in small]
         rows = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue()).to_table(tasks)
-        try:
-            written = self._written(table, day, rows)
-        except UnicodeEncodeError:
-            without_bounds(table)
-            written = self._written(table, day, rows)
+        written = in_any_text(table, lambda: self._written(table, day, rows))
         with (
             table.transaction() as commit,
             commit.update_snapshot(snapshot_properties=facts).overwrite() as files,

@@ -9,14 +9,16 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from rmqcore.errors import ConfigError, RmqCoreError
 from rmqcore.world import wall_clock_ms
+
+T = TypeVar("T")
 
 TABLE_FORMATS = ("delta", "iceberg")
 #: The directories of table formats; readers of Parquet files pass over both because of their first
@@ -85,14 +87,28 @@ def iceberg_properties(directory: str | os.PathLike[str]) -> dict[str, str]:
     return {"uri": f"sqlite:///{home}/catalog.db", "warehouse": f"file://{home}"}
 
 
-def without_bounds(table: Any) -> None:
-    """Let PyIceberg, in this process, write down no bounds of what the next commit's files hold.
+def in_any_text(table: Any, work: Callable[[], T]) -> T:
+    """Do what writes a table of PyIceberg, once more without bounds where texts have none.
 
-    It cuts texts to sixteen characters and counts the last one up, which fails behind U+D7FF.
+    PyIceberg writes down bounds of what a file holds. It cuts texts to sixteen characters and
+    counts the last one up, which fails behind U+D7FF.
 
     Args:
-        table: of PyIceberg, as it was loaded.
+        table: as it was loaded.
+        work: writes files, or takes some into the table; nothing is left of it where it fails.
+
+    Returns:
+        what ``work`` returns.
     """
+    try:
+        return work()
+    except UnicodeEncodeError:
+        _leave_out_bounds(table)
+        return work()
+
+
+def _leave_out_bounds(table: Any) -> None:
+    """Let PyIceberg, in this process, write down no bounds of what the next commit's files hold."""
     metrics = "write.metadata.metrics."
     # its owner may ask for bounds of single columns
     properties = {k: v for k, v in table.metadata.properties.items() if not k.startswith(metrics)}
@@ -164,11 +180,7 @@ def _make_iceberg(directory: Path, schema: Any, files: Sequence[TableFile]) -> N
         location = f"file://{home}/messages"
         table = catalog.create_table_if_not_exists(ICEBERG_TABLE, schema=schema, location=location)
         places = [f"file://{directory / name}" for name, _ in files]
-        try:
-            _fit_iceberg(table, schema, places)
-        except UnicodeEncodeError:
-            without_bounds(table)
-            _fit_iceberg(table, schema, places)
+        in_any_text(table, lambda: _fit_iceberg(table, schema, places))
     except CommitFailedException as error:
         raise RmqCoreError(f"{directory}: {error}") from error
     finally:
