@@ -124,25 +124,26 @@ def clock():
     release_time()
 
 
+@asynccontextmanager
+async def served(path, world=REAL, **settings):
+    """A broker on a store and a free port, and a peer."""
+    broker = Broker(path, {"listenPort": 0, **SMALL, **settings}, world=world)
+    await broker.start()
+    peer = Peer(broker)
+    try:
+        yield broker, peer
+    finally:
+        await peer.client.close()
+        await broker.stop()
+
+
 @pytest.fixture
 def with_broker(tmp_path):
     """Run a coroutine function with a broker on a free port, and a peer."""
 
-    @asynccontextmanager
-    async def running(world, **properties):
-        settings = {"listenPort": 0, **SMALL, **properties}
-        broker = Broker(tmp_path / "store", settings, world=world)
-        await broker.start()
-        peer = Peer(broker)
-        try:
-            yield broker, peer
-        finally:
-            await peer.client.close()
-            await broker.stop()
-
     def run(scenario, world=REAL, **properties):
         async def main():
-            async with running(world, **properties) as (broker, peer):
+            async with served(tmp_path / "store", world, **properties) as (broker, peer):
                 await scenario(broker, peer)
 
         asyncio.run(main())
@@ -157,14 +158,8 @@ def lives(tmp_path):
     def run(*scenarios, **settings):
         async def main():
             for scenario in scenarios:
-                broker = Broker(tmp_path / "store", {"listenPort": 0, **SMALL, **settings})
-                await broker.start()
-                peer = Peer(broker)
-                try:
+                async with served(tmp_path / "store", **settings) as (broker, peer):
                     await scenario(broker, peer)
-                finally:
-                    await peer.client.close()
-                    await broker.stop()
 
         asyncio.run(main())
 

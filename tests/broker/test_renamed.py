@@ -3,13 +3,12 @@
 import asyncio
 
 import pytest
-from broker.conftest import SMALL, Peer
+from broker.conftest import served
 from broker.test_passed_over import REVIVE_TOPIC, timed
 from broker.test_pop import acknowledge, handed_out, pop, pop_until, send_many
 from killed_copy import copy_as_killed
 from patience import until_async
 
-from rmqcore.broker import Broker
 from rmqcore.remoting import ResponseCode
 
 pytestmark = pytest.mark.engine
@@ -22,27 +21,14 @@ NAMES = [{}, {"brokerClusterName": "Other"}, {"brokerName": "other"}]
 def named(tmp_path, clock):
     """Run coroutine functions one after the other, each with settings of its own on one store."""
 
-    async def served(path, scenario, settings):
-        broker = Broker(path, {"listenPort": 0, **SMALL, **settings})
-        await broker.start()
-        peer = Peer(broker)
-        try:
-            await scenario(broker, peer)
-        finally:
-            await peer.client.close()
-            await broker.stop()
-
     def run(*scenarios, kills=False):
         async def main():
             path = tmp_path / "store"
             for number, (scenario, settings) in enumerate(scenarios):
-
-                async def and_copied(broker, peer, scenario=scenario, number=number):
+                async with served(path, **settings) as (broker, peer):
                     await scenario(broker, peer)
                     if kills:
                         copy_as_killed(broker.store.path, tmp_path / f"killed-{number}")
-
-                await served(path, and_copied, settings)
                 path = tmp_path / f"killed-{number}" if kills else path
 
         asyncio.run(main())

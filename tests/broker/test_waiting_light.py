@@ -3,10 +3,9 @@
 import asyncio
 
 import pytest
-from broker.conftest import SMALL, Peer, records
+from broker.conftest import records, served
 from patience import until_async
 
-from rmqcore.broker import Broker
 from rmqcore.remoting import RequestCode, ResponseCode
 
 pytestmark = pytest.mark.engine
@@ -89,14 +88,8 @@ def test_what_could_not_come_is_refused_when_it_is_sent(with_broker, waits):
 
 def test_what_was_taken_without_light_queues_comes_to_its_topic(tmp_path, clock):
     async def serve(scenario, **settings):
-        broker = Broker(tmp_path / "store", {"listenPort": 0, **SMALL, **settings})
-        await broker.start()
-        peer = Peer(broker)
-        try:
+        async with served(tmp_path / "store", **settings) as (broker, peer):
             await scenario(broker, peer)
-        finally:
-            await peer.client.close()
-            await broker.stop()
 
     async def sends(_, peer):
         for name, waits in WAITING.items():

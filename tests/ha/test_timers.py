@@ -2,10 +2,9 @@
 
 import asyncio
 import struct
-from contextlib import asynccontextmanager
 
 import pytest
-from broker.conftest import Peer
+from broker.conftest import served
 from broker.test_pop import handed_out, naming, pop
 from ha.test_brokers import SMALL, asks_when_told, running  # noqa: F401 - a fixture
 from patience import rounds, until_async
@@ -55,30 +54,22 @@ def tell_time(monkeypatch, clock_ms):
 def test_what_was_delivered_in_an_end_that_is_cut_off_comes_again(tmp_path, topic, waits):
     """No slave has to have what a master delivers; one may take its place without."""
 
-    @asynccontextmanager
-    async def serving():
-        broker = Broker(tmp_path, {**SMALL, "messageDelayLevel": "1s"})
-        await broker.start()
-        peer = Peer(broker)
-        try:
-            yield peer
-        finally:
-            await peer.client.close()
-            await broker.stop()
+    def serving():
+        return served(tmp_path, **SMALL, messageDelayLevel="1s")
 
     async def has_come(peer):
         store = peer.broker.store
         await until_async(lambda: [m.body for m in store.messages(topic)] == [b"x"], "it has come")
 
     async def first():
-        async with serving() as peer:
+        async with serving() as (_, peer):
             assert (await peer.send("T", b"x", properties=waits)).code == ResponseCode.SUCCESS
             if not waits:
                 assert handed_out(await pop(peer, count=1, queue_id=0, invisibleTime=1000))
             await has_come(peer)
 
     async def again():
-        async with serving() as peer:
+        async with serving() as (_, peer):
             await has_come(peer)
 
     asyncio.run(first())
@@ -97,19 +88,11 @@ def test_what_pop_had_handed_out_before_an_end_that_is_cut_off_comes_again(tmp_p
     by_cluster = stored_anew == "the cluster was"
     again_in = "Other" if by_cluster else "DefaultCluster"
 
-    @asynccontextmanager
-    async def serving(cluster):
-        broker = Broker(tmp_path, {**SMALL, "brokerClusterName": cluster})
-        await broker.start()
-        peer = Peer(broker)
-        try:
-            yield peer
-        finally:
-            await peer.client.close()
-            await broker.stop()
+    def serving(cluster):
+        return served(tmp_path, **SMALL, brokerClusterName=cluster)
 
     async def first():
-        async with serving("DefaultCluster") as peer:
+        async with serving("DefaultCluster") as (_, peer):
             assert (await peer.send("T", b"x")).code == ResponseCode.SUCCESS
             ((message, receipt),) = handed_out(
                 await pop(peer, count=1, queue_id=0, invisibleTime=1000)
@@ -120,7 +103,7 @@ def test_what_pop_had_handed_out_before_an_end_that_is_cut_off_comes_again(tmp_p
                 assert changed.code == ResponseCode.SUCCESS
 
     async def again():
-        async with serving(again_in) as peer:
+        async with serving(again_in) as (_, peer):
             store = peer.broker.store
             await until_async(lambda: list(store.messages("%RETRY%CG_T")), "it has come")
 

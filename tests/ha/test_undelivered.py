@@ -4,12 +4,11 @@ import asyncio
 import tracemalloc
 
 import pytest
-from broker.conftest import Peer
+from broker.conftest import served
 from broker.test_pop import handed_out, naming, pop
 from ha.test_brokers import SMALL
 
 from rmqcore import open_store
-from rmqcore.broker import Broker
 from rmqcore.errors import CorruptStoreError
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC
 from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
@@ -113,10 +112,7 @@ def test_a_group_goes_on_at_what_it_has_given_back_in_an_end_that_is_cut_off(tmp
     """It is nowhere else any more, and nobody has handled it."""
 
     async def scenario():
-        broker = Broker(tmp_path, SMALL)
-        await broker.start()
-        peer = Peer(broker)
-        try:
+        async with served(tmp_path, **SMALL) as (broker, peer):
             for body in (b"handled", b"given back", b"handled, too"):
                 await peer.send("T", body)
             store = broker.store
@@ -129,9 +125,6 @@ def test_a_group_goes_on_at_what_it_has_given_back_in_an_end_that_is_cut_off(tmp
             for group in ("CG", "Other"):
                 broker.managers.offsets.commit(group, "T", 0, 3)
             return end
-        finally:
-            await peer.client.close()
-            await broker.stop()
 
     cut_at(tmp_path, asyncio.run(scenario()))
     offsets = ConsumerOffsetTable(tmp_path / "config", clock=wall_clock_ms)
@@ -175,14 +168,8 @@ def test_a_group_goes_on_at_what_an_end_that_is_cut_off_says_that_it_has_popped(
     """But not where only the time was changed: the note before it is there, and counts again."""
 
     async def scenario(work):
-        broker = Broker(tmp_path, SMALL)
-        await broker.start()
-        peer = Peer(broker)
-        try:
+        async with served(tmp_path, **SMALL) as (_, peer):
             return await work(peer)
-        finally:
-            await peer.client.close()
-            await broker.stop()
 
     async def first(peer):
         for body in (b"a", b"b", b"c"):
