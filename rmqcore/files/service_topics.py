@@ -1,4 +1,4 @@
-"""Topics of a broker's own services; what is in them is for no consumer.
+"""Topics and groups of a broker's own services; what is in them is for no consumer.
 
 Source: RocketMQ common/topic/TopicValidator.java, common/KeyBuilder.java and
 store/timer/TimerMessageStore.java.
@@ -20,6 +20,12 @@ ROCKSDB_HALF_TOPICS: Final = (
 CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 #: The broker's own topics begin with this: the timer's queue, the logs of what POP has handed out.
 SYSTEM_PREFIX: Final = "rmq_sys_"
+#: The logs of what POP has handed out: this, and the cluster's name.
+REVIVE_PREFIX: Final = f"{SYSTEM_PREFIX}REVIVE_LOG_"
+#: The broker's own groups: their offsets say which half messages are decided, and what POP has
+#: handed out that is done with.
+TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
+REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
 #: The topics of tables of keys and values begin with this.
 TABLE_PREFIX: Final = "%KV%"
 _NAMES: Final = frozenset(

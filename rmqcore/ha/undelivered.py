@@ -24,7 +24,12 @@ from rmqcore.files.delay_offset_table import DelayOffsetTable
 from rmqcore.files.log_walker import GoodRecord, find_good_record, good_record_at
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.files.mapped_file_queue import numbered_files
-from rmqcore.files.service_topics import OP_HALF_TOPIC
+from rmqcore.files.service_topics import (
+    OP_HALF_TOPIC,
+    REVIVE_GROUP,
+    REVIVE_PREFIX,
+    TRANSACTION_GROUP,
+)
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck, TimerProgress
 from rmqcore.java.json import parse_java_json
@@ -36,13 +41,8 @@ from rmqcore.store.read_only_store import ReadOnlyMessageStore
 
 logger = logging.getLogger(__name__)
 
-#: whose offsets say how far transactions are decided, and how far it is looked after what POP has
-#: handed out
-_TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
-_REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
 #: What POP hands out comes again after this at the latest.
 _POP_MAX_MS: Final = 12 * 3600 * 1000
-_REVIVE_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
 _CHECKPOINT: Final = "ck"
 _REAL_TOPIC: Final = "REAL_TOPIC"
 _ORIGIN: Final = "ORIGIN_MESSAGE_ID"
@@ -107,10 +107,10 @@ def _set_back(
     offsets = ConsumerOffsetTable(directory.config, clock=clock_ms)
     for topic, group in offsets.pairs():
         for queue_id, offset in offsets.queues(topic, group).items():
-            if group == _TRANSACTION_GROUP and OP_HALF_TOPIC in topics:
+            if group == TRANSACTION_GROUP and OP_HALF_TOPIC in topics:
                 # they are read again from the notes that are left
                 offsets.advance(topic, group, queue_id, 0)
-            elif group == _REVIVE_GROUP and of_pop:
+            elif group == REVIVE_GROUP and of_pop:
                 popped_ms = max(0, since_ms - _POP_MAX_MS)
                 first = store.queue_offset_by_time(topic, queue_id, popped_ms)
                 # this offset is that of the last record that is done with
@@ -169,7 +169,7 @@ def _popped(message: MessageExt) -> tuple[tuple[str, str, int], int] | None:
     """
     is_waiting = message.topic == TIMER_TOPIC
     topic = message.properties.get(_REAL_TOPIC, "") if is_waiting else message.topic
-    if not (topic.startswith(_REVIVE_PREFIX) and message.tags == _CHECKPOINT):
+    if not (topic.startswith(REVIVE_PREFIX) and message.tags == _CHECKPOINT):
         return None
     if not (is_waiting or _PUT_OFF.isdisjoint(message.properties)):
         return None
@@ -259,7 +259,7 @@ def _stands_for_popped(message: MessageExt) -> bool:
 
     A note may have taken the place of one before: the time was changed, or the broker's cluster.
     """
-    is_note = message.topic.startswith(_REVIVE_PREFIX) and message.tags == _CHECKPOINT
+    is_note = message.topic.startswith(REVIVE_PREFIX) and message.tags == _CHECKPOINT
     return is_note or message.topic.startswith(RETRY_PREFIX)
 
 

@@ -14,7 +14,13 @@ from rmqcore.errors import CorruptConfigFileError
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC
 from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
 from rmqcore.files.delay_offset_table import DelayOffsetTable
-from rmqcore.files.service_topics import HALF_TOPIC, OP_HALF_TOPIC, ROCKSDB_HALF_TOPICS
+from rmqcore.files.service_topics import (
+    HALF_TOPIC,
+    OP_HALF_TOPIC,
+    REVIVE_PREFIX,
+    ROCKSDB_HALF_TOPICS,
+    TRANSACTION_GROUP,
+)
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck
 from rmqcore.scan.any_log import AnyLog
@@ -24,9 +30,6 @@ from rmqcore.scan.selection import HIDDEN, TopicRule
 from rmqcore.scan.shown_topics import ShownTopics
 from rmqcore.world import wall_clock_ms
 
-#: The offset of this group says which half messages are decided.
-_TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
-_REVIVE_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
 _NOTES: Final = (OP_HALF_TOPIC, ROCKSDB_HALF_TOPICS[1])
 
 #: What has this queue offset, by topic and queue id, is the first that was not delivered.
@@ -58,7 +61,7 @@ class ExportedTopics:
 
     def rule(self, topic: str) -> tuple[int, dict[int, int]]:
         """From which physical offset on records of a topic are exported; see `TopicRule`."""
-        is_note = topic in _NOTES or topic.startswith(_REVIVE_PREFIX)
+        is_note = topic in _NOTES or topic.startswith(REVIVE_PREFIX)
         if is_note and not (self._notes or topic in self._named):
             return HIDDEN, {}
         first, queues = (0, {}) if self._shown is None else self._shown.rule(topic)
@@ -82,7 +85,7 @@ def read_delivered(directory: StoreDir) -> NextOffsets:
         found |= {(SCHEDULE_TOPIC, level - 1): offset for level, offset in levels.items()}
     with suppress(CorruptConfigFileError):
         table = ConsumerOffsetTable(directory.config, clock=wall_clock_ms)
-        decided = table.queues(HALF_TOPIC, _TRANSACTION_GROUP)
+        decided = table.queues(HALF_TOPIC, TRANSACTION_GROUP)
         found |= {(HALF_TOPIC, queue_id): offset for queue_id, offset in decided.items()}
     timers = TimerCheck(directory.config).load()
     if timers is not None:

@@ -10,8 +10,7 @@ from killed_copy import copy_as_killed
 from rmqcore.broker import Broker
 from rmqcore.broker.pop.order import PopOrder
 from rmqcore.broker.pop.receipts import REVIVE_QUEUES
-from rmqcore.broker.state.groups import REVIVE_GROUP, TRANSACTION_GROUP
-from rmqcore.files.service_topics import HALF_TOPIC
+from rmqcore.files.service_topics import HALF_TOPIC, REVIVE_GROUP, TRANSACTION_GROUP
 from rmqcore.remoting import RequestCode, ResponseCode
 from rmqcore.services.save_tables import SaveTablesService
 from rmqcore.world import wall_clock_ms

@@ -15,12 +15,12 @@ from patience import until_async
 from rmqcore import open_store
 from rmqcore.broker import Broker
 from rmqcore.broker.pop.receipts import REVIVE_QUEUES
-from rmqcore.broker.state.groups import REVIVE_GROUP
 from rmqcore.broker.state.topics_of_log import unknown_topics
 from rmqcore.client import MessageQueue
 from rmqcore.files import config_file
 from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
 from rmqcore.files.delay_offset_table import DelayOffsetTable
+from rmqcore.files.service_topics import REVIVE_GROUP
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.files.timer_check import TimerCheck
 from rmqcore.ha.resync import Divergence, cut

@@ -12,7 +12,6 @@ from patience import rounds, until_async
 from rmqcore import open_store
 from rmqcore.broker import Broker
 from rmqcore.broker.replication.slave_synchronize import SlaveSynchronize
-from rmqcore.broker.state.groups import TRANSACTION_GROUP
 from rmqcore.broker.state.resets import Resets
 from rmqcore.broker.timer.timer import TimerMessages
 from rmqcore.client import Producer
@@ -22,7 +21,7 @@ from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
 from rmqcore.files.delay_offset_table import DelayOffsetTable
 from rmqcore.files.group_table import SubscriptionGroupTable
 from rmqcore.files.request_mode_table import MessageRequestModeTable
-from rmqcore.files.service_topics import HALF_TOPIC, OP_HALF_TOPIC
+from rmqcore.files.service_topics import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck, TimerProgress
 from rmqcore.ha.resync import Divergence, cut

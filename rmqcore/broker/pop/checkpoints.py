@@ -29,16 +29,15 @@ from rmqcore.broker.pop.receipts import (
     read_ack,
 )
 from rmqcore.broker.state.broker_state import BrokerState
-from rmqcore.broker.state.groups import REVIVE_GROUP
 from rmqcore.broker.state.passed_over import REVIVE
 from rmqcore.broker.state.queued import number_in
 from rmqcore.errors import StoreError
+from rmqcore.files.service_topics import REVIVE_GROUP, REVIVE_PREFIX
 from rmqcore.message import Message, MessageExt
 from rmqcore.store.protocol import MessageStore
 
 logger = logging.getLogger(__name__)
 
-_TOPIC_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
 _CHECKPOINT: Final = "ck"
 _ACKS: Final = ("ack", "bAck")
 _BATCH: Final = 256
@@ -66,7 +65,7 @@ class Checkpoints:
         self._store: MessageStore = state.store
         self._config, self._passed_over = state.config, state.passed_over
         self._clock_ms = state.world.clock_ms
-        self.topic: Final = topic or f"{_TOPIC_PREFIX}{state.config().broker_cluster_name}"
+        self.topic: Final = topic or f"{REVIVE_PREFIX}{state.config().broker_cluster_name}"
         self._open: dict[CheckpointKey, Checkpoint] = {}
         self._heap: list[tuple[int, CheckpointKey]] = []
         #: when the last of those in the heap was popped, Unix time
@@ -114,7 +113,7 @@ class Checkpoints:
 
     def _take_over(self) -> bool:
         """Store anew what is open in the topics of other clusters; whether there was a record."""
-        topics = {topic for topic, _ in self._store.queues() if topic.startswith(_TOPIC_PREFIX)}
+        topics = {topic for topic, _ in self._store.queues() if topic.startswith(REVIVE_PREFIX)}
         taken_over = False
         for topic in sorted(topics - {self.topic}):
             former = Checkpoints(self._state, topic, self)
@@ -182,7 +181,7 @@ class Checkpoints:
         """
         if topic == self.topic:
             self.read_back(queue_id)
-        elif topic.startswith(_TOPIC_PREFIX):
+        elif topic.startswith(REVIVE_PREFIX):
             self._take_over()
 
     def read_back(self, queue_id: int) -> None:

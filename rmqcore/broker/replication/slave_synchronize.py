@@ -12,7 +12,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from rmqcore.broker.state.groups import TRANSACTION_GROUP
 from rmqcore.broker.state.resets import RESETS_TOLD, Resets
 from rmqcore.broker.state.topics_of_log import has_queue
 from rmqcore.errors import StoreError
@@ -22,7 +21,7 @@ from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
 from rmqcore.files.delay_offset_table import DelayOffsetTable
 from rmqcore.files.deleted_topics import deletions_told
 from rmqcore.files.group_table import SubscriptionGroupTable
-from rmqcore.files.service_topics import HALF_TOPIC
+from rmqcore.files.service_topics import HALF_TOPIC, TRANSACTION_GROUP
 from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck, TimerProgress, progress_told
 from rmqcore.ha.client import LogRange
 from rmqcore.ha.frames import OFFSET_MAX

@@ -19,7 +19,6 @@ from rmqcore._codec import encode_record
 from rmqcore.broker.send.given_back import is_kept
 from rmqcore.broker.send.undecided import Undecided
 from rmqcore.broker.state.broker_state import BrokerState
-from rmqcore.broker.state.groups import TRANSACTION_GROUP
 from rmqcore.broker.state.masters_only import masters_only
 from rmqcore.broker.state.passed_over import TRANSACTION
 from rmqcore.broker.state.queued import is_queued
@@ -27,7 +26,12 @@ from rmqcore.broker.state.settings import BrokerConfig
 from rmqcore.broker.timer.timer import timer_property_of
 from rmqcore.errors import CorruptStoreError, MessageIllegalError, StoreError
 from rmqcore.files.consume_queue import UNIT
-from rmqcore.files.service_topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
+from rmqcore.files.service_topics import (
+    CHECK_MAX_TIME_TOPIC,
+    HALF_TOPIC,
+    OP_HALF_TOPIC,
+    TRANSACTION_GROUP,
+)
 from rmqcore.message import Message, MessageExt, PutMessageResult, copy_to, without_light_queues
 from rmqcore.native.format._numbers import SysFlag
 from rmqcore.remoting import (

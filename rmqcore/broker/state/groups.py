@@ -18,13 +18,11 @@ from rmqcore.broker.state.table_file import TableFile
 from rmqcore.broker.state.topics import QUEUES_MAX
 from rmqcore.errors import MessageIllegalError
 from rmqcore.files.group_table import SubscriptionGroupTable
+from rmqcore.files.service_topics import REVIVE_GROUP, TRANSACTION_GROUP
 from rmqcore.java.json import format_compact_java_json
 from rmqcore.remoting import RequestRefusedError, ResponseCode
 
 GROUP_NAME_MAX: Final = 120
-#: The broker's own groups consume the decisions of transactions, and what POP has open.
-TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
-REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
 #: The one under which RocketMQ's tools read, and ours.
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 _SYSTEM_GROUPS: Final = (

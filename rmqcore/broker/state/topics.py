@@ -24,6 +24,7 @@ from rmqcore.files.service_topics import (
     CHECK_MAX_TIME_TOPIC,
     HALF_TOPIC,
     OP_HALF_TOPIC,
+    REVIVE_PREFIX,
     SYSTEM_PREFIX,
     TABLE_PREFIX,
 )
@@ -378,7 +379,7 @@ class Topics:
             (f"{cluster}_REPLY_TOPIC", 1, both),
             (HALF_TOPIC, 1, both),
             (OP_HALF_TOPIC, 1, both),
-            (f"rmq_sys_REVIVE_LOG_{cluster}", _REVIVE_QUEUES, both),
+            (f"{REVIVE_PREFIX}{cluster}", _REVIVE_QUEUES, both),
             (f"rmq_sys_SYNC_BROKER_MEMBER_{config.broker_name}", 1, PERM_INHERIT),
             (TIMER_TOPIC, 1, both),
         ]
