@@ -399,7 +399,7 @@ class Planner:
         deleted = DeletedTopics(self._directory)
         with suppress(CorruptConfigFileError):
             deleted.load()
-        begins = {topic: max(deleted.since(topic), deleted.gone_below(topic)) for topic, _ in runs}
+        begins = {topic: deleted.counts_from(topic) for topic, _ in runs}
         return {
             key: [one for one in found if one.phy_offset >= begins[key[0]]]
             for key, found in runs.items()

@@ -118,7 +118,7 @@ class DeletedTopics:
         return {queue_id: offset for queue_id, offset in found.items() if offset is not None}
 
     def since(self, topic: str) -> int:
-        """Physical offset from which records of a topic count; 0 for one that was not deleted."""
+        """Physical offset from which records of a topic that was deleted here count; or 0."""
         return self._deleted_at.get(topic, 0)
 
     def is_gone(self, topic: str, phy_offset: int = 0) -> bool:
@@ -142,6 +142,10 @@ class DeletedTopics:
         """
         gone = self.is_unlisted(topic) and not self._had_queues(topic)
         return self._left_from if gone else 0
+
+    def counts_from(self, topic: str) -> int:
+        """Physical offset from which records of a topic count, whoever has deleted it."""
+        return max(self.since(topic), self.gone_below(topic))
 
     def is_unlisted(self, topic: str) -> bool:
         """True for a topic that a broker's table of topics would have, and has not."""

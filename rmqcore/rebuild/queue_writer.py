@@ -101,9 +101,10 @@ class QueueWriter:
         """
         self.written.records += batch.record_count
         self.written.unaddressable += batch.unaddressable_count
-        for stretch, more_follow in with_more_follow(batch.stretches()):
-            key = stretch.topic, stretch.queue_id
-            if self._is_of_deleted(stretch):
+        for whole, more_follow in with_more_follow(batch.stretches()):
+            key = whole.topic, whole.queue_id
+            stretch = self._counting(whole)
+            if stretch is None:
                 continue
             self._runs.add(stretch)
             if stretch.first_queue_offset == 0 and self._has(key):
@@ -128,12 +129,11 @@ class QueueWriter:
             for key in self._runs.emptied(self._deleted.lacks_files, {}):
                 self._begin_anew(key)
 
-    def _is_of_deleted(self, stretch: QueueStretch) -> bool:
+    def _counting(self, stretch: QueueStretch) -> QueueStretch | None:
+        """The part of a stretch that is of no deleted topic; None for nothing."""
         if self._deleted is None:
-            return False
-        phy_offset, _ = UNIT_HEAD.unpack_from(stretch.units)
-        since = self._deleted.since(stretch.topic)
-        return phy_offset < since or self._deleted.is_gone(stretch.topic, phy_offset)
+            return stretch
+        return stretch.since(self._deleted.counts_from(stretch.topic))
 
     def _has(self, key: QueueKey) -> bool:
         return bool(self.written.runs.get(key) or self.written.batches.get(key))

@@ -130,15 +130,16 @@ class QueueCheck:
             DiskFullError: no room.
         """
         for stretch, more_follow in with_more_follow(batch.stretches()):
-            phy_offset, _ = UNIT_HEAD.unpack_from(stretch.units)
-            if not self._deleted.is_gone(stretch.topic, phy_offset):
-                self._check_stretch(stretch, more_follow=more_follow)
+            left = stretch.since(self._deleted.gone_below(stretch.topic))
+            if left is not None:
+                self._check_stretch(left, more_follow=more_follow)
         self._queues.dispatched(batch)
 
-    def _check_stretch(self, stretch: QueueStretch, *, more_follow: bool) -> None:
-        key = stretch.topic, stretch.queue_id
+    def _check_stretch(self, whole: QueueStretch, *, more_follow: bool) -> None:
+        key = whole.topic, whole.queue_id
         queue = self._queues.find(*key)
-        if self._is_of_deleted(stretch, queue, key):
+        stretch = self._counting(whole, queue, key)
+        if stretch is None:
             return
         zero = stretch.first_queue_offset == 0
         if zero and self._begins_anew(stretch, queue, key, more_follow=more_follow):
@@ -172,12 +173,12 @@ class QueueCheck:
 
     # ---- topics that were deleted
 
-    def _is_of_deleted(
-        self, stretch: QueueStretch, queue: StoredQueue | None, key: QueueKey
-    ) -> bool:
-        """True for records in front of the run of numbers that is the queue's."""
-        phy_offset, _ = UNIT_HEAD.unpack_from(stretch.units)
-        deleted_here = self._deleted.since(stretch.topic)
+    def _counting(
+        self, whole: QueueStretch, queue: StoredQueue | None, key: QueueKey
+    ) -> QueueStretch | None:
+        """The part of a stretch in the run of numbers that is the queue's; None for nothing."""
+        phy_offset, _ = UNIT_HEAD.unpack_from(whole.units)
+        deleted_here = self._deleted.since(whole.topic)
         if key not in self._since:
             self._since[key] = deleted_here
             was_there = self._was_there.setdefault(key, queue is not None)
@@ -186,9 +187,11 @@ class QueueCheck:
                 self._since[key] = max(deleted_here, first_record)
                 if was_there:
                     self._first_records[key] = first_record
-        if phy_offset >= deleted_here:
-            self._runs.add(stretch)
-        return bool(phy_offset < self._since[key])
+        stretch = whole.since(deleted_here)
+        if stretch is None:
+            return None
+        self._runs.add(stretch)
+        return stretch.since(self._since[key])
 
     def _first_record(self, queue: StoredQueue, phy_offset: int) -> int:
         """Physical offset of the record with number 0, when it lies behind one of the queue's.

@@ -16,7 +16,6 @@ from rmqcore.files.consume_queue_ext import EXT_ADDRESS_BELOW, ConsumeQueueExt
 from rmqcore.files.deleted_topics import DeletedTopics
 from rmqcore.files.mapped_file import OpenFiles
 from rmqcore.files.store_dir import StoreDir
-from rmqcore.files.unit_file import UNIT_HEAD
 from rmqcore.native.derive._dispatch import DispatchBatch
 from rmqcore.native.derive.runs import TopicRuns
 from rmqcore.native.format._message_ext import message_from
@@ -183,9 +182,10 @@ class _Comparison:
         self._live = live
 
     def compare(self, batch: DispatchBatch) -> None:
-        for stretch in batch.stretches():
-            key = stretch.topic, stretch.queue_id
-            if self._is_of_deleted(stretch, key):
+        for whole in batch.stretches():
+            key = whole.topic, whole.queue_id
+            stretch = self._counting(whole, key)
+            if stretch is None:
                 continue
             if self._files.has_batches(key) or (stretch.inner_batch and not self._files.has(key)):
                 self._compare_batches(key, stretch.batch_units)
@@ -193,15 +193,15 @@ class _Comparison:
                 for first, units in stretch.plain():
                     self._compare_units(key, first, units)
 
-    def _is_of_deleted(self, stretch: QueueStretch, key: QueueKey) -> bool:
-        """True for records that a deletion of their topic has taken out of its queues."""
-        phy_offset, _ = UNIT_HEAD.unpack_from(stretch.units)
-        if self._deleted.is_gone(key[0], phy_offset) or phy_offset < self._deleted.since(key[0]):
-            return True
+    def _counting(self, whole: QueueStretch, key: QueueKey) -> QueueStretch | None:
+        """The part of a stretch that no deletion has taken out of its queue; None for nothing."""
+        stretch = whole.since(self._deleted.counts_from(key[0]))
+        if stretch is None:
+            return None
         self._report.topics.add(stretch)
         if key not in self._report.first_records and self._files.has_any(key):
             self._report.first_records[key] = self._first_record(key)
-        return bool(phy_offset < self._report.first_records.get(key, 0))
+        return stretch.since(self._report.first_records.get(key, 0))
 
     def _first_record(self, key: QueueKey) -> int:
         """Physical offset of the record with number 0 that the queue and the log agree upon."""

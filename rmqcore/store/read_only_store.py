@@ -77,11 +77,10 @@ class FollowedReading(Reading):
         deleted = DeletedTopics(self._directory).load()
         for message in self.messages(on_damage=lambda *_: None):
             transaction = message.sys_flag & SysFlag.TRANSACTION_MASK
-            if (
-                transaction in (0, SysFlag.TRANSACTION_COMMIT)
-                and message.phy_offset >= deleted.since(message.topic)
-                and not deleted.is_gone(message.topic, message.phy_offset)
-            ):
+            if transaction in (
+                0,
+                SysFlag.TRANSACTION_COMMIT,
+            ) and message.phy_offset >= deleted.counts_from(message.topic):
                 raise CorruptConsumeQueueError(
                     self._directory.consume_queue,
                     -1,

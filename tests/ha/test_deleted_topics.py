@@ -15,6 +15,7 @@ from patience import until_async
 from rmqcore import open_store
 from rmqcore.broker import Broker
 from rmqcore.client import Producer
+from rmqcore.doctor import verify
 from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
 from rmqcore.files.mapped_file import MappedFile
 from rmqcore.files.store_dir import StoreDir
@@ -223,6 +224,34 @@ def test_files_that_could_not_be_removed_are_removed_by_the_next_call(tmp_path, 
     destroy = MappedFile.destroy
     with master_store(tmp_path / "m") as master, slave_store(tmp_path / "s") as slave:
         asyncio.run(scenario(master, slave))
+
+
+@pytest.mark.parametrize("how", ["opened", "rebuilt"])
+def test_what_was_sent_where_nobody_knew_of_a_deletion_is_derived_again(tmp_path, how):
+    """The master died when it had deleted a topic, and the slave that took its place goes on."""
+    with master_store(tmp_path / "m") as master:
+        put(master, b"old", 5)
+        master.flush()
+        shutil.copytree(tmp_path / "m", tmp_path / "s")
+        assert master.delete_topic("T")
+
+    async def scenario(new, old):
+        async with serving(new) as service, following(old, service.port, new):
+            await has_all(old, new)
+
+    with master_store(tmp_path / "s") as new:
+        put(new, b"new", 3)
+        with slave_store(tmp_path / "m") as old:
+            asyncio.run(scenario(new, old))
+            assert bodies(old)[-3:] == numbered(b"new", 3)
+    if how == "opened":
+        shutil.rmtree(tmp_path / "m" / "consumequeue")
+    else:
+        rebuild_consume_queues(tmp_path / "m")
+    with open_store(tmp_path / "m", mode="a") as store:
+        assert bodies(store) == numbered(b"new", 3)
+        assert (store.min_queue_offset("T", 0), store.max_queue_offset("T", 0)) == (5, 8)
+    assert verify(tmp_path / "m").findings == []
 
 
 @pytest.mark.usefixtures("asks_when_told")

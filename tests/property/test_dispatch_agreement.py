@@ -121,6 +121,23 @@ def rows_of(stretch):
     return rows
 
 
+def check_parts(stretch, rows):
+    """What `QueueStretch.since` leaves of a stretch with these rows."""
+    assert stretch.since(rows[0][1]) is stretch
+    assert stretch.since(rows[-1][1] + 1) is None
+    for at in {len(rows) // 2, len(rows) - 1} - {0}:
+        part = stretch.since(rows[at - 1][1] + 1)
+        assert rows_of(part) == rows[at:]
+        assert part.behind_gap
+        assert (part.topic, part.queue_id, part.first_queue_offset) == (
+            stretch.topic,
+            stretch.queue_id,
+            rows[at][0],
+        )
+        assert next(first for first, _ in part.plain()) == rows[at][0]
+        assert b"".join(units for _, units in part.plain()) == stretch.units[20 * at :]
+
+
 def scanned(data, rule=IndexRule.KEYS_AND_TAGS, *, multi_dispatch=True, **options):
     batch = DispatchBatch(
         delays_ms=DELAYS,
@@ -145,6 +162,7 @@ def scanned(data, rule=IndexRule.KEYS_AND_TAGS, *, multi_dispatch=True, **option
             for at in range(len(packed) // 20)
         ]
         assert in_plain_queue == [(row[0], struct.pack(">qiq", *row[1:4])) for row in rows]
+        check_parts(stretch, rows)
         units.setdefault(queue, []).extend(rows)
     count = batch.key_count
     columns = (batch.key_hashes, batch.key_offsets, batch.key_timestamps)

@@ -13,7 +13,7 @@ from libc.string cimport memcmp
 cimport cython
 
 from rmqcore.native.base._hold cimport BufferHold
-from rmqcore.native.format._bytes cimport RMQ_ASSERT
+from rmqcore.native.format._bytes cimport RMQ_ASSERT, load_i64
 from rmqcore.native.format._layout cimport *
 from rmqcore.native.format._properties cimport Layout, Properties, next_item, read_properties
 from rmqcore.native.format._record cimport (
@@ -64,7 +64,7 @@ cdef class QueueStretch:
         first_queue_offset: of the first message.
         units: memoryview, 20 bytes a record.
         inner_batch: some record of the queue's holds several messages.
-        behind_gap: other stretches of the queue come before this one in the batch.
+        behind_gap: other units of the queue come before these in the batch.
     """
 
     cdef readonly str topic
@@ -76,6 +76,23 @@ cdef class QueueStretch:
     cdef DispatchBatch batch
     cdef int32_t start
     cdef int32_t stop
+
+    def since(self, int64_t phy_offset) -> QueueStretch | None:
+        """The part of it whose records lie at a physical offset or behind; None for nothing."""
+        cdef DispatchBatch batch = self.batch
+        cdef int64_t first
+        cdef int32_t place = self.start
+        while place < self.stop and load_i64(batch.unit_at + UNIT_SIZE * <int64_t>place) < phy_offset:
+            place += 1
+        if place == self.start:
+            return self
+        if place == self.stop:
+            return None
+        batch.arrange()
+        first = batch.rows[batch.row_at[place]].queue_offset
+        return new_stretch(
+            batch, self.topic, self.queue_id, self.inner_batch, True, place, self.stop, first
+        )
 
     def plain(self) -> list:
         """The units as a plain consume queue takes them: one a record, at its first message.
@@ -108,16 +125,16 @@ cdef class QueueStretch:
 
 
 cdef QueueStretch new_stretch(
-    DispatchBatch batch, const Group* group, str topic, int32_t start, int32_t stop,
-    int64_t first_queue_offset,
+    DispatchBatch batch, str topic, int32_t queue_id, bint inner_batch, bint behind_gap,
+    int32_t start, int32_t stop, int64_t first_queue_offset,
 ):
     cdef QueueStretch stretch = QueueStretch.__new__(QueueStretch)
     stretch.batch = batch
     stretch.topic = topic
-    stretch.queue_id = group.queue_id
+    stretch.queue_id = queue_id
     stretch.first_queue_offset = first_queue_offset
-    stretch.inner_batch = group.inner_batch
-    stretch.behind_gap = start > group.first_row
+    stretch.inner_batch = inner_batch
+    stretch.behind_gap = behind_gap
     stretch.start = start
     stretch.stop = stop
     stretch.units = batch.units[UNIT_SIZE * <int64_t>start:UNIT_SIZE * <int64_t>stop]
@@ -465,7 +482,10 @@ cdef class DispatchBatch:
             start, stop = group.first_row, group.first_row + group.count
             topic = group.topic[:group.topic_size].decode("utf-8", "replace")
             if group.contiguous:
-                found.append(new_stretch(self, group, topic, start, stop, group.first_queue_offset))
+                found.append(new_stretch(
+                    self, topic, group.queue_id, group.inner_batch, False, start, stop,
+                    group.first_queue_offset,
+                ))
                 continue
             self.arrange()
             for place in range(start + 1, stop + 1):
@@ -476,7 +496,10 @@ cdef class DispatchBatch:
                 ):
                     continue
                 row = &self.rows[self.row_at[start]]
-                found.append(new_stretch(self, group, topic, start, place, row.queue_offset))
+                found.append(new_stretch(
+                    self, topic, group.queue_id, group.inner_batch, start > group.first_row, start,
+                    place, row.queue_offset,
+                ))
                 start = place
         return found
 
