@@ -54,7 +54,7 @@ run: build $(VENV)/spark ## rmqcore demo: append a text corpus, read it back, ve
 test: ## the gate: lint, types, stubs, the lanes logic, engine and process, an installed wheel
 	@scripts/steps "build=$(MAKE) -s build $(VENV)/spark" "tests=$(MAKE) -s tests" "+lint=$(MAKE) -s lint" \
 		"+types=$(MAKE) -s types" "+stubs=$(MAKE) -s stubs" "+benchmarks=$(MAKE) -s bench-smoke" \
-		"installed=$(MAKE) -s installed"
+		"+installed=$(MAKE) -s installed"
 
 tests: build $(VENV)/spark ## of the gate, the tests alone; one: .venv/bin/pytest PATH::NAME
 	@PYTHONHASHSEED=0 scripts/in-memory $(BIN)/pytest tests bench/peers -m "logic or engine or process" --durations=10 $(SIDE_BY_SIDE)
