@@ -97,7 +97,7 @@ def judge(
     yield from (Broken("strange", text) for text in history.strange)
     yield from _lost(plan, history, contents)
     yield from _never(history, contents)
-    yield from _gone(history, contents)
+    yield from _gone(history, contents, promoted)
     yield from _places(history, contents, weak, promoted)
     yield from _order(history, weak, promoted)
     yield from _delivered(plan, history, contents, weak)
@@ -186,11 +186,16 @@ def _never(history: History, contents: Contents) -> Iterator[Broken]:
             yield Broken("rolled back", f"{number} at {place}")
 
 
-def _gone(history: History, contents: Contents) -> Iterator[Broken]:
-    """What was deleted with its topic does not come back into it."""
+def _gone(history: History, contents: Contents, promoted: set[str]) -> Iterator[Broken]:
+    """What was deleted with its topic does not come back into it.
+
+    A slave learns later of a deletion: one that is promoted before may have it all.
+    """
     for place, number in contents.items():
         put = history.puts.get(number)
-        if put is not None and put.place == place and history.is_deleted(put):
+        if put is None or place.broker in promoted:
+            continue
+        if put.place == place and history.is_deleted(put):
             yield Broken("came back", f"{number} at {place}, {put}")
 
 

@@ -237,7 +237,7 @@ def draw(seed: object, minutes: float = 1.0, *, power_cuts: bool = False) -> Pla
     faults: tuple[Befalls, ...] = ()
     if rng.random() >= _WITHOUT_FAULTS:
         faults = _draw_faults(rng, _some(rng, kinds), names, groups, clients, topics, for_s)
-    faults += _draw_promotions(seed, groups, faults, for_s)
+    faults += _draw_promotions(seed, groups, for_s)
     return Plan(str(seed), for_s, names, groups, clients, topics, operations, consumers, faults)
 
 
@@ -364,17 +364,11 @@ def _draw_faults(
     return tuple(faults)
 
 
-def _draw_promotions(
-    seed: object, groups: tuple[Group, ...], faults: tuple[Befalls, ...], for_s: float
-) -> tuple[Befalls, ...]:
-    """Promotions in groups that wait for their slaves; not beside deletions.
-
-    What was deleted a slave learns later, so what it knows of is no promise.
-    """
+def _draw_promotions(seed: object, groups: tuple[Group, ...], for_s: float) -> tuple[Befalls, ...]:
+    """Promotions in groups that wait for their slaves."""
     rng = random.Random(f"{seed}/promotions")  # noqa: S311 - repeatable
     may = [group.name for group in groups if group.settings.get("brokerRole") == "SYNC_MASTER"]
-    deletes = any(fault.what is Fault.DELETE for fault in faults)
-    if not may or deletes or rng.random() >= _PROMOTIONS:
+    if not may or rng.random() >= _PROMOTIONS:
         return ()
     return tuple(
         Befalls(
