@@ -80,6 +80,22 @@ def test_a_popped_message_comes_again_however_full_its_properties_are(with_broke
     with_broker(scenario)
 
 
+def test_a_full_message_that_names_a_retry_topic_itself_comes_again(with_broker, clock):
+    """As one that was a dead letter does: without `ORIGIN_GROUP` it would say whose it is."""
+
+    async def scenario(broker, peer):
+        full = filled(FULL, {"UNIQ_KEY": "U", "RETRY_TOPIC": "Other"})
+        broker.store.put_message(Message("T", b"full", properties=full))
+        await peer.send("T", b"small", properties={"RETRY_TOPIC": "Other"})
+        assert len(handed_out(await pop(peer, queue_id=0, invisible_ms=1000))) == 2
+        clock.go_on(2000, broker)
+        found = {bytes(message.body): message for message, _ in await pop_until(peer, 2)}
+        assert found[b"full"].properties["p"] == full["p"]
+        assert found[b"small"].properties["RETRY_TOPIC"] == "Other"
+
+    with_broker(scenario)
+
+
 @pytest.mark.parametrize(
     ("text", "name", "value"),
     [

@@ -345,15 +345,21 @@ class PopAcks:
         properties = {k: v for k, v in stored.properties.items() if k not in _DROPPED}
         properties["ORIGIN_GROUP"] = group
         properties.setdefault("1ST_POP_TIME", str(checkpoint.pop_time_ms))
-        return copy_to(
+        copy = functools.partial(
+            copy_to,
             topic.topic_name,
             stored.queue_id if own else 0,
             stored,
-            properties,
             born_host=self._config().address,
             reconsume_times=stored.reconsume_times + (not checkpoint.suspended),
             wait_store_msg_ok=False,
         )
+        message = copy(properties)
+        if "ORIGIN_GROUP" not in (message.properties or {}):
+            # without it the other one says whose it is, and may name any topic: see `retried`
+            properties.pop("RETRY_TOPIC", None)
+            message = copy(properties)
+        return message
 
     def _retry_topic(self, group: str, of: str) -> TopicConfig:
         """Where the messages of a topic come again, with a queue, or one for each of the topic's.
