@@ -4,10 +4,12 @@ import json
 
 import pytest
 from broker.conftest import SMALL, records
+from broker.test_pop import pop
 from patience import until_async
 
 from rmqcore import Message, open_store
 from rmqcore._codec import encode_batch
+from rmqcore.broker.state import offsets
 from rmqcore.files.config_tables import TopicConfig
 from rmqcore.remoting import RequestCode, ResponseCode
 
@@ -185,5 +187,21 @@ def test_who_gives_back_one_of_a_stored_batch_has_to_send_it_itself(with_broker,
         assert answer.code == ResponseCode.MESSAGE_ILLEGAL
         assert "send the message itself" in answer.remark
         assert broker.store.queues() == [("B", 0)]
+
+    with_broker(scenario)
+
+
+def test_a_pop_of_a_retry_topic_passes_over_nothing_that_lies_there(with_broker, monkeypatch):
+    """A group that pops has never been in its retry topic: what was given back before is there."""
+    monkeypatch.setattr(offsets, "_YOUNG_BYTES", 0)
+
+    async def scenario(_, peer):
+        for topic in ("T", "%RETRY%CG"):
+            for body in (b"0", b"1"):
+                await peer.send(topic, body)
+        popped = await pop(peer, queue_id=0, topic="%RETRY%CG", initMode=1)
+        assert [each.body for each in records(popped.body)] == [b"0", b"1"]
+        popped = await pop(peer, queue_id=0, initMode=1)
+        assert [each.body for each in records(popped.body)] == [b"1"]
 
     with_broker(scenario)

@@ -36,7 +36,7 @@ from rmqcore.broker.state.pop_scan import QueueScan
 from rmqcore.broker.state.queued import number_in
 from rmqcore.broker.state.subscription import Subscription
 from rmqcore.errors import CorruptStoreError
-from rmqcore.message import MessageExt
+from rmqcore.message import RETRY_PREFIX, MessageExt
 from rmqcore.remoting import (
     Connection,
     RemotingCommand,
@@ -369,8 +369,8 @@ class PopMessages:
         stored = self._store.consumer_offsets.get(topic, wanted.group, queue_id)
         if stored is not None and stored >= 0:
             return max(least, min(stored, most)), most
-        start = least
-        if wanted.from_last and flag == NORMAL and not self._offsets.is_young(topic, queue_id):
+        start, again = least, topic.startswith(RETRY_PREFIX)
+        if wanted.from_last and not again and not self._offsets.is_young(topic, queue_id):
             start = max(least, most - 1)
         self._store.consumer_offsets.commit(topic, wanted.group, queue_id, start)
         return start, most
