@@ -11,6 +11,7 @@ from rmqcore.errors import CorruptStoreError
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC
 from rmqcore.files.service_topics import HALF_TOPIC
 from rmqcore.files.timer_check import TIMER_TOPIC
+from rmqcore.message import RETRY_PREFIX, MessageExt
 from rmqcore.remoting import AccessGate, Account
 from rmqcore.store.protocol import MessageStore
 
@@ -49,6 +50,18 @@ def topic_lookup(store: MessageStore) -> Callable[[int], str | None]:
         except CorruptStoreError:
             return None
         waits = found.topic in (SCHEDULE_TOPIC, HALF_TOPIC, TIMER_TOPIC)
-        return found.properties.get("REAL_TOPIC", found.topic) if waits else found.topic
+        return found.properties.get("REAL_TOPIC", found.topic) if waits else _told_apart(found)
 
     return topic_at
+
+
+def _told_apart(found: MessageExt) -> str:
+    """The topic of a message; of one that POP hands out again with group and topic told apart.
+
+    The same retry topic may be that of another group, too, by its whole name.
+    """
+    name = found.topic.removeprefix(RETRY_PREFIX)
+    group = found.properties.get("ORIGIN_GROUP", "")
+    if name == found.topic or not group or not name.startswith(f"{group}_"):
+        return found.topic
+    return f"{RETRY_PREFIX}{group}+{name.removeprefix(f'{group}_')}"

@@ -36,6 +36,7 @@ _HALF, _LIGHT = "TRAN_MSG", "INNER_MULTI_DISPATCH"
 _SEARCHED_MAX = 256
 
 #: The topic of the message at a physical offset, as its producer named it; None: there is none.
+#: Of what POP hands out again it is ``%RETRY%group+topic``.
 TopicAt: TypeAlias = Callable[[int], str | None]
 #: Whether there is a topic of a name.
 IsTopic: TypeAlias = Callable[[str], bool]
@@ -254,6 +255,16 @@ def read_topic(request: RemotingCommand, _: TopicAt) -> Iterator[_Need]:
 
 
 def consume(request: RemotingCommand, _: TopicAt) -> Iterator[_Need]:
+    """SUB on the group and on the topic.
+
+    Who names a retry topic reads all that lies there, also what another group of that whole name
+    has given back.
+    """
+    yield _of_group(request)
+    yield from _of_topic(_named(request.text("topic")), SUB)
+
+
+def settle(request: RemotingCommand, _: TopicAt) -> Iterator[_Need]:
     """SUB on the group and on the topic."""
     group = _of_group(request)
     yield group
@@ -301,14 +312,13 @@ def send_back(request: RemotingCommand, topic_at: TopicAt) -> Iterator[_Need]:
     Raises:
         RequestRefusedError: no message begins there.
     """
-    group = _of_group(request, "group")
-    yield group
+    yield _of_group(request, "group")
     offset = request.number("offset")
     topic = topic_at(offset)
     if topic is None:
         remark = f"look message by offset failed, {offset}"
         raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark)
-    yield from map(OfMessage, _of_topic(topic, SUB, group.group))
+    yield from map(OfMessage, _of_topic(topic, SUB))
 
 
 def end_transaction(request: RemotingCommand, topic_at: TopicAt) -> Iterator[_Need]:

@@ -1,13 +1,15 @@
 """What an account is not told, or given, that may do something else."""
 
 import struct
+from dataclasses import replace
 
 import pytest
 from broker.conftest import records
-from broker.test_access import guarded  # noqa: F401 - a fixture
-from broker.test_pop import pop
+from broker.test_access import ACCOUNTS, PUB, SUB, guarded  # noqa: F401 - a fixture
+from broker.test_pop import acknowledge, naming, pop, pop_until
+from patience import until_async
 
-from rmqcore.remoting import RequestCode, ResponseCode
+from rmqcore.remoting import Account, Permission, RequestCode, ResponseCode
 
 pytestmark = pytest.mark.engine
 
@@ -100,5 +102,78 @@ def test_a_producers_batch_has_no_receipts_of_others_pops(guarded):  # noqa: F81
         for broken in (batch[:-3], batch + b"x", in_batch((FORGED, b""))[:-2]):
             refused = await peers["producer"].send("A", broken, code=code)
             assert refused.code == ResponseCode.MESSAGE_ILLEGAL
+
+    guarded(scenario)
+
+
+RETRY = "%RETRY%CG_T"
+
+
+@pytest.fixture
+def one_group(monkeypatch):
+    """An account with one group, and with every topic but one."""
+    topics = {"Secret": Permission.DENY}
+    account = Account("consumer", "secret-2", default_topic=PUB | SUB, topics=topics)
+    monkeypatch.setitem(ACCOUNTS, "consumer", replace(account, groups={"CG": SUB}))
+
+
+@pytest.mark.parametrize("topic", ["Another", "T"])
+def test_what_another_group_gave_back_is_not_read_by_the_name_of_its_retry_topic(
+    guarded,  # noqa: F811
+    one_group,
+    topic,
+):
+    """That of the group `CG_T`, which may read `Secret`, is that of `CG` and `T`, too."""
+
+    async def scenario(peers):
+        others, reader = peers["operator"], peers["consumer"]
+        await others.send(topic, b"there is a topic")
+        await others.send("Secret", b"secret", properties={"ORIGIN_GROUP": "Elsewhere"})
+        (secret,) = records((await others.pull("Secret", group="CG_T")).body)
+        back = {"group": "CG_T", "delayLevel": 1, "offset": secret.phy_offset}
+        assert (await others.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)).code == 0
+        given_back = []
+
+        async def came():
+            given_back[:] = records((await others.pull(RETRY, group="CG_T")).body)
+            return given_back
+
+        await until_async(came, "it has come again")
+        assert (await reader.pull(RETRY)).code == ResponseCode.NO_PERMISSION
+        wanted = {"topic": RETRY, "consumerGroup": "CG", "queueId": 0, "maxMsgNums": 8}
+        place = {"queueOffset": 0, "sysFlag": 4, "subscription": "*", "pollTime": 0}
+        for code in (
+            RequestCode.LITE_PULL_MESSAGE,
+            RequestCode.POP_MESSAGE,
+            RequestCode.PEEK_MESSAGE,
+            RequestCode.NOTIFICATION,
+        ):
+            answer = await reader.ask(code, wanted | place | {"invisibleTime": 1000})
+            assert (answer.code, answer.body) == (ResponseCode.NO_PERMISSION, b"")
+        at = {"group": "CG", "delayLevel": 1, "offset": given_back[0].phy_offset}
+        for code in (RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.VIEW_MESSAGE_BY_ID):
+            answer = await reader.ask(code, at)
+            assert (answer.code, answer.body) == (ResponseCode.NO_PERMISSION, b"")
+            assert "Secret" not in answer.remark
+
+    guarded(scenario)
+
+
+def test_what_comes_again_of_ones_own_pop_is_settled_by_the_name_of_its_retry_topic(
+    guarded,  # noqa: F811
+    one_group,
+):
+    async def scenario(peers):
+        peer = peers["consumer"]
+        await peer.send("T", b"again")
+        assert (await pop(peer, invisible_ms=0)).code == ResponseCode.SUCCESS
+        ((message, receipt),) = await pop_until(peer, 1)
+        later = {**naming(message, receipt), "invisibleTime": 60_000}
+        changed = await peer.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, later)
+        assert changed.code == ResponseCode.SUCCESS
+        at = {"group": "CG", "delayLevel": 1, "offset": message.phy_offset}
+        for code in (RequestCode.VIEW_MESSAGE_BY_ID, RequestCode.CONSUMER_SEND_MSG_BACK):
+            assert (await peer.ask(code, at)).code == ResponseCode.SUCCESS
+        assert (await acknowledge(peer, message, receipt)).code == ResponseCode.SUCCESS
 
     guarded(scenario)

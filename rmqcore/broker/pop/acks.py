@@ -96,7 +96,7 @@ class PopAcks:
 
     # ---- requests 200051, 200151: acknowledgements, one and several
 
-    @serves(RequestCode.ACK_MESSAGE, needs=needs.consume)
+    @serves(RequestCode.ACK_MESSAGE, needs=needs.settle)
     @masters_only(ResponseCode.NO_PERMISSION)
     def acknowledge(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """A message is done with; a receipt that says nothing any more changes nothing."""
@@ -213,7 +213,7 @@ class PopAcks:
 
     # ---- request 200053: another time to come again
 
-    @serves(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, needs=needs.consume)
+    @serves(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, needs=needs.settle)
     @masters_only(ResponseCode.NO_PERMISSION)
     def change_invisible_time(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """Hand a message out again at another time than was agreed.

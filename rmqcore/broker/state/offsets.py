@@ -210,7 +210,7 @@ class Offsets:
         for key in read:
             resets.settle(key, has_offset=False)
 
-    @serves(RequestCode.QUERY_CONSUMER_OFFSET, needs=needs.consume)
+    @serves(RequestCode.QUERY_CONSUMER_OFFSET, needs=needs.settle)
     def query(self, client: Connection, request: RemotingCommand) -> RemotingCommand:
         """The next offset that a group wants of a queue.
 
@@ -249,7 +249,7 @@ class Offsets:
             return self._store.max_queue_offset(topic, queue_id) == 0
         return self._store.max_phy_offset - first[0].phy_offset < _YOUNG_BYTES
 
-    @serves(RequestCode.UPDATE_CONSUMER_OFFSET, needs=needs.consume)
+    @serves(RequestCode.UPDATE_CONSUMER_OFFSET, needs=needs.settle)
     def update(self, client: Connection, request: RemotingCommand) -> RemotingCommand:
         """A group has consumed a queue up to an offset.
 
