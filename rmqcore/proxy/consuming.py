@@ -240,7 +240,7 @@ class ConsumerCalls:
         try:
             self._note(caller)
         except RefusedError as error:
-            logger.info("messages of client %s are not kept: %s", caller.client_id, error)
+            logger.info("messages of client %r are not kept: %s", caller.client_id, error)
             return False
         return True
 

@@ -149,3 +149,25 @@ def test_a_client_that_says_nothing_of_its_replies_has_few_under_way(with_broker
         assert asked == [b"one", b"2", b"again"]
 
     with_broker(scenario)
+
+
+def test_who_calls_itself_by_several_lines_writes_one_to_the_log(with_broker, monkeypatch, caplog):
+    monkeypatch.setattr(reply, "_PUSH_TIMEOUT_MS", 1)
+    client, code = "c\n2030-01-01 CRITICAL rmqcore: forged", RequestCode.SEND_REPLY_MESSAGE_V2
+
+    async def scenario(_, peer):
+        never = asyncio.Event()
+
+        async def take(_, __):
+            await never.wait()
+
+        peer.client.register(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, take)
+        body = {"clientID": client, "producerDataSet": [{"groupName": "PG"}]}
+        await peer.ask(RequestCode.HEART_BEAT, {}, json.dumps(body).encode())
+        sent = await peer.send(REPLY_TOPIC, b"x", code=code, properties=properties(client))
+        assert sent.code == ResponseCode.SYSTEM_ERROR
+        never.set()
+
+    with_broker(scenario)
+    (said,) = [each.getMessage() for each in caplog.records if "a reply for" in each.getMessage()]
+    assert len(said.splitlines()) == 1

@@ -135,7 +135,7 @@ class ReplyMessages:
         try:
             answer = await asking.invoke(push, _PUSH_TIMEOUT_MS)
         except RemotingError as error:
-            logger.warning("%r: a reply for %s: %s", asking, client_id, error)
+            logger.warning("%r: a reply for %r: %s", asking, client_id, error)
             return f"push reply message to {client_id} fail."
         finally:
             connection.count_worked(size)
