@@ -233,6 +233,28 @@ def test_what_nobody_can_be_asked_about_for_long_is_given_up_and_may_be_put_back
     with_broker(scenario, transactionCheckInterval=10_000_000)
 
 
+def test_nobody_keeps_the_log_by_a_half_message_that_is_never_to_be_asked_for(with_broker, clock):
+    """Its producer may say for how long it is not to be asked, and the log is kept meanwhile."""
+
+    async def scenario(broker, peer):
+        check, pending_from = broker.managers.transactions.check, broker.managers.pending_from
+        never = {"CHECK_IMMUNITY_TIME_IN_SECONDS": "9" * 15}
+        properties = {"TRAN_MSG": "true", "PGROUP": "PG", "UNIQ_KEY": "U", **never}
+        await peer.send("T", b"half", f=4, g=clock.now_ms, properties=properties)
+        producer, asked = await producer_of(broker)
+        clock.go_on(71 * 3_600_000)
+        assert (await check(), pending_from()) == (0, 0)
+        clock.go_on(2 * 3_600_000)
+        assert await check() == 1
+        await question(asked)
+        assert (await check(), pending_from()) == (0, None)
+        assert len(list(broker.store.messages(GIVEN_UP))) == 1
+        await producer.client.close()
+
+    settings = {"transactionCheckInterval": 10_000_000, "transactionCheckMax": 1}
+    with_broker(scenario, fileReservedTime=72, **settings)
+
+
 def test_what_was_not_given_up_is_not_put_back(with_broker):
     async def scenario(broker, peer):
         plain, half = await peer.send("T", b"plain"), await send_half(peer, b"half")

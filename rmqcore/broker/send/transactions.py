@@ -391,7 +391,9 @@ class Transactions:
             await self._give_up(half)
             return False
         age_ms = now_ms - half.born_timestamp_ms
-        if producer is None or 0 <= age_ms <= _immunity_ms(half, config):
+        # the log is kept for as long as it may be asked for
+        immune_ms = min(_immunity_ms(half, config), reserved_ms)
+        if producer is None or 0 <= age_ms <= immune_ms:
             return False
         try:
             producer.notify(self._question(half))
