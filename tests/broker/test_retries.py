@@ -1,11 +1,14 @@
 """What consumers send back: again, later, as dead letters; and delay levels, as RocketMQ does."""
 
+import asyncio
 import json
+import threading
 
 import pytest
 from broker.conftest import SMALL, records
 from broker.test_pop import pop
-from patience import until_async
+from killed_copy import copy_as_killed
+from patience import TIMEOUT_S, until_async
 
 from rmqcore import Message, open_store
 from rmqcore._codec import encode_batch
@@ -205,3 +208,32 @@ def test_a_pop_of_a_retry_topic_passes_over_nothing_that_lies_there(with_broker,
         assert [each.body for each in records(popped.body)] == [b"1"]
 
     with_broker(scenario)
+
+
+def test_what_is_given_back_for_later_has_a_topic_behind_a_kill(with_broker, tmp_path, monkeypatch):
+    """Its queue is there only when its time has come: till then the table alone knows the topic."""
+    written, going = threading.Event(), threading.Event()
+
+    async def scenario(broker, peer):
+        await peer.send("T", b"x")
+        table = broker.managers.topics.table
+        persist = table.persist
+
+        def later():
+            going.set()
+            return written.wait(TIMEOUT_S) and persist()
+
+        monkeypatch.setattr(table, "persist", later)
+        back = {"group": "CG", "offset": 0, "delayLevel": 3}
+        given = asyncio.create_task(peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back))
+        await until_async(going.is_set, "the table is being written")
+        for _ in range(2):
+            await peer.ask(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": 0})
+        answered_before = given.done()
+        written.set()
+        assert not answered_before
+        assert (await given).code == ResponseCode.SUCCESS
+        copy_as_killed(broker.store.path, tmp_path / "killed")
+
+    with_broker(scenario)
+    assert RETRY in (tmp_path / "killed/config/topics.json").read_text()
