@@ -1,11 +1,15 @@
 """Messages are found by their place as soon as they are acknowledged, and by their keys."""
 
+from unittest.mock import Mock
+
 import pytest
 from broker.conftest import records
 from patience import until_async
 
 from rmqcore._codec import decode_message_id
+from rmqcore.errors import StoreClosedError
 from rmqcore.remoting import RequestCode, ResponseCode
+from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.world import wall_clock_ms
 
 pytestmark = pytest.mark.engine
@@ -94,3 +98,14 @@ def test_without_an_index_no_record_is_called_damaged(with_broker):
         assert "message_index_enable" in answer.remark
 
     with_broker(scenario, messageIndexEnable=False)
+
+
+def test_who_asks_while_the_store_is_closed_is_not_told_where_it_lies(with_broker, monkeypatch):
+    async def scenario(broker, peer):
+        closed = StoreClosedError(f"{broker.store.path}: the store has been closed")
+        monkeypatch.setattr(DefaultMessageStore, "query_message", Mock(side_effect=closed))
+        answer = await peer.ask(RequestCode.QUERY_MESSAGE, query("K", 1))
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert answer.remark == "no key is looked up: the broker is about to stop"
+
+    with_broker(scenario)

@@ -9,7 +9,7 @@ import asyncio
 from typing import Final
 
 from rmqcore.broker.state.broker_state import BrokerState
-from rmqcore.errors import CorruptStoreError, StoreError
+from rmqcore.errors import CorruptStoreError, StoreClosedError, StoreError
 from rmqcore.files.service_topics import HALF_TOPIC
 from rmqcore.message import MessageExt
 from rmqcore.remoting import (
@@ -72,6 +72,9 @@ class QueryMessages:
             records, stored_ms, phy_offset = await asyncio.to_thread(look)
         except CorruptStoreError as error:
             remark = "a record with this key is damaged; `rmqcore verify` says which"
+            raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark) from error
+        except StoreClosedError as error:
+            remark = "no key is looked up: the broker is about to stop"
             raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark) from error
         except StoreError as error:
             raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, str(error)) from error

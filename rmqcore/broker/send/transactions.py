@@ -142,7 +142,8 @@ class Transactions:
         try:
             is_there = half.queue_offset == queue_offset and is_queued(self._store, half)
         except CorruptStoreError as error:
-            remark = f"it is held back, decide it again after the broker's next start: {error}"
+            logger.warning("half message %d is held back: %s", half.queue_offset, error)
+            remark = "it is held back: decide it again after the broker's next start"
             return failure(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
         if not is_there:
             remark = "The transaction state table offset wrong"
