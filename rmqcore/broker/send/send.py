@@ -477,8 +477,9 @@ class SendMessages:
         if not is_kept(receipt.status):
             return failure(ResponseCode.SYSTEM_ERROR, receipt.status.name)
         self._arrived(message.topic, message.queue_id)
-        # one that waits for its time has no queue yet by which the next start would know its topic
-        await self._topics.file.expect_saved(message.topic)
+        if message.topic.startswith(RETRY_PREFIX):
+            # till its time comes there is no queue by which the next start would know the topic
+            await self._topics.file.expect_saved(message.topic)
         return success()
 
     def _stored_at(self, phy_offset: int) -> MessageExt:
