@@ -380,3 +380,19 @@ def test_a_group_that_was_deleted_waits_for_no_order_of_before(with_broker, tmp_
         assert offsets(await pop_in_order(peer)) == [0]
 
     with_broker(scenario)
+
+
+def test_a_late_acknowledgement_does_not_undo_where_a_group_was_let_begin(with_broker):
+    async def scenario(broker, peer):
+        await send_many(peer, 4, queues=1)
+        for each in handed_out(await pop_in_order(peer)):
+            await acknowledge(peer, *each)
+        late, _ = handed_out(await pop_in_order(peer))
+        assert len(handed_out(await pop_in_order(peer, consumerGroup="Other"))) == 2
+        cloned = {"srcGroup": "Other", "destGroup": "CG", "topic": "T"}
+        assert (await peer.ask(RequestCode.CLONE_GROUP_OFFSET, cloned)).code == ResponseCode.SUCCESS
+        await acknowledge(peer, *late)
+        assert broker.store.consumer_offsets.get(*KEY) == 0
+        assert offsets(await pop_in_order(peer)) == [0, 1]
+
+    with_broker(scenario)
