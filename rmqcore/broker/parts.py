@@ -219,7 +219,8 @@ class BrokerParts(BrokerState):
         Raises:
             OSError: it cannot be written.
         """
-        self.offsets.forget_group(group)
+        is_here = self.consumers.find(group) is not None
+        self.offsets.forget_group(group, is_here=is_here)
         self.pop_order.forget_group(group)
         await asyncio.to_thread(self.pop_order.persist)
         await asyncio.to_thread(self.store.consumer_offsets.persist)

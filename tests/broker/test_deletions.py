@@ -1,6 +1,7 @@
 """What goes on while a topic is deleted, and what is written down of its readers."""
 
 import asyncio
+import json
 import sys
 import threading
 from contextlib import asynccontextmanager
@@ -165,5 +166,31 @@ def test_what_comes_again_waits_while_its_retry_topic_is_deleted(with_broker, cl
                 broker.managers.pop_acks.revive_due()
         broker.managers.pop_acks.revive_due()
         assert bodies(await pop(peer)) == [b"0"]
+
+    with_broker(scenario)
+
+
+@pytest.mark.parametrize("is_here", [True, False], ids=["connected", "gone"])
+def test_a_group_that_is_deleted_beside_its_topic_passes_over_nothing_while_it_reads(
+    with_broker, is_here
+):
+    async def scenario(broker, peer):
+        await send_many(peer, 2, queues=1)
+        await peer.pull("T", offset=2, sysFlag=COMMITS, commitOffset=2)
+        await delete(peer)
+        wanted = [{"topic": "T", "subString": "*", "subVersion": 1}]
+        group = {"groupName": "CG", "subscriptionDataSet": wanted}
+        beat = {"clientID": "c", "consumerDataSet": [group] if is_here else []}
+        await peer.ask(RequestCode.HEART_BEAT, body=json.dumps(beat).encode())
+        fields = {"groupName": "CG", "cleanOffset": "true"}
+        assert (await peer.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, fields)).code == 0
+        await send_many(peer, 3, queues=1)
+        answer = await peer.pull("T", offset=2, sysFlag=COMMITS, commitOffset=2)
+        moved = ResponseCode.PULL_OFFSET_MOVED if is_here else ResponseCode.SUCCESS
+        assert answer.code == moved
+        if is_here:
+            assert answer.ext_fields["nextBeginOffset"] == "0"
+            assert (await peer.pull("T", offset=0)).code == ResponseCode.SUCCESS
+            assert (await peer.pull("T", offset=2)).code == ResponseCode.SUCCESS
 
     with_broker(scenario)

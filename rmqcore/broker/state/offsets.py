@@ -194,8 +194,14 @@ class Offsets:
         """Forget what an administrator has set for a topic that is deleted."""
         self.resets.forget_topic(topic)
 
-    def forget_group(self, group: str) -> None:
-        """Forget what a group has consumed, and where it would be sent."""
+    def forget_group(self, group: str, *, is_here: bool) -> None:
+        """Forget what a group has consumed, and where it would be sent.
+
+        Args:
+            group: by name.
+            is_here: whether its clients are connected: they go on where they are, so that those who
+                are to begin anew with a topic still are.
+        """
         resets, table = self.resets, self._store.consumer_offsets
         read = [
             (group, topic, queue_id)
@@ -204,7 +210,10 @@ class Offsets:
             for queue_id in table.queues(topic, group)
         ]
         for key in [key for key in (*resets, *resets.ends) if key[0] == group]:
+            begins = is_here and resets.get(key) == 0
             resets.forget(key)
+            if begins:
+                resets[key] = 0
         table.remove(group=group)
         # one of its name begins where it wants
         for key in read:
