@@ -61,6 +61,10 @@ class SlaveLog(Log, Protocol):
         """Take back a part of a record at the end; the offset behind the last whole one."""
         ...
 
+    def telling_end(self, size: int) -> int:
+        """Where this many bytes of the log's end begin, or more, with a record's begin in them."""
+        ...
+
     def note_compared(self) -> None:
         """Note that all of the log is the master's."""
         ...
@@ -210,7 +214,7 @@ class HAClient:
         if end == 0:
             return self._begin_of(known)
         # 0 would say that this log is empty
-        start = max(1, store.min_phy_offset, min(end - _COMPARED, self._sure_to))
+        start = max(1, store.min_phy_offset, min(store.telling_end(_COMPARED), self._sure_to))
         if known is None:
             return start
         self._check_range(known, end)

@@ -129,6 +129,36 @@ def test_different_bytes_are_never_gone_on_with(tmp_path, caplog, common, ours, 
             assert derived(slave) == derived(master)
 
 
+@pytest.mark.parametrize("last", ["a large body", "the end of a file"])
+def test_an_end_that_any_log_may_have_is_not_all_that_is_compared(tmp_path, last):
+    """Neither the same bytes of a body nor zeros say whose log it is."""
+    sizes = {"mapped_file_size_commit_log": 64 << 10}
+
+    def filled(name):
+        with open_store(tmp_path / name, **{**SMALL, **sizes}) as store:
+            for number in range(12):
+                store.put("T", f"{name} {number}".encode())
+            store.put("T", bytes(40_000 if last == "a large body" else 20_000))
+            if last == "the end of a file":
+                store.put("T", bytes(50_000))
+
+    filled("m")
+    filled("s")
+    if last == "the end of a file":
+        # the master died before the slave had the next one
+        with slave_store(tmp_path / "s", **sizes) as slave:
+            first = slave.followed_log.bytes_at(0, 64 << 10)
+            with slave_store(tmp_path / "ended", **sizes) as ended:
+                ended.followed_log.append_data(first, 0)
+        shutil.rmtree(tmp_path / "s")
+        (tmp_path / "ended").rename(tmp_path / "s")
+    with (
+        master_store(tmp_path / "m", **sizes) as master,
+        slave_store(tmp_path / "s", **sizes) as slave,
+    ):
+        assert "are not the master's" in told_problem(master, slave)
+
+
 @pytest.mark.parametrize("closed", [True, False])
 def test_a_problem_is_told_once_and_until_it_is_solved(tmp_path, caplog, closed):
     """That some of a log is the master's solves nothing."""

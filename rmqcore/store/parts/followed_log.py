@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rmqcore.errors import CorruptRecordError, StoreNotWritableError
 from rmqcore.native.format._message_ext import status_text
-from rmqcore.native.format._next_record import ScanStatus, next_record
+from rmqcore.native.format._next_record import ScanStatus, find_head, next_record
 from rmqcore.native.log._tail import END_OF_FILE
 
 if TYPE_CHECKING:
@@ -192,6 +192,26 @@ class FollowedLog:
         """
         self._mark.unsure_from = -1
         self._mark.store()
+
+    def telling_end(self, size: int) -> int:
+        """Where this many bytes of the log's end begin; more, where no record begins in these.
+
+        The end of a large body, and zeros at the end of a file, are any log's; a record's head says
+        when it was stored, and where.
+
+        Args:
+            size: bytes; above 0.
+        """
+        end = self.appended_offset
+        asked = end - size
+        # where the file begins that the last byte lies in, with a record
+        least = max(self._log.min_offset, end - 1 - (end - 1) % self._log.queue.file_size)
+        while (start := end - size) > least:
+            found = self.bytes_at(start, size)
+            if found and find_head(found, 0, len(found), base_offset=start) >= 0:
+                return start
+            size *= 2
+        return min(asked, least)
 
     def record_begin(self, phy_offset: int) -> int:
         """Where the record begins that holds a byte; the end of the log for one behind it."""
