@@ -17,11 +17,11 @@ from rmqcore.broker.pop.waiting import WaitingPops
 from rmqcore.broker.pull.waiting import WaitingPulls
 from rmqcore.broker.send.transactions import Transactions
 from rmqcore.broker.state.broker_state import BrokerState
-from rmqcore.broker.state.resets import ReadQueue
 from rmqcore.broker.state.settings import BrokerConfig
 from rmqcore.broker.state.topics_of_log import unknown_topics
 from rmqcore.broker.timer.timer import TimerMessages
 from rmqcore.errors import DiskFullError, StoreClosedError, StoreError, StoreNotWritableError
+from rmqcore.files.readers_of_lost import ReadQueue
 from rmqcore.files.timer_check import TIMER_TOPIC
 from rmqcore.remoting import Connection
 from rmqcore.store.message_store import DefaultMessageStore
@@ -135,10 +135,12 @@ class BrokerParts(BrokerState):
             resets.ahead = store.topics.persist
         for table in (store.topics, store.consumer_offsets, self.groups.table):
             table.lead()
-        may_be_shorter = promoted or not report.clean_shutdown
+        # it was cut since, or fetched: what groups have read, and have in order, may be another's
+        is_another = resets.log_end not in (None, report.end_offset)
+        may_be_shorter = promoted or is_another or not report.clean_shutdown
         end_of = self.offsets.ends_at(report.end_offset)
         self.offsets.bring_back(end_of, may_be_shorter=may_be_shorter)
-        self.pop_order.bring_back(end_of)
+        self.pop_order.bring_back((lambda *_: 0) if is_another else end_of)
 
     def pending_from(self) -> int | None:
         """Physical offset of the oldest message that waits; None without one. Any thread.
@@ -261,7 +263,7 @@ class BrokerParts(BrokerState):
         self.timer.finish()
         self.checkpoints.commit()
         self.pop_order.persist()
-        self.offsets.resets.end()
+        self.offsets.resets.end(self.store.max_phy_offset)
         self.offsets.resets.persist_told()
         self.store.flush()
 

@@ -170,7 +170,7 @@ def resync(
     else:
         typer.echo(_told(found, kept))
         if fetched:
-            _print_fetched(fetched, end, whole=found.end == 0)
+            _print_fetched(fetched, end, whole=found.common_end <= found.begin)
     if not found.in_order and kept is None:
         raise typer.Exit(ExitCode.FINDINGS)
 

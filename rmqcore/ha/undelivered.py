@@ -3,7 +3,7 @@
 A master delivers delayed and timer messages, and what POP hands out again, by copies at the end of
 its log, and waits for no slave that has them. So does it keep what a consumer gives back, whose
 group goes on behind it. Where that end is cut off, the messages are still in the log, and have to
-come.
+come. So have those that get the places of what is cut off, to whoever has read that.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from rmqcore.files.delay_offset_table import DelayOffsetTable
 from rmqcore.files.log_walker import GoodRecord, find_good_record, good_record_at
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.files.mapped_file_queue import numbered_files
+from rmqcore.files.readers_of_lost import ReadersOfLostFile
 from rmqcore.files.service_topics import (
     OP_HALF_TOPIC,
     REVIVE_GROUP,
@@ -33,7 +34,7 @@ from rmqcore.files.service_topics import (
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck, TimerProgress
 from rmqcore.java.json import parse_java_json
-from rmqcore.message import DEAD_LETTER_PREFIX, RETRY_PREFIX, MessageExt
+from rmqcore.message import DEAD_LETTER_PREFIX, RETRY_PREFIX, MessageExt, light_numbers
 from rmqcore.services.delay_schedule import queue_id_of_level
 from rmqcore.services.timer_due import SLOT, due_of
 from rmqcore.store.opening import open_store
@@ -58,7 +59,8 @@ def set_back_progress(directory: StoreDir, at: int, clock_ms: Callable[[], int])
 
     What was delivered since the first of these comes again, of the same delay level, or of timers;
     likewise what a group has consumed of a queue since the first that it has given back, or popped,
-    there.
+    there. Nothing counts as delivered whose place lies there itself, and who has read on from there
+    is sent back by the broker, as the next opening does with offsets.
 
     Args:
         directory: of the store, which nobody has open.
@@ -79,11 +81,12 @@ def set_back_progress(directory: StoreDir, at: int, clock_ms: Callable[[], int])
 def _set_back(
     directory: StoreDir, store: ReadOnlyMessageStore, at: int, clock_ms: Callable[[], int]
 ) -> None:
-    topics, copies, since_ms, of_pop = set[str](), set[_Identity](), None, False
+    begins, copies, since_ms, of_pop = dict[tuple[str, int], int](), set[_Identity](), None, False
     given_back: defaultdict[str, dict[_Identity, str]] = defaultdict(dict)
     popped_from: dict[tuple[str, str, int], int] = {}
     for message in _behind(directory, at):
-        topics.add(message.topic)
+        for place, number in _places_in_queues(message):
+            begins[place] = min(number, begins.get(place, number))
         of_pop |= _stands_for_popped(message)
         if not _PUT_OFF.isdisjoint(message.properties):
             copies.add(_identity(message, message.topic))
@@ -96,21 +99,26 @@ def _set_back(
             given_back[group][before] = message.properties.get(_ORIGIN, "")
     if since_ms is None:
         return
+    topics = {topic for topic, _ in begins}
     delays = DelayOffsetTable(directory.config, clock=clock_ms)
-    for level, offset in delays.levels().items() if copies else ():
-        delays.commit(level, _first_of(copies, store, queue_id_of_level(level), offset))
+    for level, offset in delays.levels().items():
+        queue_id = queue_id_of_level(level)
+        end = min(offset, begins.get((SCHEDULE_TOPIC, queue_id), offset))
+        delays.commit(level, _first_of(copies, store, queue_id, end) if copies else end)
     delays.persist()
     timer = TimerCheck(directory.config)
-    known = timer.load() if copies else None
-    if known is not None and (progress := _without(copies, store, known)) != known:
-        timer.store(progress, clock_ms())
+    if (known := timer.load()) is not None:
+        progress = _without(copies, store, known) if copies else known
+        progress = progress.up_to(begins.get((TIMER_TOPIC, 0), progress.read_offset))
+        if progress != known:
+            timer.store(progress, clock_ms())
     offsets = ConsumerOffsetTable(directory.config, clock=clock_ms)
     for topic, group in offsets.pairs():
         for queue_id, offset in offsets.queues(topic, group).items():
             if group == TRANSACTION_GROUP and OP_HALF_TOPIC in topics:
                 # they are read again from the notes that are left
                 offsets.advance(topic, group, queue_id, 0)
-            elif group == REVIVE_GROUP and of_pop:
+            elif group == REVIVE_GROUP and (of_pop or topic in topics):
                 popped_ms = max(0, since_ms - _POP_MAX_MS)
                 first = store.queue_offset_by_time(topic, queue_id, popped_ms)
                 # this offset is that of the last record that is done with
@@ -125,6 +133,17 @@ def _set_back(
         if former is not None and offset < former:
             offsets.advance(topic, group, queue_id, offset)
     offsets.persist()
+    file = ReadersOfLostFile(directory.config)
+    lost = file.load()
+    lost.note_cut(begins, offsets.keys())
+    file.store(lost)
+
+
+def _places_in_queues(message: MessageExt) -> Iterator[tuple[tuple[str, int], int]]:
+    """The queues that have a message, by topic and queue id, and its numbers there."""
+    yield (message.topic, message.queue_id), message.queue_offset
+    for name, number in light_numbers(message):
+        yield (name, 0), number
 
 
 def _behind(directory: StoreDir, at: int) -> Iterator[MessageExt]:

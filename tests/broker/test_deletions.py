@@ -98,7 +98,7 @@ def test_what_is_written_of_lost_ends_beside_an_older_write_is_the_newest(tmp_pa
     resets.begin()
     older.start()
     assert begun.wait(TIMEOUT_S)
-    resets.end()
+    resets.end(0)
     newer.start()
 
     def waits_or_is_done():

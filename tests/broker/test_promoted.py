@@ -141,6 +141,38 @@ def test_a_crash_is_known_to_the_next_broker_that_serves(with_broker, tmp_path, 
     with_broker(scenario)
 
 
+def test_an_older_copy_that_was_given_what_a_slave_has_sends_back_who_has_read_more(
+    lives, tmp_path
+):
+    """It was closed in order, and knows of none of those who have read since."""
+    path, older = tmp_path / "store", tmp_path / "older"
+
+    async def when_it_was_copied(broker, peer):
+        await send_many(peer, 3, queues=1)
+        await commit(peer, 2)
+
+    async def as_the_slave_has_it(broker, peer):
+        await send_many(peer, 2, queues=1)
+
+    async def given_back(broker, peer):
+        await send_many(peer, 6, queues=1)
+        assert await sent_to(peer, 9) == 2
+        assert await sent_to(peer, 2) is None
+
+    async def again(broker, peer):
+        assert await sent_to(peer, 9) is None
+
+    lives(when_it_was_copied)
+    shutil.copytree(path, older)
+    lives(as_the_slave_has_it)
+    with open_store(path) as slave, open_store(older, broker_role="SLAVE") as master:
+        end = master.max_phy_offset
+        master.followed_log.append_data(slave.followed_log.bytes_at(end, 1 << 20), end)
+    shutil.rmtree(path)
+    older.rename(path)
+    lives(given_back, again)
+
+
 def test_a_group_that_is_to_begin_where_another_is_begins_there(lives):
     as_a_slave = a_slave(3, 3)
 

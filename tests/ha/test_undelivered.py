@@ -69,6 +69,24 @@ def test_where_nothing_is_cut_off_that_was_put_off_progress_stays(tmp_path):
     assert TimerCheck(tmp_path / "config").load() == known
 
 
+def test_what_takes_the_place_of_a_message_that_is_cut_off_counts_as_delivered_no_more(tmp_path):
+    """Delivered without a copy: its topic was deleted before."""
+    progress = TimerProgress(0, 2, BORN_MS, 0)
+    delays = DelayOffsetTable(tmp_path / "config", clock=wall_clock_ms)
+    with open_store(tmp_path) as store:
+        for topic in (TIMER_TOPIC, SCHEDULE_TOPIC):
+            put_off(store, topic, b"stays")
+        at = store.max_phy_offset
+        for topic in (TIMER_TOPIC, SCHEDULE_TOPIC):
+            put_off(store, topic, b"goes")
+    TimerCheck(tmp_path / "config").store(progress, 1)
+    delays.commit(1, 2)
+    delays.persist()
+    cut_at(tmp_path, at)
+    assert TimerCheck(tmp_path / "config").load() == TimerProgress(0, 1, BORN_MS, 0)
+    assert DelayOffsetTable(tmp_path / "config", clock=wall_clock_ms).get(1) == 1
+
+
 def test_what_was_delivered_behind_damage_comes_again_after_a_power_cut(tmp_path):
     """Nothing but the log says that there was something: the queues have lost their ends, too."""
     delays = DelayOffsetTable(tmp_path / "config", clock=wall_clock_ms)

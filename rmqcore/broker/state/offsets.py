@@ -12,9 +12,10 @@ from typing import Final
 from rmqcore.broker.state.budgets import OFFSETS_MAX, BudgetExceededError
 from rmqcore.broker.state.groups import TOOLS_GROUP, Groups
 from rmqcore.broker.state.queued import places_of
-from rmqcore.broker.state.resets import ReadQueue, Resets
+from rmqcore.broker.state.resets import Resets
 from rmqcore.broker.state.topics import QUEUES_MAX, Topics
 from rmqcore.errors import MessageIllegalError
+from rmqcore.files.readers_of_lost import ReadQueue
 from rmqcore.remoting import (
     Connection,
     RemotingCommand,

@@ -6,17 +6,23 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Final
 
 from rmqcore.broker.state.budgets import OFFSETS_MAX
 from rmqcore.files.config_file import ConfigFile
 from rmqcore.files.consume_queue import LIGHT_QUEUE_PREFIX
+from rmqcore.files.readers_of_lost import (
+    ReadersOfLost,
+    ReadersOfLostFile,
+    ReadQueue,
+    by_topic,
+    offsets_in,
+)
 from rmqcore.java.json import format_compact_java_json, parse_java_json
 from rmqcore.remoting import Connection
 
 _NAME: Final = "readersOfDeleted.json"
-_ENDS_NAME: Final = "readersOfLost.json"
-#: A member of the first one: where groups have to go on.
+#: A member of the file: where groups have to go on.
 _OFFSETS: Final = "offsets"
 #: Fields of our own in what a master tells of offsets: `Resets`, its `ends`, its `unknown_groups`.
 _RESETS: Final = "readersToReset"
@@ -32,9 +38,6 @@ _ANSWERS_MAX: Final = 65_536
 #: entry takes of them beside its names.
 _TOLD_SIZE: Final = 4 << 20
 _ENTRY_SIZE: Final = 32
-
-#: Group, topic and queue id.
-ReadQueue: TypeAlias = tuple[str, str, int]
 
 
 class UnknownGroups(dict[ReadQueue, int]):
@@ -164,6 +167,8 @@ class Resets(dict[ReadQueue, int]):
     Attributes:
         was_serving: whether a master served the store last, and ended in order (False) or not,
             whoever has opened and closed it since; None where a slave did, or none is known.
+        log_end: physical offset where the log ended when that broker ended in order; below 0: it
+            was cut since; None: not known.
         ends: where queues ended when this broker took over a log that may have been longer. A group
             that comes from behind such an end has read what is lost, and is sent there; it commits
             nothing behind it before a pull is from there, or from before it.
@@ -182,11 +187,11 @@ class Resets(dict[ReadQueue, int]):
         super().__init__()
         self._file = ConfigFile(folder / _NAME, _readers_in)
         self._kept, self._kept_offsets = self._file.load() or ([], {})
-        self._ends_file = ConfigFile(folder / _ENDS_NAME, _ends_in)
-        self.ends: dict[ReadQueue, int]
+        self._ends_file = ReadersOfLostFile(folder)
+        lost = self._ends_file.load()
+        self.ends, self.was_serving, self.log_end = lost.ends, lost.was_serving, lost.log_end
         self.unknown_groups = UnknownGroups()
-        self.ends, unknown_groups, self.was_serving = self._ends_file.load() or ({}, {}, None)
-        self.unknown_groups.update(unknown_groups)
+        self.unknown_groups.update(lost.unknown_groups)
         self._serving, self._begun = self.was_serving, False
         self._ends_changed = self._resets_changed = False
         #: who begins anew with topics that are being deleted: written, and not among these yet
@@ -262,12 +267,17 @@ class Resets(dict[ReadQueue, int]):
         """Note, with the next `persist_ends`, that a broker serves from now on."""
         self._ends_changed |= not self._serving
         self._serving = self._begun = True
+        self.log_end = None
 
-    def end(self) -> None:
-        """Note, with the next `persist_ends`, that it ends in order; without a begin nothing."""
+    def end(self, log_end: int) -> None:
+        """Note, with the next `persist_ends`, that it ends in order; without a begin nothing.
+
+        Args:
+            log_end: physical offset behind the last byte of the log.
+        """
         if self._begun:
-            self._ends_changed |= self._serving is not False
-            self._serving = False
+            self._ends_changed |= (self._serving, self.log_end) != (False, log_end)
+            self._serving, self.log_end = False, log_end
 
     def follow(self) -> None:
         """Forget where queues ended of a log that this broker has served: a master's comes now.
@@ -277,7 +287,7 @@ class Resets(dict[ReadQueue, int]):
         if self._serving is None:
             return
         self._ends_changed = True
-        self._serving, self._begun = None, False
+        self._serving, self._begun, self.log_end = None, False, None
         self.ends.clear()
         self.unknown_groups.clear()
 
@@ -286,7 +296,7 @@ class Resets(dict[ReadQueue, int]):
     def told(self) -> dict[str, object]:
         """What slaves have to know, as members of an object: see `adopt`; empty for nothing."""
         tables = {_RESETS: self, _ENDS: self.ends, _UNKNOWN: self.unknown_groups.told()}
-        return {name: _by_topic(table) for name, table in tables.items() if table}
+        return {name: by_topic(table) for name, table in tables.items() if table}
 
     def adopt(self, told: Mapping[str, object]) -> None:
         """Take over, on a slave, what its master has told; what it does not tell any more is done.
@@ -300,7 +310,7 @@ class Resets(dict[ReadQueue, int]):
         Raises:
             ValueError: they are wrong; nothing has changed.
         """
-        resets, ends, unknown_groups = (_offsets_in(told.get(name)) for name in RESETS_TOLD)
+        resets, ends, unknown_groups = (offsets_in(told.get(name)) for name in RESETS_TOLD)
         if self != resets:
             self.clear()
             self.update(resets)
@@ -350,11 +360,10 @@ class Resets(dict[ReadQueue, int]):
         self._ends_changed = False
         try:
             self.ahead()
-            serving = {} if self._serving is None else {"serving": self._serving}
-            unknown_groups = _by_topic(self.unknown_groups.copy())
-            others = {"unknownGroups": unknown_groups} if unknown_groups else {}
-            content = {"readers": _by_topic(self.ends.copy()), **others, **serving}
-            self._ends_file.store(format_compact_java_json(content))
+            of_all = self.unknown_groups.copy()
+            self._ends_file.store(
+                ReadersOfLost(self.ends.copy(), of_all, self._serving, self.log_end)
+            )
         except BaseException:
             self._ends_changed = True
             raise
@@ -418,7 +427,7 @@ class Resets(dict[ReadQueue, int]):
         table: dict[str, dict[str, list[int]]] = {}
         for group, topic, queue_id in keys:
             table.setdefault(topic, {}).setdefault(group, []).append(queue_id)
-        offsets = {_OFFSETS: _by_topic(resets)} if resets else {}
+        offsets = {_OFFSETS: by_topic(resets)} if resets else {}
         self._file.store(format_compact_java_json({"readers": table, **offsets}))
 
     def begin_anew(self, readers: Iterable[ReadQueue], begins: Callable[[ReadQueue], bool]) -> None:
@@ -454,48 +463,6 @@ def _readers_in(text: str) -> tuple[list[ReadQueue], dict[ReadQueue, int]]:
             for group, queue_ids in groups.items()
             for queue_id in queue_ids
         ]
-        return readers, _offsets_in(content.get(_OFFSETS))
+        return readers, offsets_in(content.get(_OFFSETS))
     except (AttributeError, TypeError) as error:
         raise ValueError("it does not say who has read deleted topics") from error
-
-
-def _ends_in(text: str) -> tuple[dict[ReadQueue, int], dict[ReadQueue, int], bool | None]:
-    """Read the other file.
-
-    Raises:
-        ValueError: it is none.
-    """
-    content = parse_java_json(text)
-    try:
-        serving = content.get("serving")
-        ends, unknown_groups = (
-            _offsets_in(content.get(name)) for name in ("readers", "unknownGroups")
-        )
-    except AttributeError as error:
-        raise ValueError("it does not say who has read what is lost") from error
-    return ends, unknown_groups, None if serving is None else bool(serving)
-
-
-def _by_topic(offsets: Mapping[ReadQueue, int]) -> dict[str, dict[str, dict[int, int]]]:
-    """Offsets by topic, group and queue id, as they are written and told."""
-    table: dict[str, dict[str, dict[int, int]]] = {}
-    for (group, topic, queue_id), offset in offsets.items():
-        table.setdefault(topic, {}).setdefault(group, {})[queue_id] = offset
-    return table
-
-
-def _offsets_in(table: Any) -> dict[ReadQueue, int]:
-    """What `_by_topic` makes, read.
-
-    Raises:
-        ValueError: it is none.
-    """
-    try:
-        return {
-            (group, topic, int(queue_id)): int(offset)
-            for topic, groups in (table or {}).items()
-            for group, queues in groups.items()
-            for queue_id, offset in queues.items()
-        }
-    except (AttributeError, TypeError, OverflowError) as error:
-        raise ValueError("it does not say who has read what is lost") from error

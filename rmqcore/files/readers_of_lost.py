@@ -1,0 +1,142 @@
+"""``config/readersOfLost.json``: where queues ended of a log that may have been longer.
+
+A broker sends on who comes from behind such an end: what was read there is lost, and its place is
+given to other messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from rmqcore.files.config_file import ConfigFile
+from rmqcore.java.json import format_compact_java_json, parse_java_json
+
+_NAME: Final = "readersOfLost.json"
+_READERS: Final = "readers"
+_UNKNOWN: Final = "unknownGroups"
+_SERVING: Final = "serving"
+_LOG_END: Final = "logEnd"
+
+#: Group, topic and queue id.
+ReadQueue: TypeAlias = tuple[str, str, int]
+
+
+@dataclass(slots=True)
+class ReadersOfLost:
+    """What the file says.
+
+    Attributes:
+        ends: by group and queue, where groups that have offsets are sent that come from behind.
+        unknown_groups: by an empty name and the queue, the same for groups that have none; under
+            their own names, with a negative number, stand those that have come since.
+        was_serving: whether a master that served the store last did not end in order; None: none
+            did.
+        log_end: physical offset where the log ended when that master did, in order; below 0: the
+            log was cut since; None: not known.
+    """
+
+    ends: dict[ReadQueue, int] = field(default_factory=dict)
+    unknown_groups: dict[ReadQueue, int] = field(default_factory=dict)
+    was_serving: bool | None = None
+    log_end: int | None = None
+
+    def note_cut(
+        self, ends: Mapping[tuple[str, int], int], readers: Iterable[tuple[str, str, int]]
+    ) -> None:
+        """Note where queues end behind which the log is cut; the lower of two ends counts.
+
+        Args:
+            ends: by topic and queue id.
+            readers: groups that have offsets, and of which queues: topic, group and queue id.
+        """
+        self.log_end = -1
+        known = ((group, topic, queue_id) for topic, group, queue_id in readers)
+        for key in (*known, *(key for key in self.unknown_groups if key[0])):
+            if (end := ends.get(key[1:])) is not None:
+                self.ends[key] = min(end, self.ends.get(key, end))
+        for (topic, queue_id), end in ends.items():
+            of_all = "", topic, queue_id
+            self.unknown_groups[of_all] = min(end, self.unknown_groups.get(of_all, end))
+
+
+class ReadersOfLostFile:
+    """The file.
+
+    Threads: one caller at a time.
+    Durability: disk when `store` returns.
+
+    Args:
+        folder: the store's ``config`` folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._file = ConfigFile(folder / _NAME, _readers_in)
+
+    def load(self) -> ReadersOfLost:
+        """Read it; one that is missing says nothing.
+
+        Raises:
+            CorruptConfigFileError: it cannot be read.
+        """
+        return self._file.load() or ReadersOfLost()
+
+    def store(self, readers: ReadersOfLost) -> None:
+        """Replace it.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        content: dict[str, object] = {_READERS: by_topic(readers.ends)}
+        if readers.unknown_groups:
+            content[_UNKNOWN] = by_topic(readers.unknown_groups)
+        if readers.was_serving is not None:
+            content[_SERVING] = readers.was_serving
+        if readers.log_end is not None:
+            content[_LOG_END] = readers.log_end
+        self._file.store(format_compact_java_json(content))
+
+
+def _readers_in(text: str) -> ReadersOfLost:
+    """Read the file.
+
+    Raises:
+        ValueError: it is none.
+    """
+    content = parse_java_json(text)
+    if not isinstance(content, dict):
+        raise ValueError("it does not say who has read what is lost")  # noqa: TRY004 - the text is
+    serving, log_end = content.get(_SERVING), content.get(_LOG_END)
+    return ReadersOfLost(
+        offsets_in(content.get(_READERS)),
+        offsets_in(content.get(_UNKNOWN)),
+        None if serving is None else bool(serving),
+        log_end if type(log_end) is int else None,
+    )
+
+
+def by_topic(offsets: Mapping[ReadQueue, int]) -> dict[str, dict[str, dict[int, int]]]:
+    """Offsets by topic, group and queue id, as they are written and told."""
+    table: dict[str, dict[str, dict[int, int]]] = {}
+    for (group, topic, queue_id), offset in offsets.items():
+        table.setdefault(topic, {}).setdefault(group, {})[queue_id] = offset
+    return table
+
+
+def offsets_in(table: Any) -> dict[ReadQueue, int]:
+    """What `by_topic` makes, read.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        return {
+            (group, topic, int(queue_id)): int(offset)
+            for topic, groups in (table or {}).items()
+            for group, queues in groups.items()
+            for queue_id, offset in queues.items()
+        }
+    except (AttributeError, TypeError, OverflowError) as error:
+        raise ValueError("it does not say who has read what is lost") from error
