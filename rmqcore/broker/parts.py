@@ -135,12 +135,14 @@ class BrokerParts(BrokerState):
             resets.ahead = store.topics.persist
         for table in (store.topics, store.consumer_offsets, self.groups.table):
             table.lead()
-        # it was cut since, or fetched: what groups have read, and have in order, may be another's
-        is_another = resets.log_end not in (None, report.end_offset)
-        may_be_shorter = promoted or is_another or not report.clean_shutdown
-        end_of = self.offsets.ends_at(report.end_offset)
+        end, before = report.end_offset, resets.log_end
+        # others may have read what was fetched since, and what was cut off
+        may_be_shorter = promoted or before not in (None, end) or not report.clean_shutdown
+        end_of = self.offsets.ends_at(end)
+        was_cut = before is not None and not 0 <= before <= end
+        # first: that it was cut is known until the offsets are brought back
+        self.pop_order.bring_back((lambda *_: 0) if was_cut else end_of)
         self.offsets.bring_back(end_of, may_be_shorter=may_be_shorter)
-        self.pop_order.bring_back((lambda *_: 0) if is_another else end_of)
 
     def pending_from(self) -> int | None:
         """Physical offset of the oldest message that waits; None without one. Any thread.

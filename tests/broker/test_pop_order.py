@@ -18,6 +18,7 @@ from broker.test_pop import (
 )
 from patience import until_async
 
+from rmqcore import open_store
 from rmqcore.broker.pop.order import PopOrder
 from rmqcore.errors import CorruptConfigFileError
 from rmqcore.java.json import FormattedJson
@@ -396,3 +397,24 @@ def test_a_late_acknowledgement_does_not_undo_where_a_group_was_let_begin(with_b
         assert offsets(await pop_in_order(peer)) == [0, 1]
 
     with_broker(scenario)
+
+
+def test_what_is_in_order_stays_so_in_a_log_that_has_only_grown(lives, tmp_path):
+    """Another program has put between two lives of a broker: nothing is cut off."""
+    receipts = []
+
+    async def before(_, peer):
+        await send_many(peer, 2, queues=1)
+        receipts.extend(handed_out(await pop_in_order(peer, invisible_ms=LONG_MS)))
+
+    async def after(broker, peer):
+        assert broker.store.max_queue_offset("T", 0) == 3
+        assert offsets(await pop_in_order(peer)) == []
+        for message, receipt in receipts:
+            assert (await acknowledge(peer, message, receipt)).code == ResponseCode.SUCCESS
+        assert offsets(await pop_in_order(peer)) == [2]
+
+    lives(before)
+    with open_store(tmp_path / "store") as store:
+        store.put("T", b"x", queue_id=0)
+    lives(after)

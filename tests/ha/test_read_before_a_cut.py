@@ -4,7 +4,7 @@ import asyncio
 import shutil
 
 import pytest
-from broker.conftest import served
+from broker.conftest import LONG_MS, served
 from broker.test_pop import acknowledge, handed_out, pop, send_many
 from broker.test_promoted import sent_to
 from broker.test_state import commit
@@ -73,7 +73,7 @@ def test_who_has_read_what_is_cut_off_is_given_what_takes_its_place(led_back):
 
 
 def test_an_acknowledgement_in_order_of_what_is_cut_off_passes_over_nothing(led_back):
-    in_order, receipts = {"queue_id": 0, "order": "true", "invisible_ms": 3_600_000}, []
+    in_order, receipts = {"queue_id": 0, "order": "true", "invisible_ms": LONG_MS}, []
 
     async def meanwhile(_, peer):
         await send_many(peer, 5, queues=1)
