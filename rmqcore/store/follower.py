@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import os
+import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from rmqcore.config import StoreConfig
 from rmqcore.derived.consume_queue_store import ConsumeQueueStore
@@ -99,11 +101,18 @@ class Follower:
         self._directory = directory
         directory.require()
         report_unfinished_repair(self._directory, None)
-        self._opened = self.closed = False
+        self.closed = False
         self._following = ReentrantLock()
+        self._begin()
+        _FOLLOWERS.add(self)
+
+    def _begin(self) -> None:
+        """Open all, with nothing of what was open before."""
+        self._opened = False
         self._decoder = ColumnDecoder(("store_size",), row_max=4096, verify_crc=True)
-        self._open_files = OpenFiles(mappings_max=asked.max_mapped_files)
+        self._open_files = OpenFiles(mappings_max=self._asked.max_mapped_files)
         self._open()
+        self._is_inherited = False
 
     @steady
     def _open(self) -> None:
@@ -390,6 +399,15 @@ class Follower:
     def _check_open(self) -> None:
         if self.closed:
             raise StoreClosedError(f"{self._path}: the store has been closed")
+        if self._is_inherited:
+            with self._following.within():
+                if self._is_inherited:
+                    self._begin()
+
+    def after_fork_in_child(self) -> None:
+        """Let a forked child begin anew: another thread of its parent was perhaps following."""
+        self._following = ReentrantLock()
+        self._is_inherited = True
 
     def close(self) -> None:
         """Close the files; idempotent."""
@@ -397,3 +415,15 @@ class Follower:
         self.log.close()
         self.consume_queues.close()
         self.index.close()
+
+
+#: every store of this process that is open for reading
+_FOLLOWERS: Final[weakref.WeakSet[Follower]] = weakref.WeakSet()
+
+
+def _begin_anew_in_child() -> None:
+    for follower in list(_FOLLOWERS):
+        follower.after_fork_in_child()
+
+
+os.register_at_fork(after_in_child=_begin_anew_in_child)

@@ -5,6 +5,8 @@ import os
 import struct
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from children import Program, in_child
@@ -12,6 +14,7 @@ from patience import TIMEOUT_S, rounds
 
 import rmqcore
 from rmqcore import StoreForkedError, StoreLockedError
+from rmqcore.store.follower import Follower
 
 pytestmark = pytest.mark.process
 
@@ -90,6 +93,41 @@ store.close()
     with rmqcore.open_store(store_path) as store:
         assert store.recovery_report.clean_shutdown
         assert {bytes(m.body) for m in store.messages()} == {b"x" * 100}
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_child_reads_on_that_was_forked_while_another_thread_looked_for_what_is_new(
+    store_path, monkeypatch
+):
+    with rmqcore.open_store(store_path, **SMALL) as store:
+        for _ in range(30):
+            store.put("T", b"x" * 500)
+    follow, follows, goes_on = Follower._find_end, threading.Event(), threading.Event()
+
+    def slowly(follower, *arguments, **named):
+        if threading.current_thread() is not threading.main_thread():
+            follows.set()
+            assert goes_on.wait(TIMEOUT_S)
+        return follow(follower, *arguments, **named)
+
+    with rmqcore.open_store(store_path, mode="r") as reader, ThreadPoolExecutor(1) as threads:
+        began = reader.messages("T")
+        assert next(began).queue_offset == 0
+        monkeypatch.setattr(Follower, "_find_end", slowly)
+        reading = threads.submit(reader.get_message, "T", 0, 0)
+        assert follows.wait(TIMEOUT_S)
+        try:
+            numbers = in_child(
+                lambda: (
+                    [message.queue_offset for message in began],
+                    [message.queue_offset for message in reader.messages("T")],
+                    len(list(reader.messages())),
+                )
+            )
+        finally:
+            goes_on.set()
+        assert numbers == (list(range(1, 30)), list(range(30)), 30)
+        assert len(reading.result(TIMEOUT_S)) == 30
 
 
 def test_a_child_does_not_keep_the_lock(store_path):
