@@ -17,11 +17,17 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rmqcore.files.objects import Objects
-from rmqcore.files.objects.errors import ArchiveConflictError, ArchiveError, ObjectExistsError
+from rmqcore.files.objects.errors import (
+    ArchiveConflictError,
+    ArchiveError,
+    ObjectExistsError,
+    ObjectStoreError,
+)
 
 FORMAT = "rmqcore-archive"
 VERSION = 1
@@ -447,5 +453,7 @@ def commit(objects: Objects, manifest: Manifest) -> Manifest:
             objects.delete(name)
         raise conflict
     for old in generations[:-MANIFESTS_KEPT]:
-        objects.delete(_name(old))
+        # the new one counts, whether who has written it may delete or not
+        with suppress(ObjectStoreError):
+            objects.delete(_name(old))
     return following

@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import io
+import os
 import sys
 from pathlib import Path
 
@@ -21,7 +22,8 @@ from rmqcore.files.objects.errors import (
 pytestmark = pytest.mark.engine
 
 pytest.importorskip("pyarrow")
-pytest.importorskip("fsspec")
+fsspec = pytest.importorskip("fsspec")
+MemoryFileSystem = pytest.importorskip("fsspec.implementations.memory").MemoryFileSystem
 
 
 def test_objects_are_created_once_in_every_place(tmp_path):
@@ -43,6 +45,58 @@ def test_objects_are_created_once_in_every_place(tmp_path):
         objects.delete("a/b")
         with pytest.raises(ObjectMissingError):
             objects.open("a/b")
+
+
+def test_objects_that_go_while_they_are_listed_are_left_out(tmp_path, monkeypatch):
+    objects = open_objects(tmp_path)
+    for name in ("a/one", "a/two"):
+        objects.create(name, b"x", "")
+    walk = os.walk
+
+    def walked(*top, **named):
+        for found in walk(*top, **named):
+            objects.delete("a/one")
+            yield found
+
+    monkeypatch.setattr("os.walk", walked)
+    assert [one.name for one in objects.list("a")] == ["a/two"]
+
+
+def test_a_place_that_cannot_be_listed_is_not_taken_for_an_empty_one(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(tries, "sleep", lambda _: None)
+    for url in (str(tmp_path), "memory://test-listing"):
+        objects = open_objects(url)
+        objects.create("a/b", b"one", "")
+        with monkeypatch.context() as patch:
+            patch.setattr("os.scandir", refuse)
+            patch.setattr(MemoryFileSystem, "ls", refuse)
+            with pytest.raises(OSError, match="Input/output"):
+                objects.list("a")
+        assert [one.name for one in objects.list("a")] == ["a/b"]
+
+
+def test_what_others_make_is_listed_by_who_has_listed_before():
+    """File systems of fsspec keep what they have listed once."""
+    there, kept = ["one"], []
+
+    class Keeps(fsspec.AbstractFileSystem):
+        cachable = False
+
+        def ls(self, path, detail=True, **_):
+            kept[:] = kept or there
+            return [{"name": f"{path}/{name}", "size": 1, "type": "file"} for name in kept]
+
+        def invalidate_cache(self, path=None):
+            kept.clear()
+
+    fsspec.register_implementation("keeps", Keeps, clobber=True)
+    objects = open_objects("keeps://place")
+    assert [one.name for one in objects.list("a")] == ["a/one"]
+    there.append("two")
+    assert [one.name for one in objects.list("a")] == ["a/one", "a/two"]
 
 
 def test_an_object_is_on_the_disk_before_it_has_its_name_and_then_its_name_is(tmp_path):

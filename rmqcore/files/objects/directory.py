@@ -5,9 +5,15 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
-from rmqcore.files.objects.errors import ObjectExistsError, ObjectMissingError
+from rmqcore.errors import Naming
+from rmqcore.files.objects.errors import (
+    ObjectChangedError,
+    ObjectExistsError,
+    ObjectMissingError,
+)
 from rmqcore.files.objects.protocol import ObjectInfo
 from rmqcore.files.store_dir import make_directory, room_at
 from rmqcore.world import sync_directory, sync_fd, sync_found_name
@@ -27,15 +33,20 @@ class DirectoryObjects:
         self._named: set[Path] = set()
 
     def list(self, prefix: str) -> list[ObjectInfo]:
-        """The objects below a name, sorted."""
+        """The objects below a name, sorted.
+
+        Raises:
+            OSError: the system refused.
+        """
         found = []
-        for folder, _, names in os.walk(self.path / prefix):
+        for folder, _, names in os.walk(self.path / prefix, onerror=_not_there):
             for name in names:
-                if not name.startswith("."):
-                    path = Path(folder) / name
-                    found.append(
-                        ObjectInfo(path.relative_to(self.path).as_posix(), path.stat().st_size)
-                    )
+                path = Path(folder) / name
+                # who archives deletes old ones meanwhile
+                with suppress(FileNotFoundError):
+                    if not name.startswith("."):
+                        size = path.stat().st_size
+                        found.append(ObjectInfo(path.relative_to(self.path).as_posix(), size))
         return sorted(found, key=lambda one: one.name)
 
     def open(self, name: str) -> FileReader:
@@ -116,6 +127,12 @@ class DirectoryObjects:
         (self.path / name).unlink(missing_ok=True)
 
 
+def _not_there(error: OSError) -> None:
+    """Take a directory that is not there for an empty one, and no other for one."""
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
+
+
 class FileReader:
     """A file that is open for reading.
 
@@ -136,12 +153,18 @@ class FileReader:
         """So many bytes from a position on; see `ObjectReader.read_at`.
 
         Raises:
+            ObjectChangedError: it has been cut short since it was opened.
             OSError: the system refused.
         """
-        fd = self._stream.fileno()
-        data = os.pread(fd, size, position)
-        while len(data) < size and (more := os.pread(fd, size - len(data), position + len(data))):
-            data += more
+        fd, size = self._stream.fileno(), max(0, min(size, self.size - position))
+        with Naming(self._stream.name):
+            data = os.pread(fd, size, position)
+            while len(data) < size:
+                more = os.pread(fd, size - len(data), position + len(data))
+                if not more:
+                    reason = f"it had {self.size} bytes, and was cut short while it was read"
+                    raise ObjectChangedError(str(self._stream.name), reason)
+                data += more
         return data
 
     def close(self) -> None:

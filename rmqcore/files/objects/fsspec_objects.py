@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,12 +45,27 @@ class FsspecObjects:
     def list(self, prefix: str) -> list[ObjectInfo]:
         """The objects below a name, sorted."""
         place = f"{self._root}/{prefix}"
-        found = self._try(lambda: self._files.find(place, detail=True), prefix)
-        names = [
-            (path[len(self._root) :].lstrip("/"), int(facts["size"]))
-            for path, facts in found.items()
-        ]
+
+        def find() -> dict[str, int]:
+            # it keeps what it has listed once
+            self._files.invalidate_cache()
+            return dict(self._sizes_below(place.rstrip("/")))
+
+        found = self._try(find, prefix)
+        names = [(path[len(self._root) :].lstrip("/"), size) for path, size in found.items()]
         return [ObjectInfo(*one) for one in sorted(names)]
+
+    def _sizes_below(self, place: str) -> Iterator[tuple[str, int]]:
+        """(path, bytes) of each file; ``find`` would take what it cannot list for nothing there."""
+        listed: list[dict[str, Any]] = []
+        with suppress(FileNotFoundError):
+            listed = self._files.ls(place, detail=True)
+        for one in listed:
+            path = one["name"]
+            if one["type"] != "directory":
+                yield path, int(one["size"])
+            elif path.rstrip("/") != place:
+                yield from self._sizes_below(path.rstrip("/"))
 
     def open(self, name: str) -> FsspecReader:
         """Open an object for reading."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rmqcore.errors import CorruptStoreError, RecordsGoneError
 from rmqcore.files.mapped_file import OpenFiles
-from rmqcore.files.objects.errors import ArchiveError, ObjectStoreError
+from rmqcore.files.objects.errors import ArchiveError
 from rmqcore.native.derive._dispatch import DispatchBatch
 from rmqcore.scan.archive_log import ArchiveLog
 from rmqcore.scan.log_walk import LogWalk
@@ -75,12 +75,12 @@ def verify_archive(
     report = ArchiveVerifyReport(log.url, start=log.start, end=log.end)
     try:
         files = log.files()
-    except (ArchiveError, ObjectStoreError) as error:
+    except (ArchiveError, OSError) as error:
         report.findings.append(str(error))
         return report
     try:
         log.tables()
-    except (ArchiveError, ObjectStoreError, RecordsGoneError) as error:
+    except (ArchiveError, OSError, RecordsGoneError) as error:
         report.findings.append(str(error))
     for one, after in pairwise(files):
         if after.start != one.end:
@@ -122,7 +122,7 @@ def _checked(split: Split, *, check_crc: bool) -> tuple[str, int, str]:
         rest = split.end - read
         if rest > 0:
             digest.update(_bytes_of(split, read, rest))
-    except (CorruptStoreError, ObjectStoreError, RecordsGoneError) as error:
+    except (CorruptStoreError, OSError, RecordsGoneError) as error:
         return "", records, str(error)
     return digest.hexdigest(), records, ""
 

@@ -1,0 +1,85 @@
+"""An archive in a place that fails while it is read, listed, or written to."""
+
+import errno
+import os
+
+import pytest
+
+import rmqcore
+from rmqcore.files.objects import directory, open_objects
+from rmqcore.files.objects.errors import ObjectAccessError, ObjectChangedError
+from rmqcore.scan import object_file, read_store
+from rmqcore.scan.manifest import Manifest, commit, load_manifest
+from rmqcore.transfer.archive import Archiver, restore, verify_archive
+
+pytestmark = pytest.mark.engine
+
+pytest.importorskip("pyarrow")
+
+FILE_SIZE = 1 << 16
+
+
+@pytest.fixture
+def archive(tmp_path):
+    """Its directory, and the path of the second log file in it."""
+    with rmqcore.open_store(tmp_path / "store", mapped_file_size_commit_log=FILE_SIZE) as store:
+        for _ in range(100):
+            store.put("T", b"x" * 2000)
+    report = Archiver(tmp_path / "store", str(tmp_path / "archive")).run_once()
+    assert len(report.files) == 3
+    return tmp_path / "archive", tmp_path / "archive" / "commitlog" / report.files[1]
+
+
+def test_a_manifest_counts_of_who_may_not_delete_the_older_ones(tmp_path, monkeypatch):
+    """As of a bucket whose objects are kept for so many years."""
+
+    def refuse(_, name):
+        raise ObjectAccessError(name, "access was refused")
+
+    objects, manifest = open_objects(tmp_path), Manifest(writer="one")
+    with monkeypatch.context() as patch:
+        patch.setattr(directory.DirectoryObjects, "delete", refuse)
+        for _ in range(12):
+            manifest = commit(objects, manifest)
+    assert len(objects.list("manifest")) == load_manifest(objects).generation == 12
+    assert commit(objects, manifest).generation == 13
+    assert len(objects.list("manifest")) == 8
+
+
+def test_a_file_that_is_cut_short_while_it_is_read_is_told(archive, tmp_path, monkeypatch):
+    """On a mount somebody else may do that at any moment."""
+    place, path = archive
+    whole, read_at = path.read_bytes(), directory.FileReader.read_at
+
+    def cut_first(reader, position, size):
+        if position and str(reader._stream.name) == str(path):
+            os.truncate(path, FILE_SIZE // 2)
+        return read_at(reader, position, size)
+
+    monkeypatch.setattr(object_file, "WINDOW_SIZE", 10_000)
+    monkeypatch.setattr(directory.FileReader, "read_at", cut_first)
+    for work in (
+        lambda: list(read_store(place)),
+        lambda: restore(str(place), tmp_path / "restored"),
+    ):
+        with pytest.raises(ObjectChangedError, match="was cut short"):
+            work()
+        path.write_bytes(whole)
+    (finding,) = verify_archive(str(place)).findings
+    assert "was cut short" in finding
+
+
+def test_all_of_an_archive_is_verified_where_a_disk_does_not_give_some_of_it(archive, monkeypatch):
+    place, path = archive
+    pread, bad = os.pread, path.stat().st_ino
+
+    def refuse(fd, *wanted):
+        if os.fstat(fd).st_ino == bad:
+            raise OSError(errno.EIO, "Input/output error")
+        return pread(fd, *wanted)
+
+    monkeypatch.setattr("os.pread", refuse)
+    report = verify_archive(str(place))
+    assert report.files == 3
+    (finding,) = report.findings
+    assert str(path) in finding
