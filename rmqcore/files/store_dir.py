@@ -11,10 +11,12 @@ import os
 import re
 import stat
 import struct
+import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rmqcore.arguments import directory_path
 from rmqcore.errors import (
@@ -51,6 +53,8 @@ NUMBERED_FILE = re.compile(r"\d{20}")
 _FLOCK = struct.Struct("hhqqi4x")
 #: An opening that has not come to its end is known by its lock on this byte of the lock file.
 _UNSETTLED_BYTE = 1
+#: held while locks are taken or given back, so that no fork comes in between
+_LOCKING: Final = threading.RLock()
 
 
 def _lock_request(kind: int, at: int, size: int = 1) -> bytes:
@@ -316,6 +320,11 @@ class StoreDir:
         Raises:
             StoreLockedError: another process, or another handle of this one, has it.
         """
+        with _LOCKING:
+            _LOCKED.add(self)
+            self._lock()
+
+    def _lock(self) -> None:
         lock = Descriptor(os.open(self.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
         fd = lock.fileno()
         # both bytes at once: nobody sees the lock of a store that is not recovered yet without the
@@ -381,8 +390,9 @@ class StoreDir:
 
     def unlock(self) -> None:
         """Give the store back; idempotent."""
-        while self._locks:
-            self._locks.pop().close()
+        with _LOCKING:
+            while self._locks:
+                self._locks.pop().close()
 
     @property
     def is_ours(self) -> bool:
@@ -455,3 +465,21 @@ class StoreDir:
     def was_aborted(self) -> bool:
         """True when the last writer did not close the store."""
         return self.abort.exists()
+
+
+#: the directories whose locks this process has, or has had
+_LOCKED: Final[weakref.WeakSet[StoreDir]] = weakref.WeakSet()
+
+
+def _give_back_in_child() -> None:
+    """Close copies of locks: the store of an opening or a close that is under way, too."""
+    try:
+        for directory in list(_LOCKED):
+            directory.unlock()
+    finally:
+        _LOCKING.release()
+
+
+os.register_at_fork(
+    before=_LOCKING.acquire, after_in_parent=_LOCKING.release, after_in_child=_give_back_in_child
+)

@@ -267,10 +267,13 @@ class DefaultMessageStore(MessagePutter, ReadableStore):
         clean = False
         self.parts.handle.closed = True
         try:
-            OPEN_STORES.discard(self)
             clean = self.parts.end()
         finally:
-            self.parts.let_go(clean=clean)
+            try:
+                self.parts.let_go(clean=clean)
+            finally:
+                # only now: a child that is forked before has to know whose the store is
+                OPEN_STORES.discard(self)
 
     def after_fork_in_child(self) -> None:
         """Make this handle, which the parent owns, refuse everything in a forked child."""

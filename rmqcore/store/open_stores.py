@@ -20,7 +20,9 @@ def close_forgotten(store: Any) -> None:
     """Warn of a store that nobody has closed, and close it."""
     try:
         try:
-            warnings.warn(f"{store!r} was not closed", ResourceWarning, stacklevel=1)
+            # a thread that no exit waits for may be closing it
+            if not store.parts.handle.closed:
+                warnings.warn(f"{store!r} was not closed", ResourceWarning, stacklevel=1)
         finally:
             store.close()
     except OSError:

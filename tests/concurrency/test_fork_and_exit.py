@@ -9,12 +9,14 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from children import Program, in_child
+from children import Forked, Program, in_child
 from patience import TIMEOUT_S, rounds
 
 import rmqcore
 from rmqcore import StoreForkedError, StoreLockedError
 from rmqcore.store.follower import Follower
+from rmqcore.store.parts.all_parts import Parts
+from rmqcore.store.parts.files import StoreFiles
 
 pytestmark = pytest.mark.process
 
@@ -148,6 +150,59 @@ os._exit(0)
         assert parent.process.wait(TIMEOUT_S) == 0
         with rmqcore.open_store(store_path) as store:
             assert [bytes(m.body) for m in store.messages()] == [b"parent"]
+
+
+def slowly(monkeypatch, owner, name):
+    """Let a method wait; (event that says that it does, event that lets it go on)."""
+    method, waits, goes_on = getattr(owner, name), threading.Event(), threading.Event()
+
+    def slow(*arguments, **named):
+        waits.set()
+        assert goes_on.wait(TIMEOUT_S)
+        return method(*arguments, **named)
+
+    monkeypatch.setattr(owner, name, slow)
+    return waits, goes_on
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_child_that_was_forked_while_a_thread_opened_the_store_does_not_keep_the_lock(
+    store_path, monkeypatch
+):
+    opens, goes_on = slowly(monkeypatch, StoreFiles, "recover")
+    with ThreadPoolExecutor(1) as threads:
+        opening = threads.submit(rmqcore.open_store, store_path)
+        assert opens.wait(TIMEOUT_S)
+        with Forked(lambda until_told: until_told()):
+            goes_on.set()
+            opening.result(TIMEOUT_S).close()
+            rmqcore.open_store(store_path).close()
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_child_that_was_forked_while_a_thread_closed_the_store_neither_waits_nor_locks(
+    store_path, monkeypatch
+):
+    store = rmqcore.open_store(store_path)
+    closes, goes_on = slowly(monkeypatch, Parts, "end")
+
+    def close(until_told):
+        store.close()
+        with pytest.raises(StoreForkedError):
+            store.put("T", b"child")
+        until_told()
+
+    with ThreadPoolExecutor(1) as threads:
+        closing = threads.submit(store.close)
+        assert closes.wait(TIMEOUT_S)
+        try:
+            with Forked(close):
+                goes_on.set()
+                closing.result(TIMEOUT_S)
+                with rmqcore.open_store(store_path) as again:
+                    assert again.recovery_report.clean_shutdown
+        finally:
+            goes_on.set()
 
 
 def test_a_subprocess_does_not_inherit_the_store(store_path):
