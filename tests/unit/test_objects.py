@@ -182,6 +182,20 @@ def test_what_google_s_and_azure_s_clients_raise_is_known(told, error):
 
 
 @pytest.mark.parametrize(
+    ("status", "code", "error"),
+    [
+        (412, "PreconditionFailed", ObjectExistsError),
+        # another write of the name is under way, as of one's own whose answer was not waited for
+        (409, "ConditionalRequestConflict", ObjectStoreError),
+    ],
+)
+def test_what_s3_answers_to_a_condition_is_known(status, code, error):
+    found = Exception("something")
+    found.response = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    assert type(tries.told(found, "s3://bucket/name", {})) is error
+
+
+@pytest.mark.parametrize(
     ("url", "package", "extra"),
     [
         ("gs://bucket/a", "google.cloud", "gcs"),

@@ -45,9 +45,7 @@ _DENIED = frozenset(
 _MISSING = frozenset(
     ("404", "NO_SUCH_BUCKET", "NO_SUCH_KEY", "NoSuchBucket", "NoSuchKey", "RESOURCE_NOT_FOUND")
 )
-_EXISTS = frozenset(
-    ("412", "BlobAlreadyExists", "ConditionalRequestConflict", "PreconditionFailed")
-)
+_EXISTS = frozenset(("412", "BlobAlreadyExists", "PreconditionFailed"))
 _NO_CREDENTIALS = (
     "ClientAuthenticationError",
     "CredentialUnavailableError",
