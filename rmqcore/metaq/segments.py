@@ -11,9 +11,12 @@ import itertools
 import os
 import re
 import struct
+import threading
+import weakref
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from rmqcore.errors import CorruptStoreError, StoreLockedError
 from rmqcore.metaq._message_set import find_record, scan_file
@@ -121,20 +124,41 @@ class DirectoryLock:
 
     def __init__(self, directory: Path) -> None:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-        self._directory = Descriptor(os.open(directory, flags))
-        try:
-            fcntl.flock(self._directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._directory.close()
-            raise StoreLockedError(directory) from None
+        with _LOCKING:
+            self._directory = Descriptor(os.open(directory, flags))
+            try:
+                fcntl.flock(self._directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self._directory.close()
+                raise StoreLockedError(directory) from None
+            _LOCKS.add(self)
 
     def sync(self) -> None:
         """Make names that were added or removed durable."""
         sync_fd(self._directory.fileno())
 
     def release(self) -> None:
-        """Let others in. In a forked child the lock stays with the parent."""
-        self._directory.close()
+        """Let others in; by a forked child, which has a copy, when the parent has done so."""
+        with _LOCKING:
+            self._directory.close()
+
+
+#: held while a lock is taken or given back, so that no fork comes in between
+_LOCKING: Final = threading.RLock()
+_LOCKS: Final[weakref.WeakSet[DirectoryLock]] = weakref.WeakSet()
+
+
+def _release_in_child() -> None:
+    try:
+        for lock in list(_LOCKS):
+            lock.release()
+    finally:
+        _LOCKING.release()
+
+
+os.register_at_fork(
+    before=_LOCKING.acquire, after_in_parent=_LOCKING.release, after_in_child=_release_in_child
+)
 
 
 def segment_name(start: int) -> str:

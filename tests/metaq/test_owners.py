@@ -4,8 +4,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from children import Forked
 from metaq.test_message_store import A, fill, write_segments
 from patience import TIMEOUT_S
 
@@ -68,6 +71,30 @@ def test_reading_notices_what_is_missing_below_the_mark(open_store):
     with pytest.raises(CorruptStoreError, match="were on disk"):
         open_store(mode="r")
     assert len(list(open_store(mode="r", repair=True).messages())) == 2
+
+
+@pytest.mark.process
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_does_not_keep_the_partition(open_store, monkeypatch):
+    store = open_store()
+    with Forked(lambda until_told: until_told()):
+        store.close()
+        open_store().close()
+    load, loads, goes_on = MessageStore._load, threading.Event(), threading.Event()
+
+    def slowly(*arguments):
+        loads.set()
+        assert goes_on.wait(TIMEOUT_S)
+        load(*arguments)
+
+    with monkeypatch.context() as patch, ThreadPoolExecutor(1) as threads:
+        patch.setattr(MessageStore, "_load", slowly)
+        opening = threads.submit(open_store)
+        assert loads.wait(TIMEOUT_S)
+        with Forked(lambda until_told: until_told()):
+            goes_on.set()
+            opening.result(TIMEOUT_S).close()
+            open_store().close()
 
 
 @pytest.mark.process
