@@ -78,16 +78,20 @@ def test_a_place_that_cannot_be_listed_is_not_taken_for_an_empty_one(tmp_path, m
         assert [one.name for one in objects.list("a")] == ["a/b"]
 
 
-def test_what_others_make_is_listed_by_who_has_listed_before():
+def test_what_others_make_or_replace_is_seen_by_who_has_looked_before():
     """File systems of fsspec keep what they have listed once."""
-    there, kept = ["one"], []
+    there, kept = {"one": 1}, {}
 
     class Keeps(fsspec.AbstractFileSystem):
         cachable = False
 
         def ls(self, path, detail=True, **_):
-            kept[:] = kept or there
-            return [{"name": f"{path}/{name}", "size": 1, "type": "file"} for name in kept]
+            kept.update({} if kept else there)
+            place = path if path.endswith("/a") else path.rpartition("/")[0]
+            return [
+                {"name": f"{place}/{name}", "size": tag, "type": "file", "ETag": str(tag)}
+                for name, tag in kept.items()
+            ]
 
         def invalidate_cache(self, path=None):
             kept.clear()
@@ -95,7 +99,10 @@ def test_what_others_make_is_listed_by_who_has_listed_before():
     fsspec.register_implementation("keeps", Keeps, clobber=True)
     objects = open_objects("keeps://place")
     assert [one.name for one in objects.list("a")] == ["a/one"]
-    there.append("two")
+    assert objects.open("a/one").tag == "1"
+    there["one"] = 2
+    assert (objects.open("a/one").tag, objects.open("a/one").size) == ("2", 2)
+    there["two"] = 1
     assert [one.name for one in objects.list("a")] == ["a/one", "a/two"]
 
 

@@ -70,7 +70,13 @@ class FsspecObjects:
     def open(self, name: str) -> FsspecReader:
         """Open an object for reading."""
         path, url = f"{self._root}/{name}", f"{self.url}/{name}"
-        facts = self._try(lambda: self._files.info(path), name)
+
+        def info() -> dict[str, Any]:
+            # it keeps what it has listed once, and what was replaced has another tag
+            self._files.invalidate_cache()
+            return dict(self._files.info(path))
+
+        facts = self._try(info, name)
         return FsspecReader(self._files, path, url, facts, self._options)
 
     def create(self, name: str, content: bytes | Path, sha256: str) -> str:
