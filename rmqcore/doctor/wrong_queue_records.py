@@ -98,8 +98,11 @@ def _outliers(files: UnitFiles, key: QueueKey, runs: list[OffsetRange]) -> Itera
         too_far = one.first - before > HOLE_UNITS_MAX
         steps_back = number >= past and 0 < after <= one.first
         if one.stop - one.first == 1 and (too_far or steps_back or no_topic):
-            phy_offset, _ = files.unit_head(key, one.first)
-            if too_far or phy_offset != one.phy_offset:
+            phy_offset, size = files.unit_head(key, one.first)
+            # of one that is not there, and of a filler, the physical offset is 0, as of the first
+            # record of the log
+            is_led_to = phy_offset == one.phy_offset and 0 < size < FILLER_SIZE
+            if too_far or not is_led_to:
                 yield one
 
 

@@ -56,6 +56,17 @@ def test_a_flip_in_the_header_is_covered_and_the_place_kept(store, at, bits):
     assert [(one.queue_id, one.queue_offset) for one in plan.lost] == [(0, 10)]
 
 
+@pytest.mark.parametrize(("at", "bits"), [(20, 1), (22, 1), (25, 1), (27, 64)])
+def test_a_far_number_of_the_first_record_of_the_log_is_covered(store, at, bits):
+    """A unit that is not there is all zeros, and so is where that record lies."""
+    known = known_messages(store)
+    flip_header(store, known[0], at, bits)
+    plan = doctor.plan(store)
+    assert [(one.queue_id, one.queue_offset) for one in plan.lost] == [(0, 0)]
+    assert doctor.repair(store, plan=plan).clean
+    assert_found(store, known[1:])
+
+
 @pytest.mark.parametrize(("at", "bits"), [(20, 1), (22, 1), (24, 1)])
 def test_an_offset_that_no_queue_can_have_is_found_without_queues(store, at, bits):
     assert check(store, at, bits, queues=False).steps[0].kind is doctor.StepKind.COVER
