@@ -74,25 +74,23 @@ cdef class QueueStretch:
     cdef readonly bint inner_batch
     cdef readonly bint behind_gap
     cdef DispatchBatch batch
+    cdef const Group* group
     cdef int32_t start
     cdef int32_t stop
 
     def since(self, int64_t phy_offset) -> QueueStretch | None:
         """The part of it whose records lie at a physical offset or behind; None for nothing."""
         cdef DispatchBatch batch = self.batch
-        cdef int64_t first
-        cdef int32_t place = self.start
-        while place < self.stop and load_i64(batch.unit_at + UNIT_SIZE * <int64_t>place) < phy_offset:
-            place += 1
-        if place == self.start:
+        cdef int32_t at = self.start
+        while at < self.stop and load_i64(batch.unit_at + UNIT_SIZE * <int64_t>at) < phy_offset:
+            at += 1
+        if at == self.start:
             return self
-        if place == self.stop:
+        if at == self.stop:
             return None
         batch.arrange()
-        first = batch.rows[batch.row_at[place]].queue_offset
-        return new_stretch(
-            batch, self.topic, self.queue_id, self.inner_batch, True, place, self.stop, first
-        )
+        first = batch.rows[batch.row_at[at]].queue_offset
+        return new_stretch(batch, self.group, self.topic, at, self.stop, first)
 
     def plain(self) -> list:
         """The units as a plain consume queue takes them: one a record, at its first message.
@@ -125,16 +123,17 @@ cdef class QueueStretch:
 
 
 cdef QueueStretch new_stretch(
-    DispatchBatch batch, str topic, int32_t queue_id, bint inner_batch, bint behind_gap,
-    int32_t start, int32_t stop, int64_t first_queue_offset,
+    DispatchBatch batch, const Group* group, str topic, int32_t start, int32_t stop,
+    int64_t first_queue_offset,
 ):
     cdef QueueStretch stretch = QueueStretch.__new__(QueueStretch)
     stretch.batch = batch
+    stretch.group = group
     stretch.topic = topic
-    stretch.queue_id = queue_id
+    stretch.queue_id = group.queue_id
     stretch.first_queue_offset = first_queue_offset
-    stretch.inner_batch = inner_batch
-    stretch.behind_gap = behind_gap
+    stretch.inner_batch = group.inner_batch
+    stretch.behind_gap = start > group.first_row
     stretch.start = start
     stretch.stop = stop
     stretch.units = batch.units[UNIT_SIZE * <int64_t>start:UNIT_SIZE * <int64_t>stop]
@@ -482,10 +481,7 @@ cdef class DispatchBatch:
             start, stop = group.first_row, group.first_row + group.count
             topic = group.topic[:group.topic_size].decode("utf-8", "replace")
             if group.contiguous:
-                found.append(new_stretch(
-                    self, topic, group.queue_id, group.inner_batch, False, start, stop,
-                    group.first_queue_offset,
-                ))
+                found.append(new_stretch(self, group, topic, start, stop, group.first_queue_offset))
                 continue
             self.arrange()
             for place in range(start + 1, stop + 1):
@@ -496,10 +492,7 @@ cdef class DispatchBatch:
                 ):
                     continue
                 row = &self.rows[self.row_at[start]]
-                found.append(new_stretch(
-                    self, topic, group.queue_id, group.inner_batch, start > group.first_row, start,
-                    place, row.queue_offset,
-                ))
+                found.append(new_stretch(self, group, topic, start, place, row.queue_offset))
                 start = place
         return found
 
