@@ -265,6 +265,8 @@ class BrokerParts(BrokerState):
         self.timer.finish()
         self.checkpoints.commit()
         self.pop_order.persist()
+        # what is delivered behind the end that is noted is another's for the next start
+        self.store.parts.upkeep.stop_callers()
         self.offsets.resets.end(self.store.max_phy_offset)
         self.offsets.resets.persist_told()
         self.store.flush()

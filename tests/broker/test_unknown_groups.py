@@ -7,11 +7,13 @@ from broker.conftest import Peer
 from broker.test_pop import send_many
 from broker.test_promoted import becomes_a_slave, sent_to
 from broker.test_state import COMMITS, commit, delete
+from patience import until
 
 from rmqcore import Message
 from rmqcore.broker.state import offsets, resets, topics
 from rmqcore.files.config_tables import TopicConfig
 from rmqcore.remoting import RequestCode, ResponseCode
+from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.world import wall_clock_ms
 
 pytestmark = pytest.mark.engine
@@ -209,6 +211,34 @@ def test_no_number_of_queues_keeps_a_new_master_from_starting(lives, monkeypatch
         assert noted == set(range(16))
 
     lives(as_a_slave, as_the_master)
+
+
+def test_what_is_due_while_a_broker_ends_makes_its_log_no_other(lives, clock, monkeypatch):
+    """It comes behind the end that the broker notes, or with its next start."""
+    due = [1000]
+
+    def close(store, really=DefaultMessageStore.close):
+        upkeep = store.parts.upkeep
+        if due:
+            clock.go_on(due.pop())
+            upkeep.delayed.wakeup()
+            until(
+                lambda: (
+                    store.max_queue_offset("T", 0) or not upkeep.runner.is_running(upkeep.delayed)
+                ),
+                "it is delivered, or nothing is any more",
+            )
+        really(store)
+
+    async def ends(_, peer):
+        await peer.send("T", b"later", properties={"DELAY": "1"})
+
+    async def again(broker, peer):
+        await send_many(peer, 6, queues=1)
+        assert await sent_to(peer, 5) is None
+
+    monkeypatch.setattr(DefaultMessageStore, "close", close)
+    lives(ends, again)
 
 
 def test_a_topic_that_is_made_anew_has_lost_nothing(lives):
