@@ -255,6 +255,22 @@ def test_nobody_keeps_the_log_by_a_half_message_that_is_never_to_be_asked_for(wi
     with_broker(scenario, fileReservedTime=72, **settings)
 
 
+def test_who_still_decides_is_not_asked_where_no_file_is_kept_for_long(with_broker, clock):
+    async def scenario(broker, peer):
+        check = broker.managers.transactions.check
+        properties = {"TRAN_MSG": "true", "PGROUP": "PG", "UNIQ_KEY": "U"}
+        await peer.send("T", b"half", f=4, g=clock.now_ms, properties=properties)
+        producer, _ = await producer_of(broker)
+        clock.go_on(5000)
+        assert await check() == 0
+        clock.go_on(2000)
+        assert await check() == 1
+        await producer.client.close()
+
+    settings = {"transactionCheckInterval": 10_000_000, "transactionTimeOut": 6000}
+    with_broker(scenario, fileReservedTime=0, **settings)
+
+
 def test_what_was_not_given_up_is_not_put_back(with_broker):
     async def scenario(broker, peer):
         plain, half = await peer.send("T", b"plain"), await send_half(peer, b"half")

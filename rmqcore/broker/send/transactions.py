@@ -393,7 +393,8 @@ class Transactions:
             return False
         age_ms = now_ms - half.born_timestamp_ms
         # the log is kept for as long as it may be asked for
-        immune_ms = min(_immunity_ms(half, config), reserved_ms)
+        most_ms = max(reserved_ms, config.transaction_time_out)
+        immune_ms = min(_immunity_ms(half, config), most_ms)
         if producer is None or 0 <= age_ms <= immune_ms:
             return False
         try:
