@@ -26,7 +26,7 @@ from rmqcore.files.store_mark import StoreMark
 from rmqcore.files.zeros import zero_pages
 from rmqcore.ha.frames import OFFSET_MAX, QUIET_S, REPORT, FrameReader
 from rmqcore.ha.sockets import connect, send_all
-from rmqcore.ha.undelivered import set_back_progress
+from rmqcore.ha.undelivered import set_back_all, set_back_progress
 from rmqcore.world import REAL, World, sync_directory, sync_fd, sync_file
 
 _CONNECT_TIMEOUT_S: Final = 5.0
@@ -380,6 +380,8 @@ def cut(directory: StoreDir, divergence: Divergence, *, world: World = REAL) -> 
         _forget_deletions(directory, divergence)
         if divergence.begin < divergence.common_end:
             set_back_progress(directory, divergence.common_end, world.clock_ms)
+        else:
+            set_back_all(directory, world.clock_ms)
         kept = _new_folder(directory.path, divergence.common_end, world.clock_ms())
         make_directory(kept / "commitlog")
         if divergence.common_end <= divergence.begin:

@@ -31,7 +31,7 @@ from rmqcore.files.service_topics import (
     REVIVE_PREFIX,
     TRANSACTION_GROUP,
 )
-from rmqcore.files.store_dir import StoreDir
+from rmqcore.files.store_dir import StoreDir, queue_id_of, subdirectories
 from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck, TimerProgress
 from rmqcore.java.json import parse_java_json
 from rmqcore.message import DEAD_LETTER_PREFIX, RETRY_PREFIX, MessageExt, light_numbers
@@ -76,6 +76,51 @@ def set_back_progress(directory: StoreDir, at: int, clock_ms: Callable[[], int])
             _set_back(directory, store, at, clock_ms)
     except CorruptStoreError as error:
         logger.warning("what was delivered behind %d may not come again: %s", at, error)
+
+
+def set_back_all(directory: StoreDir, clock_ms: Callable[[], int]) -> None:
+    """Let nothing count as delivered or read of a log that is put aside whole.
+
+    Only where a master was served by its tables: those of a slave are its master's.
+
+    Args:
+        directory: of the store, which nobody has open.
+        clock_ms: Unix time in milliseconds.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    file = ReadersOfLostFile(directory.config)
+    try:
+        lost = file.load()
+        if lost.was_serving is None:
+            return
+        delays = DelayOffsetTable(directory.config, clock=clock_ms)
+        offsets = ConsumerOffsetTable(directory.config, clock=clock_ms)
+    except CorruptStoreError as error:
+        logger.warning("what was delivered of the log may count for what comes instead: %s", error)
+        return
+    for level in delays.levels():
+        delays.commit(level, 0)
+    delays.persist()
+    timer = TimerCheck(directory.config)
+    if (known := timer.load()) is not None:
+        timer.store(known.up_to(0), clock_ms())
+    read = offsets.keys()
+    for topic, group, queue_id in read:
+        if group == REVIVE_GROUP:
+            # this offset is that of the last record that is done with
+            offsets.forget_queue(topic, queue_id)
+        else:
+            offsets.advance(topic, group, queue_id, 0)
+    offsets.persist()
+    queues = {(topic, queue_id) for topic, _, queue_id in read}
+    for root in (directory.consume_queue, directory.batch_consume_queue):
+        for topic in subdirectories(root):
+            names = map(queue_id_of, subdirectories(root / topic))
+            queues.update((topic, queue_id) for queue_id in names if queue_id is not None)
+    lost.note_cut(dict.fromkeys(queues, 0), read)
+    file.store(lost)
 
 
 def _set_back(
