@@ -396,7 +396,7 @@ class Broker:
             RuntimeInfo(parts, (parts.timer.runtime_info, parts.rates.days.runtime_info)),
             AdminTopics(parts, self._register_topics, parts.deleting, self._leave_deletion),
             AdminGroups(parts, parts.forget_group),
-            AdminOffsets(parts, parts.pop_order.forget),
+            AdminOffsets(parts, parts.pop_order),
             AdminBroker(parts, self._change),
             self.replication,
         )

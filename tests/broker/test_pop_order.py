@@ -7,7 +7,7 @@ import math
 from itertools import chain
 
 import pytest
-from broker.conftest import LONG_MS, held
+from broker.conftest import LONG_MS, held, served
 from broker.test_pop import (
     acknowledge,
     acknowledge_batch,
@@ -16,6 +16,7 @@ from broker.test_pop import (
     pop,
     send_many,
 )
+from killed_copy import copy_as_killed
 from patience import until_async
 
 from rmqcore import open_store
@@ -397,6 +398,33 @@ def test_a_late_acknowledgement_does_not_undo_where_a_group_was_let_begin(with_b
         assert offsets(await pop_in_order(peer)) == [0, 1]
 
     with_broker(scenario)
+
+
+def test_a_late_acknowledgement_undoes_that_no_more_behind_a_kill(tmp_path):
+    late = []
+
+    async def until_killed():
+        async with served(tmp_path / "store") as (broker, peer):
+            await send_many(peer, 4, queues=1)
+            for each in handed_out(await pop_in_order(peer)):
+                await acknowledge(peer, *each)
+            late.extend(handed_out(await pop_in_order(peer, invisible_ms=LONG_MS)))
+            await pop_in_order(peer, consumerGroup="Other")
+            broker.managers.persist_progress()
+            cloned = {"srcGroup": "Other", "destGroup": "CG", "topic": "T"}
+            answer = await peer.ask(RequestCode.CLONE_GROUP_OFFSET, cloned)
+            assert answer.code == ResponseCode.SUCCESS
+            copy_as_killed(tmp_path / "store", tmp_path / "killed")
+
+    async def again():
+        async with served(tmp_path / "killed") as (broker, peer):
+            for each in late:
+                await acknowledge(peer, *each)
+            assert broker.store.consumer_offsets.get(*KEY) == 0
+            assert offsets(await pop_in_order(peer)) == [0, 1]
+
+    asyncio.run(until_killed())
+    asyncio.run(again())
 
 
 def test_what_is_in_order_stays_so_in_a_log_that_has_only_grown(lives, tmp_path):

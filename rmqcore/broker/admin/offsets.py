@@ -6,10 +6,9 @@ Source: RocketMQ broker/processor/AdminBrokerProcessor.java.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Final
 
-from rmqcore.broker.pop.order import OrderKey
+from rmqcore.broker.pop.order import PopOrder
 from rmqcore.broker.state.bodies import QueueKey, java_body, queue_key
 from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.broker.state.masters_only import masters_only
@@ -33,14 +32,14 @@ _CLIENT_TIMEOUT_MS: Final = 5000
 class AdminOffsets:
     """Sets offsets back, copies and lists them."""
 
-    def __init__(self, state: BrokerState, forget_order: Callable[[OrderKey], None]) -> None:
+    def __init__(self, state: BrokerState, order: PopOrder) -> None:
         """Prepare to answer.
 
         Args:
             state: the broker's.
-            forget_order: forgets what was handed out in order of a queue to a group.
+            order: what was handed out in order.
         """
-        self._forget_order = forget_order
+        self._order = order
         self._store, self._config = state.store, state.config
         self._topics, self._groups = state.topics, state.groups
         self._consumers, self._offsets = state.consumers, state.offsets
@@ -176,7 +175,9 @@ class AdminOffsets:
                 self._offsets.commit(target, topic, queue_id, offset)
                 self._offsets.resets.forget((target, topic, queue_id))
                 # its acknowledgements would move the group on from there
-                self._forget_order((topic, target, queue_id))
+                self._order.forget((topic, target, queue_id))
         with expect_written(f"offsets of {target}"):
+            # first: what is known again after a kill would do so as well
+            await asyncio.to_thread(self._order.persist)
             await asyncio.to_thread(table.persist)
         return success()
