@@ -177,3 +177,28 @@ def test_what_comes_again_of_ones_own_pop_is_settled_by_the_name_of_its_retry_to
         assert (await acknowledge(peer, message, receipt)).code == ResponseCode.SUCCESS
 
     guarded(scenario)
+
+
+def test_no_producer_keeps_a_group_from_giving_back_what_has_come_again(
+    guarded,  # noqa: F811
+    monkeypatch,
+):
+    """Its retry topic is that of `CG` and `T`, too, whose POP a property of the message names."""
+    account = Account("consumer", "secret-2", default_topic=PUB | SUB, groups={"CG_T": SUB})
+    monkeypatch.setitem(ACCOUNTS, "consumer", account)
+
+    async def scenario(peers):
+        await peers["operator"].send("X", b"x", properties={"ORIGIN_GROUP": "CG"})
+        group, found = peers["consumer"], []
+
+        async def came(topic):
+            found[:] = records((await group.pull(topic, group="CG_T")).body)
+            return found
+
+        for topic in ("X", RETRY):
+            await until_async(lambda topic=topic: came(topic), "it is there")
+            at = {"group": "CG_T", "delayLevel": 1, "offset": found[0].phy_offset}
+            answer = await group.ask(RequestCode.CONSUMER_SEND_MSG_BACK, at)
+            assert answer.code == ResponseCode.SUCCESS
+
+    guarded(scenario)

@@ -71,12 +71,16 @@ def sent_again(
     properties["WAIT"] = "true" if wait else "false"
     properties.setdefault("ORIGIN_MESSAGE_ID", stored.message_id)
     properties["DELAY"] = str(delay_level)
+    is_dead = topic.startswith(DEAD_LETTER_PREFIX)
+    if not is_dead:
+        # in a retry topic it says whose POP hands the message out again: none does
+        properties.pop("ORIGIN_GROUP", None)
     return copy_to(
         topic,
         queue_id,
         stored,
         properties,
-        spare=("RETRY_TOPIC", "DELAY") if topic.startswith(DEAD_LETTER_PREFIX) else (),
+        spare=("RETRY_TOPIC", "DELAY") if is_dead else (),
         # retry and dead-letter topics list single messages: a batch is the body of one
         sys_flag=stored.sys_flag & ~(SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP),
         reconsume_times=reconsume_times,
