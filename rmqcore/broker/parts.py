@@ -267,9 +267,9 @@ class BrokerParts(BrokerState):
         self.pop_order.persist()
         # what is delivered behind the end that is noted is another's for the next start
         self.store.parts.upkeep.stop_callers()
+        self.store.flush()
         self.offsets.resets.end(self.store.max_phy_offset)
         self.offsets.resets.persist_told()
-        self.store.flush()
 
     def forget(self, connection: Connection) -> None:
         """Let go of a connection that was closed: its clients, and its requests that wait."""

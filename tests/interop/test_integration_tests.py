@@ -161,6 +161,7 @@ def failures(release, name, servers, tmp_path):
         subprocess.run(
             [RUN, f"{PACKAGE}.{STAND_INS.get(name, name).replace('/', '.')}"],
             env={**os.environ, "ROCKETMQ": release, "JAVA_OPTS": options},
+            cwd=tmp_path,
             stdout=said,
             stderr=subprocess.STDOUT,
             timeout=CLASS_S,
