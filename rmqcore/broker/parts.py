@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -100,6 +100,24 @@ class BrokerParts(BrokerState):
         except StoreError as error:
             raise OSError(errno.EIO, str(error)) from error
 
+    def _begin_queues(self, topic: str, queue_ids: Collection[int]) -> None:
+        """Send groups to the beginning of queues of a deleted topic, until the master tells where.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        self.offsets.resets.begin_queues(topic, queue_ids)
+        self.offsets.resets.persist_told()
+
+    def _write_followed(self) -> None:
+        """As `_flush_log`, on a slave: offsets that are gone rely on where groups begin, too.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        self.offsets.resets.persist_told()
+        self._flush_log()
+
     def load(self) -> None:
         """Read what the parts go on from; what a slave goes on from is its master's.
 
@@ -120,8 +138,11 @@ class BrokerParts(BrokerState):
         self.store.topics.persist()
         # what it had handed out as a master may have been of another log
         self.pop_order.bring_back(lambda *_: 0)
-        self.offsets.resets.follow()
-        self.offsets.resets.persist_ends()
+        resets = self.offsets.resets
+        resets.follow()
+        resets.persist_ends()
+        self.store.followed_log.on_begin_anew(self._begin_queues)
+        self.store.consumer_offsets.ahead = self._write_followed
 
     def _lead(self) -> None:
         store, resets = self.store, self.offsets.resets
@@ -248,7 +269,6 @@ class BrokerParts(BrokerState):
             return log.follow_deletion(topic, phy_offset)
         finally:
             if log.deleted_below(topic) != known:
-                self.offsets.forget_topic(topic)
                 self.pop_order.forget_topic(topic)
 
     def release(self) -> None:

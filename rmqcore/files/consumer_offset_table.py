@@ -209,16 +209,20 @@ class ConsumerOffsetTable(ConfigTable):
         """
         self._forget_queues(topic, lambda each: each == queue_id)
 
-    def forget_queues_but(self, topic: str, kept: Collection[int]) -> None:
+    def forget_queues_but(self, topic: str, kept: Collection[int]) -> set[int]:
         """Forget what every group has consumed of a topic's queues, but for some.
 
         Args:
             topic: of the queues; one without offsets is nothing to do.
             kept: queue ids of those that keep theirs.
-        """
-        self._forget_queues(topic, lambda each: each not in kept)
 
-    def _forget_queues(self, topic: str, is_gone: Callable[[int], bool]) -> None:
+        Returns:
+            queue ids of those that had some.
+        """
+        return self._forget_queues(topic, lambda each: each not in kept)
+
+    def _forget_queues(self, topic: str, is_gone: Callable[[int], bool]) -> set[int]:
+        found = set[int]()
         with self._lock.within():
             self.follow_revive_queues()
             self.forgotten += 1
@@ -227,9 +231,11 @@ class ConsumerOffsetTable(ConfigTable):
                     continue
                 for queue_id in [each for each in queues if is_gone(each)]:
                     del queues[queue_id]
+                    found.add(queue_id)
                     self._changed = True
                 if not queues:
                     del self._offsets[key]
+        return found
 
     def remove(self, *, topic: str | None = None, group: str | None = None) -> int:
         """Forget the offsets of a topic, of a group, or of one group in one topic.

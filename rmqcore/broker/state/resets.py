@@ -142,7 +142,7 @@ class UnknownGroups(dict[ReadQueue, int]):
         """What slaves are told: as much as an answer has room for; light queues, the last of it."""
         told, room = dict[ReadQueue, int](), _TOLD_SIZE
         for light in (False, True):
-            for key, end in self.items():
+            for key, end in list(self.items()):
                 if key[1].startswith(LIGHT_QUEUE_PREFIX) is light:
                     room -= _ENTRY_SIZE + len(key[0]) + len(key[1])
                     if room < 0:
@@ -237,14 +237,16 @@ class Resets(dict[ReadQueue, int]):
 
     def forget_topic(self, topic: str) -> None:
         """Let all groups go on where they are in a topic, but for those that begin anew with it."""
-        for key in [key for key in (*self, *self.ends) if key[1] == topic]:
+        self._forget_where(lambda key: key[1] == topic)
+
+    def _forget_where(self, is_gone: Callable[[ReadQueue], bool]) -> None:
+        for key in filter(is_gone, [*self, *self.ends]):
             begins = self.get(key) == 0
             self.forget(key)
             if begins:
                 self[key] = 0
-        for key in [key for key in self.unknown_groups if key[1] == topic]:
-            del self.unknown_groups[key]
-            self._ends_changed = True
+        for key in filter(is_gone, list(self.unknown_groups)):
+            self._ends_changed |= self.unknown_groups.pop(key, None) is not None
 
     def take_over(
         self, ends: Mapping[ReadQueue, int], of_all: Mapping[tuple[str, int], int] | None = None
@@ -293,9 +295,27 @@ class Resets(dict[ReadQueue, int]):
 
     # ---- what a slave knows of its master's
 
+    def begin_queues(self, topic: str, queue_ids: Collection[int]) -> None:
+        """Let groups without an offset begin with queues of a topic that the master made again.
+
+        Until `adopt` says where they go on: what the slave had of the master before that was of the
+        former topic. Any thread; with the next `persist_told` it is written.
+
+        Args:
+            topic: of the queues.
+            queue_ids: whose offsets are forgotten.
+        """
+        self._forget_where(lambda key: key[1] == topic and key[2] in queue_ids)
+        self.unknown_groups.update({("", topic, queue_id): 0 for queue_id in queue_ids})
+        self._ends_changed |= bool(queue_ids)
+
     def told(self) -> dict[str, object]:
         """What slaves have to know, as members of an object: see `adopt`; empty for nothing."""
-        tables = {_RESETS: self, _ENDS: self.ends, _UNKNOWN: self.unknown_groups.told()}
+        tables = {
+            _RESETS: self.copy(),
+            _ENDS: self.ends.copy(),
+            _UNKNOWN: self.unknown_groups.told(),
+        }
         return {name: by_topic(table) for name, table in tables.items() if table}
 
     def adopt(self, told: Mapping[str, object]) -> None:

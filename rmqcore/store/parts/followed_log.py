@@ -13,7 +13,7 @@ from rmqcore.native.format._next_record import ScanStatus, find_head, next_recor
 from rmqcore.native.log._tail import END_OF_FILE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from typing_extensions import Buffer
 
@@ -287,6 +287,17 @@ class FollowedLog:
     def deleted_below(self, topic: str) -> int:
         """What `deletions` says of one topic; 0 for one that was not."""
         return self._topics.deleted_below(topic)
+
+    def on_begin_anew(self, call: Callable[[str, Collection[int]], None]) -> None:
+        """Call a function, on any thread, when what was consumed of a topic's queues is forgotten.
+
+        The master has deleted the topic: their numbers begin again with 0.
+
+        Args:
+            call: takes topic and queue ids; the offsets are gone in memory, and not on the disk. An
+                OSError of it is that of writing them.
+        """
+        self._topics.on_begin_anew = call
 
     def follow_deletion(self, topic: str, phy_offset: int) -> bool:
         """Delete of a topic what its master has deleted; see `Topics.follow_deletion`."""

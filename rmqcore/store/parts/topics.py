@@ -5,7 +5,7 @@ The queues of a topic that is deleted go, its records stay in the log until they
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
@@ -77,6 +77,8 @@ class Topics:
         self._leases = leases
         self._note = note
         self._alone = InterruptSafeLock("deleted topics")
+        #: called with a topic and queue ids when a slave forgets what was consumed of the queues
+        self.on_begin_anew: Callable[[str, Collection[int]], None] = lambda *_: None
         #: deleted topics of which some files could not be removed
         self._files_left: set[str] = set()
 
@@ -259,12 +261,10 @@ class Topics:
         if phy_offset > self._files.log.max_offset:
             return False
         # as in delete_topic; those of a queue that has begun anew went then
-        begun = {
-            queue.queue_id
-            for queue in self._consume_queues.of_topic(topic)
-            if queue.end_phy_offset > phy_offset
-        }
-        self._consumer_offsets.forget_queues_but(topic, begun)
+        queues = self._consume_queues.of_topic(topic)
+        begun = {queue.queue_id for queue in queues if queue.end_phy_offset > phy_offset}
+        read = self._consumer_offsets.forget_queues_but(topic, begun)
+        self.on_begin_anew(topic, read | {queue.queue_id for queue in queues} - begun)
         self._consumer_offsets.persist()
         self._leases.forget_topic(topic)
         with self._reput.stopped() as dispatch_below:
@@ -286,6 +286,7 @@ class Topics:
         # before the queue goes: offsets that outlive it would pass over its new messages
         self._consumer_offsets.forget_queue(queue.topic, queue.queue_id)
         try:
+            self.on_begin_anew(queue.topic, {queue.queue_id})
             self._consumer_offsets.persist()
         except OSError as error:
             if error.errno in NO_ROOM:

@@ -1,0 +1,84 @@
+"""A slave becomes the master before the former one has told who begins a topic anew."""
+
+import asyncio
+
+import pytest
+from ha.test_brokers import SMALL as BROKER
+from ha.test_brokers import Pair, asks_when_told  # noqa: F401 - a fixture
+from ha.test_deleted_topics import bodies, made_again, numbered, tables_alone, with_an_old_topic
+from killed_copy import copy_as_killed, written_apart
+
+from rmqcore.broker import Broker
+from rmqcore.remoting import RequestCode, ResponseCode
+
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("asks_when_told")]
+
+
+async def promoted(pair, path, meanwhile=""):
+    """Let the slave be the master, which is gone; it is started again or killed before, or not."""
+    if meanwhile == "killed":
+        copy_as_killed(path / "s", path / "cut" / "s")
+        path /= "cut"
+    await pair.master.stop()
+    await pair.slave.stop()
+    if meanwhile == "started again":
+        pair.slave = Pair(path, pair.namesrv, {}).slave
+        await pair.slave.start()
+        await pair.slave.stop()
+    as_master = {"namesrvAddr": pair.namesrv, "brokerRole": "ASYNC_MASTER"}
+    pair.slave = Broker(path / "s", {**BROKER, **as_master})
+    await pair.slave.start()
+
+
+async def sent_to(pair, offset, group):
+    """Where the promoted slave sends a group that pulls; None: it gets what it wants."""
+    answer = await pair.pull(pair.slave, offset, consumerGroup=group)
+    if answer.code == ResponseCode.SUCCESS:
+        return None
+    assert answer.code == ResponseCode.PULL_OFFSET_MOVED
+    return int(answer.ext_fields["nextBeginOffset"])
+
+
+@pytest.mark.parametrize("meanwhile", ["", "started again", "killed"])
+@pytest.mark.parametrize("told", [False, True], ids=["by its numbers", "told"])
+def test_who_has_read_a_topic_gets_all_of_the_next_of_its_name(
+    tmp_path, monkeypatch, told, meanwhile
+):
+    """Also a group of which the slave has never had an offset."""
+    written_apart(monkeypatch)
+
+    async def scenario():
+        async with with_an_old_topic(tmp_path) as (pair, producer):
+            if told:
+                code = RequestCode.DELETE_TOPIC_IN_BROKER
+                deleted = await pair.ask(pair.master, code, topic="T")
+                assert deleted.code == ResponseCode.SUCCESS
+                await tables_alone(pair.slave.replication._synchronize, monkeypatch)
+                assert "T" in pair.slave.store.followed_log.deletions()
+            await made_again(pair, producer)
+            assert bodies(pair.slave.store) == numbered(b"new", 5)
+            await promoted(pair, tmp_path, meanwhile)
+            for group in ("CG", "UNKNOWN"):
+                assert await sent_to(pair, 6, group) == 0
+                assert await sent_to(pair, 3, group) == 0
+                for offset in (0, 3):
+                    assert await sent_to(pair, offset, group) is None
+
+    asyncio.run(scenario())
+
+
+def test_who_has_begun_anew_goes_on_where_the_former_master_has_told_it_is(tmp_path):
+    async def scenario():
+        async with with_an_old_topic(tmp_path) as (pair, producer):
+            await made_again(pair, producer)
+            assert bodies(pair.slave.store) == numbered(b"new", 5)
+            assert pair.slave.managers.offsets.resets.unknown_groups == {("", "T", 0): 0}
+            assert (await pair.pull(pair.master, 0)).code == ResponseCode.SUCCESS
+            pair.master.managers.offsets.commit("CG", "T", 0, 3)
+            await pair.synchronize()
+            assert not pair.slave.managers.offsets.resets.unknown_groups
+            await promoted(pair, tmp_path)
+            assert pair.slave.store.consumer_offsets.get("T", "CG", 0) == 3
+            assert await sent_to(pair, 3, "CG") is None
+
+    asyncio.run(scenario())
