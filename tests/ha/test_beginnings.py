@@ -130,3 +130,15 @@ def test_no_log_begins_with_what_is_no_record(tmp_path):
         slave.followed_log.append_data(log, 0)
         fill(master, 1)
         assert log_bytes(slave) == log
+
+
+@pytest.mark.parametrize("size", [1, 700, 5000, 16_000])
+def test_the_last_record_is_the_one_that_was_put_last(tmp_path, size):
+    """Whatever its size, and where a file has just ended; the bytes are those of the log."""
+    with master_store(tmp_path / "m") as store:
+        log = store.followed_log
+        assert log.last_record() is None
+        for number in range(100):
+            at = store.put("T", b"%d" % (number % 10) * size).phy_offset
+            end = store.max_phy_offset
+            assert log.last_record() == (at, bytes(log.bytes_at(at, end - at)))

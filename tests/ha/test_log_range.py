@@ -39,6 +39,7 @@ def asked(folder, body):
         flush=lambda: None,
         topics_changed=lambda: None,
         agrees=lambda: True,
+        witness=lambda: None,
         queue_end=lambda _, __: 1000,
         follow_deletion=lambda _, __: True,
         has_messages=lambda _, __: True,

@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import shutil
 import threading
+from contextlib import AsyncExitStack
 
 import pytest
 from broker.test_pop import handed_out, naming
@@ -67,6 +68,7 @@ class Slave:
             *self.tables,
             folder,
             agrees=lambda: self.agrees,
+            witness=lambda: None,
             log_end=lambda: log_end,
             queue_end=lambda topic, _: 6 if topic.startswith("rmq_sys") else 9,
             flush=lambda: None,
@@ -375,6 +377,44 @@ def test_a_master_that_the_name_servers_do_not_mean_is_named(tmp_path):
             assert not replication._synchronize._agrees()
             told = replication.runtime_info()["haClientRuntimeInfo"]["problem"]
             assert "the name servers tell of a master at 127.0.0.1:1" in told
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.usefixtures("asks_when_told")
+def test_where_the_master_is_set_nothing_is_taken_from_another_that_name_servers_tell(tmp_path):
+    """It is set under a name of its own, as by an administrator, and known by the log alone."""
+
+    async def scenario():
+        async with running(tmp_path) as pair, AsyncExitStack() as stack:
+            await fill(pair)
+            await pair.slave.stop()
+            common = {**SMALL, "namesrvAddr": pair.namesrv}
+            port = pair.master.replication.service.port
+            its = {"brokerRole": "SLAVE", "brokerId": 1, "haMasterAddress": f"localhost:{port}"}
+            pair.slave = Broker(tmp_path / "s", {**common, **its})
+            await pair.slave.start()
+            await until_async(lambda: pair.slave.replication.client.agrees, "the slave follows")
+            await pair.in_step()
+            await pair.synchronize()
+            before, replication = tables_of(pair.slave), pair.slave.replication
+            assert before[1] == {("Orders", "billing"): {0: 7}}
+            assert "problem" not in replication.runtime_info()["haClientRuntimeInfo"]
+            other = Broker(tmp_path / "o", {**common, "brokerRole": "ASYNC_MASTER"})
+            await other.start()
+            stack.push_async_callback(other.stop)
+            other.store.put("Orders", b"theirs")
+            other.store.delete_topic("Orders")
+            while other.store.max_phy_offset <= pair.slave.store.max_phy_offset:
+                other.store.put("Theirs", b"x" * 200)
+            registration = replication._registration
+            registration.topics_changed()
+            await until_async(lambda: registration.master_address == other.address, "it is told")
+            assert not await replication._synchronize.synchronize()
+            assert tables_of(pair.slave) == before
+            assert pair.slave.store.followed_log.deletions() == {}
+            told = replication.runtime_info()["haClientRuntimeInfo"]["problem"]
+            assert f"tell of a master at {registration.master_ha_address}" in told
 
     asyncio.run(scenario())
 

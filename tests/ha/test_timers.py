@@ -231,6 +231,7 @@ def synchronized(folder, answer, log_end, flush=lambda: None):
         flush=flush,
         topics_changed=lambda: None,
         agrees=lambda: True,
+        witness=lambda: None,
         queue_end=lambda _, __: 1000,
         follow_deletion=lambda _, __: True,
         has_messages=lambda _, __: True,

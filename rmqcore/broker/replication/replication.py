@@ -81,6 +81,7 @@ class Replication:
             parts.modes.table,
             parts.folder,
             agrees=lambda: self._followed == self._master_ha_address,
+            witness=self._witness,
             log_end=lambda: store.max_phy_offset,
             queue_end=store.max_queue_offset,
             flush=store.flush,
@@ -110,12 +111,21 @@ class Replication:
         client = self.client
         return client.master_address if client is not None and client.agrees else None
 
+    def _witness(self) -> tuple[int, bytes] | None:
+        """The last record, by which a master is known that has another address than was set."""
+        if self._config.ha_master_address in ("", self._registration.master_ha_address):
+            return None
+        return self._store.followed_log.last_record()
+
     def _problem(self) -> str | None:
         """Why topics, groups and offsets do not come; None when they do."""
-        if self._followed not in (None, self._master_ha_address):
+        followed, told = self._followed, self._registration.master_ha_address
+        if followed is not None and (
+            followed != self._master_ha_address or self._synchronize.is_other
+        ):
             return (
-                f"the log is that of {self._followed}, and the name servers tell of a master at "
-                f"{self._master_ha_address}: nothing else is taken over. "
+                f"the log is that of {followed}, and the name servers tell of a master at "
+                f"{told}: nothing else is taken over. "
                 "A broker name has one master"
             )
         return self._synchronize.problem()

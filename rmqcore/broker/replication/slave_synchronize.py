@@ -83,6 +83,7 @@ class SlaveSynchronize:
         folder: Path,
         *,
         agrees: Callable[[], bool],
+        witness: Callable[[], tuple[int, bytes] | None],
         log_end: Callable[[], int],
         queue_end: Callable[[str, int], int],
         flush: Callable[[], object],
@@ -103,6 +104,8 @@ class SlaveSynchronize:
             modes: which of them pop which topics.
             folder: its ``config`` folder.
             agrees: tells whether the slave's log is known to be that master's at this moment.
+            witness: gives the place and bytes of the slave's last record where it takes that to
+                know whether a master's log is this one; None where its address says so.
             log_end: gives the end of the slave's log at this moment.
             queue_end: gives the end of a queue of the slave's, by topic and queue id.
             flush: brings the log to the disk.
@@ -132,6 +135,9 @@ class SlaveSynchronize:
         self._clock_ms = clock_ms
         self._first_pending: int | None = 0
         self._agrees = agrees
+        self._witness = witness
+        #: whether the master that was asked last has another log than the one that comes
+        self.is_other = False
         self._log_end = log_end
         self._queue_end = queue_end
         self._flush = flush
@@ -228,7 +234,7 @@ class SlaveSynchronize:
             return False
         # before the question: what comes meanwhile may be more than the master had
         end = self._log_end()
-        log = await self.log_range()
+        log = await self._log_range(address)
         in_order = log is not None and end <= log.max_offset
         done = [in_order]
         for code, table in self._tables.items():
@@ -407,17 +413,35 @@ class SlaveSynchronize:
         return False
 
     async def log_range(self) -> LogRange | None:
-        """Where the master's log begins and ends; None when it does not say."""
+        """Where the master's log begins and ends; None when it does not say, or has another one."""
         address = self._master()
-        if not address:
-            return None
+        return await self._log_range(address) if address else None
+
+    async def _log_range(self, address: str) -> LogRange | None:
         command = RemotingCommand(_RANGE)
         try:
+            self.is_other = not await self._has_witness(address)
+            if self.is_other:
+                return None
             answer = await self._client.invoke(address, command, _TIMEOUT_MS)
             return _range_in(answer)
         except (RemotingError, ValueError, TypeError, KeyError) as error:
             logger.info("master %s: does not say where its log is: %s", address, error)
             return None
+
+    async def _has_witness(self, address: str) -> bool:
+        """Whether a master has the slave's last record, where that has to be asked.
+
+        Raises:
+            RemotingError: it does not answer.
+        """
+        witness = self._witness()
+        if witness is None:
+            return True
+        phy_offset, record = witness
+        command = RemotingCommand(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(phy_offset)})
+        answer = await self._client.invoke(address, command, _TIMEOUT_MS)
+        return answer.code == ResponseCode.SUCCESS and bytes(answer.body) == record
 
 
 def _range_in(answer: RemotingCommand) -> LogRange | None:

@@ -5,7 +5,7 @@ The log as bytes at offsets, which a master sends and a slave appends; and what 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rmqcore.errors import CorruptRecordError, StoreNotWritableError
 from rmqcore.native.format._message_ext import status_text
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from rmqcore.store.parts.settings import Settings
     from rmqcore.store.parts.slave_waits import SlaveWaits
     from rmqcore.store.parts.topics import Topics
+
+#: Bytes of a log's end in which its last record is looked for first.
+_TELLING: Final = 4096
 
 
 class FollowedLog:
@@ -202,16 +205,34 @@ class FollowedLog:
         Args:
             size: bytes; above 0.
         """
-        end = self.appended_offset
-        asked = end - size
-        # where the file begins that the last byte lies in, with a record
-        least = max(self._log.min_offset, end - 1 - (end - 1) % self._log.queue.file_size)
+        return self._telling(self.appended_offset, size)
+
+    def _telling(self, end: int, size: int) -> int:
+        asked, least = end - size, self._last_file(end)
         while (start := end - size) > least:
             found = self.bytes_at(start, size)
             if found and find_head(found, 0, len(found), base_offset=start) >= 0:
                 return start
             size *= 2
         return min(asked, least)
+
+    def _last_file(self, end: int) -> int:
+        """Where the file begins that the last byte lies in, with a record."""
+        return max(self._log.min_offset, end - 1 - (end - 1) % self._log.queue.file_size)
+
+    def last_record(self) -> tuple[int, bytes] | None:
+        """Where the last record begins that can be read, and its bytes; None in an empty log."""
+        end = self.max_phy_offset
+        if end <= self._log.min_offset:
+            return None
+        start = max(self._last_file(end), self._telling(end, _TELLING))
+        found = self.bytes_at(start, end - start) or memoryview(b"")
+        at = start + max(0, find_head(found, 0, len(found), base_offset=start))
+        record = at, 0
+        while at < end and (head := self._log.record_head(at)) is not None:
+            record = at, head[0]
+            at += head[0]
+        return record[0], bytes(self.bytes_at(*record) or b"")
 
     def record_begin(self, phy_offset: int) -> int:
         """Where the record begins that holds a byte; the end of the log for one behind it."""
