@@ -17,7 +17,8 @@ import time
 import traceback
 import tracemalloc
 import warnings
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from patience import TIMEOUT_S, give_up
 
@@ -48,6 +49,24 @@ def die_at(failpoint, moment, visits):
         return answer
 
     setattr(owner, method, dying)
+
+
+@contextmanager
+def copies_of(*paths):
+    """Copies of this process's descriptors of files, as a child has them that was just forked."""
+    copies = {}
+    for fd in list(Path("/proc/self/fd").iterdir()):
+        # one was of this listing
+        with suppress(FileNotFoundError):
+            found = fd.readlink()
+            if found in paths:
+                copies[found] = os.dup(int(fd.name))
+    assert len(copies) == len(paths)
+    try:
+        yield
+    finally:
+        for copy in copies.values():
+            os.close(copy)
 
 
 def run_child(work, life_s=None):

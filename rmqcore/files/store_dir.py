@@ -392,7 +392,20 @@ class StoreDir:
         """Give the store back; idempotent."""
         with _LOCKING:
             while self._locks:
+                # a child that was forked just now has copies, with which it would stay locked; what
+                # the system says of it is of no use
+                with suppress(OSError):
+                    if len(self._locks) > 1:
+                        fcntl.flock(self._locks[-1], fcntl.LOCK_UN)
+                    else:
+                        request = _lock_request(fcntl.F_UNLCK, 0, _UNSETTLED_BYTE + 1)
+                        fcntl.fcntl(self._locks[0], fcntl.F_OFD_SETLK, request)
                 self._locks.pop().close()
+
+    def after_fork_in_child(self) -> None:
+        """Close the copies that a forked child has; the parent keeps the store."""
+        while self._locks:
+            self._locks.pop().close()
 
     @property
     def is_ours(self) -> bool:
@@ -475,7 +488,7 @@ def _give_back_in_child() -> None:
     """Close copies of locks: the store of an opening or a close that is under way, too."""
     try:
         for directory in list(_LOCKED):
-            directory.unlock()
+            directory.after_fork_in_child()
     finally:
         _LOCKING.release()
 

@@ -14,6 +14,7 @@ import struct
 import threading
 import weakref
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -138,9 +139,17 @@ class DirectoryLock:
         sync_fd(self._directory.fileno())
 
     def release(self) -> None:
-        """Let others in; by a forked child, which has a copy, when the parent has done so."""
+        """Let others in; idempotent."""
         with _LOCKING:
-            self._directory.close()
+            if not self._directory.closed:
+                # a child that was forked just now has a copy, with which it would stay locked
+                with suppress(OSError):
+                    fcntl.flock(self._directory, fcntl.LOCK_UN)
+                self._directory.close()
+
+    def after_fork_in_child(self) -> None:
+        """Close the copy that a forked child has; the parent keeps the lock."""
+        self._directory.close()
 
 
 #: held while a lock is taken or given back, so that no fork comes in between
@@ -151,7 +160,7 @@ _LOCKS: Final[weakref.WeakSet[DirectoryLock]] = weakref.WeakSet()
 def _release_in_child() -> None:
     try:
         for lock in list(_LOCKS):
-            lock.release()
+            lock.after_fork_in_child()
     finally:
         _LOCKING.release()
 

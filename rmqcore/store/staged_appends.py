@@ -125,6 +125,8 @@ def is_under_way(root: Path) -> bool:
     fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        # a forked child may have a copy of the descriptor, with which who appends would wait
+        fcntl.flock(fd, fcntl.LOCK_UN)
     except BlockingIOError:
         return True
     finally:

@@ -9,7 +9,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from children import Forked, Program, in_child
+from children import Forked, Program, copies_of, in_child
 from patience import TIMEOUT_S, rounds
 
 import rmqcore
@@ -203,6 +203,14 @@ def test_a_child_that_was_forked_while_a_thread_closed_the_store_neither_waits_n
                     assert again.recovery_report.clean_shutdown
         finally:
             goes_on.set()
+
+
+def test_a_store_is_given_back_while_a_child_that_was_just_forked_has_copies(store_path):
+    """Any thread may start a child, which has them until it gives them back, or execs."""
+    store = rmqcore.open_store(store_path)
+    with copies_of(store_path / "lock", store_path / "commitlog"):
+        store.close()
+        rmqcore.open_store(store_path).close()
 
 
 def test_a_subprocess_does_not_inherit_the_store(store_path):

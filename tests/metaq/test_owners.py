@@ -8,7 +8,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from children import Forked
+from children import Forked, copies_of
 from metaq.test_message_store import A, fill, write_segments
 from patience import TIMEOUT_S
 
@@ -95,6 +95,13 @@ def test_a_forked_child_does_not_keep_the_partition(open_store, monkeypatch):
             goes_on.set()
             opening.result(TIMEOUT_S).close()
             open_store().close()
+
+
+def test_a_partition_is_given_back_while_a_child_that_was_just_forked_has_a_copy(open_store):
+    store = open_store()
+    with copies_of(store.path):
+        store.close()
+        open_store()
 
 
 @pytest.mark.process

@@ -2,12 +2,15 @@
 
 import errno
 import os
+from contextlib import ExitStack
 
 import pytest
+from children import copies_of
 
 import rmqcore
 from rmqcore.files.objects import directory, open_objects
 from rmqcore.files.objects.errors import ObjectAccessError, ObjectChangedError
+from rmqcore.files.store_dir import RESTORE_MARK
 from rmqcore.scan import object_file, read_store
 from rmqcore.scan.manifest import Manifest, commit, load_manifest
 from rmqcore.transfer.archive import Archiver, restore, verify_archive
@@ -67,6 +70,20 @@ def test_a_file_that_is_cut_short_while_it_is_read_is_told(archive, tmp_path, mo
         path.write_bytes(whole)
     (finding,) = verify_archive(str(place)).findings
     assert "was cut short" in finding
+
+
+def test_a_restoration_goes_on_while_a_child_of_the_one_that_failed_lives(archive, tmp_path):
+    """The child has a copy of the descriptor that was locked."""
+    place, restored = str(archive[0]), tmp_path / "restored"
+    with ExitStack() as child:
+
+        def fail(*_):
+            child.enter_context(copies_of(restored / RESTORE_MARK))
+            raise OSError(errno.EIO, "Input/output error")
+
+        with pytest.raises(OSError, match="Input/output"):
+            restore(place, restored, progress=fail)
+        assert restore(place, restored).files == 3
 
 
 def test_all_of_an_archive_is_verified_where_a_disk_does_not_give_some_of_it(archive, monkeypatch):

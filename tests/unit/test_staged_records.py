@@ -3,6 +3,8 @@
 What is noted of an append of them is true after a power cut, too.
 """
 
+import fcntl
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,7 +17,7 @@ from rmqcore._codec import decode_record
 from rmqcore.errors import MessageIllegalError, StoreError
 from rmqcore.files.store_dir import make_directory
 from rmqcore.store.append_ledger import Ledger, staging_root
-from rmqcore.store.staged_appends import append_staged
+from rmqcore.store.staged_appends import append_staged, is_under_way
 from rmqcore.store.staged_records import StagedRecords, records_in
 
 pytestmark = pytest.mark.engine
@@ -150,3 +152,25 @@ def test_an_append_that_a_killed_process_has_noted_is_so_on_the_disk_before_its_
             assert append_staged(store, "job-1", 0, [staged]) == 0
     assert (root, True) in synced
     assert not Path(staged.path).exists()
+
+
+def test_who_looks_whether_staged_files_are_appended_leaves_no_lock_to_a_child(
+    tmp_path, monkeypatch
+):
+    """A child that is forked meanwhile has a copy of its descriptor."""
+    copies, flock = [], fcntl.flock
+
+    def fork_after(fd, kind):
+        flock(fd, kind)
+        if not copies:
+            copies.append(os.dup(fd))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fcntl.flock", fork_after)
+        assert not is_under_way(tmp_path)
+    fd = os.open(tmp_path, os.O_RDONLY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        for one in (*copies, fd):
+            os.close(one)

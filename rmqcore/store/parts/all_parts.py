@@ -321,7 +321,7 @@ class Parts:
         self.trace.let_go()
         self.files.reader.end_fast()
         self.files.tail.writable = self.files.tail.follows = False
-        self.files.directory.unlock()
+        self.files.directory.after_fork_in_child()
 
     def let_go(self, *, clean: bool) -> None:
         """Close the files and unlock the store.

@@ -155,18 +155,22 @@ def _begun(directory: StoreDir, url: str) -> Iterator[None]:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise StoreError(f"{directory.path}: another restoration is going on here") from None
-        stream.seek(0)
-        # one that was killed at once has written no URL, and nothing else
-        other = stream.read()
-        if other not in ("", url):
-            reason = f"a restoration of {other} was interrupted here"
-            raise StoreError(f"{directory.path}: {reason}; go on with that one, or remove it")
-        if not other:
-            stream.write(url)
-            stream.flush()
-            sync_fd(stream.fileno())
-            sync_directory(directory.path)
-        yield
+        try:
+            stream.seek(0)
+            # one that was killed at once has written no URL, and nothing else
+            other = stream.read()
+            if other not in ("", url):
+                reason = f"a restoration of {other} was interrupted here"
+                raise StoreError(f"{directory.path}: {reason}; go on with that one, or remove it")
+            if not other:
+                stream.write(url)
+                stream.flush()
+                sync_fd(stream.fileno())
+                sync_directory(directory.path)
+            yield
+        finally:
+            # a forked child may have a copy of the descriptor, which keeps the lock
+            fcntl.flock(stream, fcntl.LOCK_UN)
 
 
 def _fetch(
