@@ -22,12 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rmqcore.files.objects import Objects
-from rmqcore.files.objects.errors import (
-    ArchiveConflictError,
-    ArchiveError,
-    ObjectExistsError,
-    ObjectStoreError,
-)
+from rmqcore.files.objects.errors import ArchiveConflictError, ArchiveError, ObjectExistsError
 
 FORMAT = "rmqcore-archive"
 VERSION = 1
@@ -450,10 +445,12 @@ def commit(objects: Objects, manifest: Manifest) -> Manifest:
     if generations[-1] > following.generation and manifest.generation not in generations:
         # older ones are deleted: who has slept through that finds a number free
         if following.generation <= generations[-1] - MANIFESTS_KEPT:
-            objects.delete(name)
+            with suppress(OSError):
+                objects.delete(name)
         raise conflict
-    for old in generations[:-MANIFESTS_KEPT]:
-        # the new one counts, whether who has written it may delete or not
-        with suppress(ObjectStoreError):
+    # the new one counts, whether who has written it may delete or not; where one stays, nobody asks
+    # for all of the others each time
+    with suppress(OSError):
+        for old in generations[:-MANIFESTS_KEPT]:
             objects.delete(_name(old))
     return following

@@ -33,11 +33,14 @@ def archive(tmp_path):
     return tmp_path / "archive", tmp_path / "archive" / "commitlog" / report.files[1]
 
 
-def test_a_manifest_counts_of_who_may_not_delete_the_older_ones(tmp_path, monkeypatch):
-    """As of a bucket whose objects are kept for so many years."""
+@pytest.mark.parametrize("error", [ObjectAccessError, PermissionError])
+def test_a_manifest_counts_of_who_may_not_delete_the_older_ones(tmp_path, monkeypatch, error):
+    """As of a bucket whose objects are kept for so many years, or a directory of another user."""
+    asked = []
 
     def refuse(_, name):
-        raise ObjectAccessError(name, "access was refused")
+        asked.append(name)
+        raise error(name, "access was refused")
 
     objects, manifest = open_objects(tmp_path), Manifest(writer="one")
     with monkeypatch.context() as patch:
@@ -45,6 +48,8 @@ def test_a_manifest_counts_of_who_may_not_delete_the_older_ones(tmp_path, monkey
         for _ in range(12):
             manifest = commit(objects, manifest)
     assert len(objects.list("manifest")) == load_manifest(objects).generation == 12
+    # each has asked once
+    assert len(asked) == 4
     assert commit(objects, manifest).generation == 13
     assert len(objects.list("manifest")) == 8
 
