@@ -97,13 +97,36 @@ def _outliers(files: UnitFiles, key: QueueKey, runs: list[OffsetRange]) -> Itera
         after = runs[number + 1].first if number + 1 < len(runs) else 0
         too_far = one.first - before > HOLE_UNITS_MAX
         steps_back = number >= past and 0 < after <= one.first
-        if one.stop - one.first == 1 and (too_far or steps_back or no_topic):
-            phy_offset, size = files.unit_head(key, one.first)
-            # of one that is not there, and of a filler, the physical offset is 0, as of the first
-            # record of the log
-            is_led_to = phy_offset == one.phy_offset and 0 < size < FILLER_SIZE
-            if too_far or not is_led_to:
-                yield one
+        if one.stop - one.first != 1:
+            continue
+        is_wrong = steps_back or no_topic or _leads_from_before(files, key, one, runs, number + 1)
+        if too_far or (is_wrong and not _leads_from(files, key, one.first, one)):
+            yield one
+
+
+def _leads_from(files: UnitFiles, key: QueueKey, number: int, one: OffsetRange) -> bool:
+    """True when a unit leads to the first record of a run.
+
+    The physical offset of one that is not there, and of a filler, is 0, as of the first record of
+    the log.
+    """
+    phy_offset, size = files.unit_head(key, number)
+    return phy_offset == one.phy_offset and 0 < size < FILLER_SIZE
+
+
+def _leads_from_before(
+    files: UnitFiles, key: QueueKey, one: OffsetRange, runs: list[OffsetRange], number: int
+) -> bool:
+    """True when the queue has a record directly in front of the run with a number, as the log.
+
+    So the first record of a queue whose log retention has cut is told, which has nothing before it.
+    """
+    if number == len(runs) or runs[number].first == 0:
+        return False
+    following = runs[number]
+    return _leads_from(files, key, following.first, following) and _leads_from(
+        files, key, following.first - 1, one
+    )
 
 
 def _contradicted(
@@ -146,9 +169,10 @@ def _dispossessed(log: LogPlan, files: UnitFiles, runs: OffsetRanges) -> Iterato
         present = present_runs(files, key, found)
         for one in present if len(present) > 1 else ():
             claims = sum(other.first <= one.first < other.stop for other in present)
-            if one.stop - one.first > 1 or claims < 2:
+            if claims < 2:
                 continue
-            for _, owner in _messages(log, files, key, one.first, one.stop):
+            # of a longer run, too: those behind may go on from the number that the first one names
+            for _, owner in _messages(log, files, key, one.first, one.first + 1):
                 if owner.phy_offset != one.phy_offset and _agrees(owner, key, one.first):
                     suspects[one.phy_offset] = key, one.first
     for key in queue_keys(log.directory.consume_queue) if suspects else ():

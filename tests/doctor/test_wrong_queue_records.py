@@ -67,6 +67,43 @@ def test_a_far_number_of_the_first_record_of_the_log_is_covered(store, at, bits)
     assert_found(store, known[1:])
 
 
+@pytest.mark.parametrize(("at", "bits"), [(22, 1), (25, 1), (26, 1), (27, 1), (27, 64)])
+def test_a_wrong_number_of_the_first_record_that_retention_has_left_is_covered(
+    long_store, at, bits
+):
+    log_files(long_store)[0].unlink()
+    with rmqcore.open_store(long_store) as opened:
+        opened.put("T", b"another")
+    known = known_messages(long_store)
+    first = known[0]
+    assert first.phy_offset == FILE_SIZE
+    flip(log_files(long_store)[0], at, bits)
+    plan = doctor.plan(long_store)
+    assert plan.steps[0].kind is doctor.StepKind.COVER
+    assert doctor.repair(long_store, plan=plan).clean
+    assert_found(long_store, known[1:])
+
+
+def test_a_record_that_takes_the_place_of_the_one_before_it_is_covered(store):
+    """The messages behind go on from the number that it names."""
+    known = known_messages(store)
+    one = next(one for one in known if one.queue_id == 1)
+    flip_header(store, one, 15, 1)
+    plan = doctor.plan(store)
+    assert [str(lost) for lost in plan.lost] == ["T/1 offset 0"]
+    assert doctor.repair(store, plan=plan).clean
+    assert_found(store, [other for other in known if other != one])
+
+
+def test_no_record_is_covered_since_what_follows_it_in_its_queue_was(light):
+    """A filler has the physical offset of the first record of the log."""
+    known = known_messages(light)
+    flip_header(light, known[1], 25, 1)
+    assert doctor.repair(light).clean
+    assert doctor.plan(light).clean
+    assert_found(light, [known[0], *known[2:]])
+
+
 @pytest.mark.parametrize(("at", "bits"), [(20, 1), (22, 1), (24, 1)])
 def test_an_offset_that_no_queue_can_have_is_found_without_queues(store, at, bits):
     assert check(store, at, bits, queues=False).steps[0].kind is doctor.StepKind.COVER
