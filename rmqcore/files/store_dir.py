@@ -11,12 +11,10 @@ import os
 import re
 import stat
 import struct
-import threading
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from rmqcore.arguments import directory_path
 from rmqcore.errors import (
@@ -29,6 +27,7 @@ from rmqcore.errors import (
 )
 from rmqcore.files.lock_owner import command_of, lock_owner
 from rmqcore.native.base._descriptor import Descriptor
+from rmqcore.native.base.lock_copies import LOCK_HOLDERS, LOCKING
 from rmqcore.world import sync_directory, sync_fd, sync_found_name
 
 LOCK_TEXT = b"lock"
@@ -53,8 +52,6 @@ NUMBERED_FILE = re.compile(r"\d{20}")
 _FLOCK = struct.Struct("hhqqi4x")
 #: An opening that has not come to its end is known by its lock on this byte of the lock file.
 _UNSETTLED_BYTE = 1
-#: held while locks are taken or given back, so that no fork comes in between
-_LOCKING: Final = threading.RLock()
 
 
 def _lock_request(kind: int, at: int, size: int = 1) -> bytes:
@@ -320,8 +317,8 @@ class StoreDir:
         Raises:
             StoreLockedError: another process, or another handle of this one, has it.
         """
-        with _LOCKING:
-            _LOCKED.add(self)
+        with LOCKING:
+            LOCK_HOLDERS.add(self)
             self._lock()
 
     def _lock(self) -> None:
@@ -390,7 +387,7 @@ class StoreDir:
 
     def unlock(self) -> None:
         """Give the store back; idempotent."""
-        with _LOCKING:
+        with LOCKING:
             while self._locks:
                 # a child that was forked just now has copies, with which it would stay locked; what
                 # the system says of it is of no use
@@ -478,21 +475,3 @@ class StoreDir:
     def was_aborted(self) -> bool:
         """True when the last writer did not close the store."""
         return self.abort.exists()
-
-
-#: the directories whose locks this process has, or has had
-_LOCKED: Final[weakref.WeakSet[StoreDir]] = weakref.WeakSet()
-
-
-def _give_back_in_child() -> None:
-    """Close copies of locks: the store of an opening or a close that is under way, too."""
-    try:
-        for directory in list(_LOCKED):
-            directory.after_fork_in_child()
-    finally:
-        _LOCKING.release()
-
-
-os.register_at_fork(
-    before=_LOCKING.acquire, after_in_parent=_LOCKING.release, after_in_child=_give_back_in_child
-)

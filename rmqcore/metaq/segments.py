@@ -11,19 +11,17 @@ import itertools
 import os
 import re
 import struct
-import threading
-import weakref
 import zlib
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from rmqcore.errors import CorruptStoreError, StoreLockedError
 from rmqcore.metaq._message_set import find_record, scan_file
 from rmqcore.metaq.errors import MissingSegmentError, OffsetTooSmallError
 from rmqcore.metaq.file_message_set import FileMessageSet, SegmentFile, SegmentRecovery
 from rmqcore.native.base._descriptor import Descriptor
+from rmqcore.native.base.lock_copies import LOCK_HOLDERS, LOCKING
 from rmqcore.world import World, sync_fd
 
 SEGMENT_SUFFIX = ".meta"
@@ -125,14 +123,14 @@ class DirectoryLock:
 
     def __init__(self, directory: Path) -> None:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-        with _LOCKING:
+        with LOCKING:
             self._directory = Descriptor(os.open(directory, flags))
             try:
                 fcntl.flock(self._directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 self._directory.close()
                 raise StoreLockedError(directory) from None
-            _LOCKS.add(self)
+            LOCK_HOLDERS.add(self)
 
     def sync(self) -> None:
         """Make names that were added or removed durable."""
@@ -140,7 +138,7 @@ class DirectoryLock:
 
     def release(self) -> None:
         """Let others in; idempotent."""
-        with _LOCKING:
+        with LOCKING:
             if not self._directory.closed:
                 # a child that was forked just now has a copy, with which it would stay locked
                 with suppress(OSError):
@@ -150,24 +148,6 @@ class DirectoryLock:
     def after_fork_in_child(self) -> None:
         """Close the copy that a forked child has; the parent keeps the lock."""
         self._directory.close()
-
-
-#: held while a lock is taken or given back, so that no fork comes in between
-_LOCKING: Final = threading.RLock()
-_LOCKS: Final[weakref.WeakSet[DirectoryLock]] = weakref.WeakSet()
-
-
-def _release_in_child() -> None:
-    try:
-        for lock in list(_LOCKS):
-            lock.after_fork_in_child()
-    finally:
-        _LOCKING.release()
-
-
-os.register_at_fork(
-    before=_LOCKING.acquire, after_in_parent=_LOCKING.release, after_in_child=_release_in_child
-)
 
 
 def segment_name(start: int) -> str:

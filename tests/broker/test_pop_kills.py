@@ -4,13 +4,12 @@ import re
 from contextlib import asynccontextmanager
 
 import pytest
-from broker.conftest import SMALL, Peer, records
+from broker.conftest import records, served
 from broker.test_pop import acknowledge, handed_out, naming, pop, send_many
 from broker.test_pop_answers import LIGHT, WITH_LIGHT, send_light
 from killed_copy import copy_as_killed
 
 from rmqcore import open_store
-from rmqcore.broker import Broker
 from rmqcore.broker.pop.receipts import REVIVE_QUEUES
 from rmqcore.errors import StoreError
 from rmqcore.remoting import RequestCode, ResponseCode
@@ -28,21 +27,8 @@ async def killed(broker, scratch, between=None):
     copy_as_killed(broker.store.path, path)
     if between is not None:
         between(path)
-    async with broker_on(path) as both:
+    async with served(path) as both:
         yield both
-
-
-@asynccontextmanager
-async def broker_on(path):
-    """A broker on a store, and a peer."""
-    again = Broker(path, {"listenPort": 0, **SMALL})
-    await again.start()
-    peer = Peer(again)
-    try:
-        yield again, peer
-    finally:
-        await peer.client.close()
-        await again.stop()
 
 
 def keep_offsets(broker):
@@ -244,12 +230,12 @@ def test_a_change_of_time_that_a_kill_has_cut_short_leaves_a_message_once(
         assert (await change(peer, found, 90_000)).code == ResponseCode.SUCCESS
         refused.over()
         assert path.is_dir()
-        async with broker_on(path) as (next_broker, next_peer):
+        async with served(path) as (next_broker, next_peer):
             # the client has no answer, and knows the receipt of before alone
             if acknowledged:
                 assert (await acknowledge(next_peer, *found)).code == ResponseCode.SUCCESS
             copy_as_killed(path, again)
-        async with broker_on(again) as (next_broker, next_peer):
+        async with served(again) as (next_broker, next_peer):
             if not acknowledged:
                 clock.go_on(200_000)
                 next_broker.managers.pop_acks.revive_due()
@@ -334,11 +320,11 @@ def test_a_receipt_of_before_a_change_is_good_behind_two_restarts(with_broker, c
         refused = Refused(broker.store, lambda: copy_as_killed(broker.store.path, path))
         assert (await change(peer, found, 90_000)).code == ResponseCode.SUCCESS
         refused.over()
-        async with broker_on(path):
+        async with served(path):
             pass
-        async with broker_on(path):
+        async with served(path):
             pass
-        async with broker_on(path) as (again, next_peer):
+        async with served(path) as (again, next_peer):
             assert (await acknowledge(next_peer, *found)).code == ResponseCode.SUCCESS
             await nothing_comes(again, next_peer, clock)
 
