@@ -51,21 +51,26 @@ def die_at(failpoint, moment, visits):
     setattr(owner, method, dying)
 
 
-@contextmanager
-def copies_of(*paths):
-    """Copies of this process's descriptors of files, as a child has them that was just forked."""
-    copies = {}
+def descriptors_of(*paths):
+    """This process's descriptors of files."""
+    found = []
     for fd in list(Path("/proc/self/fd").iterdir()):
         # one was of this listing
         with suppress(FileNotFoundError):
-            found = fd.readlink()
-            if found in paths:
-                copies[found] = os.dup(int(fd.name))
+            if fd.readlink() in paths:
+                found.append(int(fd.name))
+    return found
+
+
+@contextmanager
+def copies_of(*paths):
+    """Copies of this process's descriptors of files, as a child has them that was just forked."""
+    copies = [os.dup(fd) for fd in descriptors_of(*paths)]
     assert len(copies) == len(paths)
     try:
         yield
     finally:
-        for copy in copies.values():
+        for copy in copies:
             os.close(copy)
 
 

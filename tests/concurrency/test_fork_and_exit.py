@@ -9,7 +9,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from children import Forked, Program, copies_of, in_child
+from children import Forked, Program, copies_of, descriptors_of, in_child
 from patience import TIMEOUT_S, rounds
 
 import rmqcore
@@ -152,6 +152,11 @@ os._exit(0)
             assert [bytes(m.body) for m in store.messages()] == [b"parent"]
 
 
+def locked(store_path):
+    """What a store has locks on."""
+    return store_path / "lock", store_path / "commitlog"
+
+
 def slowly(monkeypatch, owner, name):
     """Let a method wait; (event that says that it does, event that lets it go on)."""
     method, waits, goes_on = getattr(owner, name), threading.Event(), threading.Event()
@@ -173,10 +178,12 @@ def test_a_child_that_was_forked_while_a_thread_opened_the_store_does_not_keep_t
     with ThreadPoolExecutor(1) as threads:
         opening = threads.submit(rmqcore.open_store, store_path)
         assert opens.wait(TIMEOUT_S)
+        held = in_child(lambda: descriptors_of(*locked(store_path)))
         with Forked(lambda until_told: until_told()):
             goes_on.set()
             opening.result(TIMEOUT_S).close()
             rmqcore.open_store(store_path).close()
+    assert held == []
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
@@ -187,6 +194,7 @@ def test_a_child_that_was_forked_while_a_thread_closed_the_store_neither_waits_n
     closes, goes_on = slowly(monkeypatch, Parts, "end")
 
     def close(until_told):
+        assert descriptors_of(*locked(store_path)) == []
         store.close()
         with pytest.raises(StoreForkedError):
             store.put("T", b"child")
@@ -208,7 +216,7 @@ def test_a_child_that_was_forked_while_a_thread_closed_the_store_neither_waits_n
 def test_a_store_is_given_back_while_a_child_that_was_just_forked_has_copies(store_path):
     """Any thread may start a child, which has them until it gives them back, or execs."""
     store = rmqcore.open_store(store_path)
-    with copies_of(store_path / "lock", store_path / "commitlog"):
+    with copies_of(*locked(store_path)):
         store.close()
         rmqcore.open_store(store_path).close()
 

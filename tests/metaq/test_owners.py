@@ -8,7 +8,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from children import Forked, copies_of
+from children import Forked, copies_of, descriptors_of, in_child
 from metaq.test_message_store import A, fill, write_segments
 from patience import TIMEOUT_S
 
@@ -77,6 +77,7 @@ def test_reading_notices_what_is_missing_below_the_mark(open_store):
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_does_not_keep_the_partition(open_store, monkeypatch):
     store = open_store()
+    assert in_child(lambda: descriptors_of(store.path)) == []
     with Forked(lambda until_told: until_told()):
         store.close()
         open_store().close()
@@ -91,6 +92,7 @@ def test_a_forked_child_does_not_keep_the_partition(open_store, monkeypatch):
         patch.setattr(MessageStore, "_load", slowly)
         opening = threads.submit(open_store)
         assert loads.wait(TIMEOUT_S)
+        assert in_child(lambda: descriptors_of(store.path)) == []
         with Forked(lambda until_told: until_told()):
             goes_on.set()
             opening.result(TIMEOUT_S).close()
