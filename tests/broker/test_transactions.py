@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from broker.conftest import Peer, records
-from broker.test_pop_kills import broker_on
+from broker.test_pop_kills import served
 from killed_copy import copy_as_killed
 from patience import TIMEOUT_S, rounds, until_async
 
@@ -400,7 +400,7 @@ def test_what_was_committed_and_not_noted_before_a_kill_is_not_stored_again(
         await peer.ask(RequestCode.END_TRANSACTION, decision(sent, COMMIT))
         copy_as_killed(broker.store.path, tmp_path / "killed")
         monkeypatch.undo()
-        async with broker_on(tmp_path / "killed") as (again, other_peer):
+        async with served(tmp_path / "killed") as (again, other_peer):
             if then == UNKNOWN:
                 transactions = again.managers.transactions
                 transactions._checks = dict.fromkeys(range(2), again.config.transaction_check_max)
