@@ -14,19 +14,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from rmqcore.files.deleted_topics import DeletedTopics
 from rmqcore.files.log_walker import FileWalk, GoodRecord, find_good_record, view_of
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
-from rmqcore.files.unit_file import UNIT_HEAD
 from rmqcore.native.derive._dispatch import DispatchBatch
 from rmqcore.native.format._next_record import ScanStatus
-from rmqcore.native.format._numbers import UNIT_SIZE
 from rmqcore.recovery.judge import BLANK_IN_FRONT, used_bytes
 from rmqcore.scan.runner import Runner, run
 from rmqcore.scan.split import Split
-from rmqcore.scan.unit_files import BATCH_UNITS, UnitFiles
+from rmqcore.scan.unit_files import BATCH_UNITS, UNITS, UnitFiles
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
+
+    from rmqcore.native.derive._dispatch import QueueStretch
 
 QueueKey = tuple[str, int]
 
@@ -112,6 +113,7 @@ def survey_log(
     gap_min: int,
     verify_crc_property: bool = False,
     multi_dispatch: bool = False,
+    deleted: DeletedTopics | None = None,
     jobs: int | Runner = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[FileSurvey]:
@@ -125,6 +127,7 @@ def survey_log(
         gap_min: a smaller gap takes the record behind it with it.
         verify_crc_property: demand the ``__CRC32#`` property of every record.
         multi_dispatch: records are fanned out to light queues (LMQ).
+        deleted: topics that were deleted: no run goes on over their end; None for none.
         jobs: processes, or what else runs a function over splits.
         progress: called with (bytes of log done, bytes in all).
     """
@@ -139,12 +142,18 @@ def survey_log(
         gap_min=gap_min,
         verify_crc_property=verify_crc_property,
         multi_dispatch=multi_dispatch,
+        deleted=deleted,
     )
     return list(run(work, splits, jobs=jobs, progress=progress))
 
 
 def survey_file(
-    split: Split, *, gap_min: int, verify_crc_property: bool, multi_dispatch: bool
+    split: Split,
+    *,
+    gap_min: int,
+    verify_crc_property: bool,
+    multi_dispatch: bool,
+    deleted: DeletedTopics | None,
 ) -> FileSurvey:
     """Look at one log file; the split is the file.
 
@@ -153,8 +162,9 @@ def survey_file(
         gap_min: a smaller gap takes the record behind it with it, in bytes.
         verify_crc_property: demand the ``__CRC32#`` property of every record.
         multi_dispatch: records are fanned out to light queues (LMQ).
+        deleted: see `survey_log`.
     """
-    return _FileWalk(split, gap_min, verify_crc_property, multi_dispatch).run()
+    return _FileWalk(split, gap_min, verify_crc_property, multi_dispatch, deleted).run()
 
 
 def survey_again(
@@ -164,6 +174,7 @@ def survey_again(
     gap_min: int,
     verify_crc_property: bool,
     multi_dispatch: bool,
+    deleted: DeletedTopics,
     stop: int | None = None,
     past_blank: bool = False,
 ) -> FileSurvey:
@@ -175,6 +186,7 @@ def survey_again(
         gap_min: bytes; a smaller gap takes the record behind it with it.
         verify_crc_property: demand the ``__CRC32#`` property of every record.
         multi_dispatch: records are fanned out to light queues (LMQ).
+        deleted: see `survey_log`.
         stop: physical offset inside the file where a record ends, up to which it is looked at; None
             for all of it.
         past_blank: an end-of-file record in front of whole ones is damage.
@@ -184,7 +196,7 @@ def survey_again(
     """
     log, size = str(file.path.parent), None if stop is None else stop - file.start
     split = Split(log, log, file.start, file.start + file_size, file.start, file_size)
-    walk = _FileWalk(split, gap_min, verify_crc_property, multi_dispatch, size)
+    walk = _FileWalk(split, gap_min, verify_crc_property, multi_dispatch, deleted, size)
     walk.past_blank = past_blank
     return walk.run()
 
@@ -198,8 +210,10 @@ class _FileWalk:
         gap_min: int,
         verify_crc_property: bool,
         multi_dispatch: bool,
+        deleted: DeletedTopics | None,
         size: int | None = None,
     ) -> None:
+        self._deleted = deleted
         self._gap_min = gap_min
         #: an end-of-file record in front of a whole record is damage
         self.past_blank = False
@@ -287,27 +301,40 @@ class _FileWalk:
             found.first_ms = found.first_ms or batch.store_timestamp
         for stretch in batch.stretches():
             key = stretch.topic, stretch.queue_id
+            begin = 0 if self._deleted is None else self._deleted.counts_from(stretch.topic)
             if stretch.inner_batch:
                 runs = found.batch_runs.setdefault(key, [])
                 for unit in np.frombuffer(stretch.batch_units, BATCH_UNITS):
                     phy_offset, _, base, count = unit.item()
-                    add_run(runs, OffsetRange(base, base + count, phy_offset))
+                    add_run(runs, OffsetRange(base, base + count, phy_offset), begin)
                 continue
             runs = found.runs.setdefault(key, [])
-            for first, units in stretch.plain():
-                phy_offset, _ = UNIT_HEAD.unpack_from(units)
-                add_run(runs, OffsetRange(first, first + len(units) // UNIT_SIZE, phy_offset))
+            for one in _parted(stretch, begin):
+                add_run(runs, one, begin)
         batch.clear()
 
 
-def add_run(runs: list[OffsetRange], following: OffsetRange) -> None:
+def _parted(stretch: QueueStretch, begin: int) -> Iterator[OffsetRange]:
+    """The runs of a stretch, in two where it goes on over a physical offset."""
+    for first, units in stretch.plain():
+        offsets = np.frombuffer(units, UNITS)["phy_offset"]
+        at = int(np.searchsorted(offsets, begin))
+        for start, stop in ((0, at), (at, len(offsets))):
+            if start < stop:
+                yield OffsetRange(first + start, first + stop, int(offsets[start]))
+
+
+def add_run(runs: list[OffsetRange], following: OffsetRange, begin: int = 0) -> None:
     """Add a run behind those that are known.
 
     Args:
         runs: of one queue, in the order of the log; changed.
         following: what the log has behind them.
+        begin: physical offset from which records are of another topic of that name: a number there
+            that follows the last one before has rotted.
     """
-    if runs and runs[-1].stop == following.first:
+    goes_on = runs and runs[-1].stop == following.first
+    if goes_on and not runs[-1].phy_offset < begin <= following.phy_offset:
         runs[-1] = runs[-1]._replace(stop=following.stop)
     else:
         runs.append(following)
@@ -322,9 +349,19 @@ def lacking(runs: list[OffsetRange]) -> Iterator[tuple[int, int]]:
         behind = one.stop if behind is None else max(behind, one.stop)
 
 
-def merged_runs(files: list[FileSurvey]) -> OffsetRanges:
-    """The runs of all files."""
-    return _merged(file.runs for file in files)
+def merged_runs(files: list[FileSurvey], deleted: DeletedTopics) -> OffsetRanges:
+    """The runs of all files of what is in a queue, and was not deleted with its topic.
+
+    Args:
+        files: in the order of the log.
+        deleted: topics that were deleted, as `survey_log` was given.
+    """
+    merged = _merged((file.runs for file in files), deleted.counts_from)
+    begins = {topic: deleted.counts_from(topic) for topic, _ in merged}
+    return {
+        key: [one for one in found if one.phy_offset >= begins[key[0]]]
+        for key, found in merged.items()
+    }
 
 
 def merged_batch_runs(files: list[FileSurvey]) -> OffsetRanges:
@@ -332,13 +369,15 @@ def merged_batch_runs(files: list[FileSurvey]) -> OffsetRanges:
     return _merged(file.batch_runs for file in files)
 
 
-def _merged(parts: Iterable[OffsetRanges]) -> OffsetRanges:
+def _merged(
+    parts: Iterable[OffsetRanges], counts_from: Callable[[str], int] = lambda _: 0
+) -> OffsetRanges:
     merged: OffsetRanges = {}
     for part in parts:
         for key, runs in part.items():
-            known = merged.setdefault(key, [])
+            known, begin = merged.setdefault(key, []), counts_from(key[0])
             for one in runs:
-                add_run(known, one)
+                add_run(known, one, begin)
     return merged
 
 
@@ -356,9 +395,11 @@ def present_runs(files: UnitFiles, key: QueueKey, runs: list[OffsetRange]) -> li
     """
     begin, size = files.unit_head(key, 0)
     number = bisect_left(runs, begin, key=lambda one: one.phy_offset)
-    if size > 0 and runs and runs[0].phy_offset == begin:
-        # whatever number that record has now, the queue has begun with it
-        return runs
+    if size > 0 and number < len(runs) and runs[number].phy_offset == begin:
+        steps_back = number + 1 < len(runs) and runs[number + 1].first <= runs[number].first
+        if number == 0 or steps_back:
+            # whatever number that record has now, the queue has begun with it
+            return runs[number:]
     if size > 0 and 0 < number < len(runs) and runs[number].first < runs[number - 1].stop:
         return runs[number:]
     for number in range(len(runs) - 1, 0, -1):

@@ -10,7 +10,6 @@ import json
 import os
 import re
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -19,7 +18,12 @@ from typing import Any, Final
 from rmqcore.config import StoreConfig, load_config
 from rmqcore.doctor.covering_records import has_placeholder
 from rmqcore.doctor.findings import Severity, VerifyReport
-from rmqcore.doctor.foreign import FOREIGN_ADVICE, foreign_files, told_of_foreign
+from rmqcore.doctor.foreign import (
+    FOREIGN_ADVICE,
+    deleted_topics,
+    foreign_files,
+    told_of_foreign,
+)
 from rmqcore.doctor.journal import Journal
 from rmqcore.doctor.kept_files import below, stamps_of
 from rmqcore.doctor.log_survey import (
@@ -47,8 +51,7 @@ from rmqcore.doctor.swapped_files import goes_on_behind, in_place, place_said_by
 from rmqcore.doctor.verify import Verification
 from rmqcore.doctor.verify_files import leases_problem
 from rmqcore.doctor.wrong_queue_records import add_wrong_queue_records
-from rmqcore.errors import CorruptConfigFileError, StoreError
-from rmqcore.files.deleted_topics import DeletedTopics
+from rmqcore.errors import StoreError
 from rmqcore.files.mapped_file_queue import numbered_files
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.native.format._numbers import SMALLEST_RECORD_SIZE
@@ -367,6 +370,7 @@ class Planner:
         files = self._regular_files(size)
         tell = None if progress is None else lambda done, total: progress("log", done, total)
         log = LogPlan(self._directory, self._config, strict=False)
+        deleted = deleted_topics(log)
         surveys = survey_log(
             self._directory.path,
             files,
@@ -374,6 +378,7 @@ class Planner:
             gap_min=SMALLEST_RECORD_SIZE,
             verify_crc_property=self._config.force_verify_prop_crc,
             multi_dispatch=light_queues(log),
+            deleted=deleted,
             jobs=jobs,
             progress=tell,
         )
@@ -381,8 +386,8 @@ class Planner:
             return False
         look_behind_blanks(log, surveys)
         drop_stale_tail(log, surveys)
-        self.runs = self._without_deleted(merged_runs(surveys))
-        add_wrong_queue_records(log, surveys, self.runs)
+        self.runs = merged_runs(surveys, deleted)
+        add_wrong_queue_records(log, surveys, self.runs, deleted)
         gaps = list(gaps_of(surveys, size))
         self._plan_lost(gaps, surveys, size)
         for file, gap in gaps:
@@ -393,17 +398,6 @@ class Planner:
             step.kind in (StepKind.COVER, StepKind.RESIZE, StepKind.REMOVE_FILE)
             for step in self._plan.steps
         )
-
-    def _without_deleted(self, runs: OffsetRanges) -> OffsetRanges:
-        """The runs of what is in a queue, and was not deleted with its topic."""
-        deleted = DeletedTopics(self._directory)
-        with suppress(CorruptConfigFileError):
-            deleted.load()
-        begins = {topic: deleted.counts_from(topic) for topic, _ in runs}
-        return {
-            key: [one for one in found if one.phy_offset >= begins[key[0]]]
-            for key, found in runs.items()
-        }
 
     def _regular_files(self, size: int) -> list[tuple[int, Path, int]]:
         """The log's files; one whose name is no offset of this log is taken out.

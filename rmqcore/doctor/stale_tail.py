@@ -107,6 +107,7 @@ def _look_again(
         gap_min=SMALLEST_RECORD_SIZE,
         verify_crc_property=log.config.force_verify_prop_crc,
         multi_dispatch=light_queues(log),
+        deleted=deleted_topics(log),
         stop=stop,
         past_blank=past_blank,
     )

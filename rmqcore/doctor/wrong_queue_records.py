@@ -34,6 +34,7 @@ from rmqcore.doctor.log_survey import (
     present_runs,
 )
 from rmqcore.files.consume_queue import HOLE_UNITS_MAX, LIGHT_QUEUE_PREFIX
+from rmqcore.files.deleted_topics import DeletedTopics
 from rmqcore.message import light_numbers
 from rmqcore.native.format._message_ext import MessageExt
 from rmqcore.native.format._numbers import FILLER_SIZE, SysFlag
@@ -47,19 +48,25 @@ _TOPIC_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 _REASON = "the body is whole, but the header names a place in a queue that is not the record's"
 
 
-def add_wrong_queue_records(log: LogPlan, surveys: list[FileSurvey], runs: OffsetRanges) -> None:
+def add_wrong_queue_records(
+    log: LogPlan, surveys: list[FileSurvey], runs: OffsetRanges, deleted: DeletedTopics
+) -> None:
     """Make a gap of each record whose header names a wrong place; its claim goes from the runs.
 
     Args:
         log: of the store.
         surveys: of its files; get the gaps.
         runs: what the log has of each queue, but for topics that were deleted.
+        deleted: these; where they say so, all runs of a queue are of one topic.
     """
     places: set[int] = set()
     files = UnitFiles(log.directory, log.config.mapped_file_size_consume_queue)
     try:
         for key, found in runs.items():
-            places.update(one.phy_offset for one in _outliers(files, key, found))
+            _part_where_begun(log, files, key, found)
+            is_told = deleted.since(key[0]) > log.start
+            outliers = _outliers(files, key, found, of_one_topic=is_told)
+            places.update(one.phy_offset for one in outliers)
         for key in queue_keys(log.directory.consume_queue):
             places.update(_contradicted(log, files, key, runs))
         for key, batch_runs in merged_batch_runs(surveys).items():
@@ -81,7 +88,27 @@ def add_wrong_queue_records(log: LogPlan, surveys: list[FileSurvey], runs: Offse
             _drop_claim(runs.get(key, []), message.phy_offset, queue_offset)
 
 
-def _outliers(files: UnitFiles, key: QueueKey, runs: list[OffsetRange]) -> Iterator[OffsetRange]:
+def _part_where_begun(
+    log: LogPlan, files: UnitFiles, key: QueueKey, runs: list[OffsetRange]
+) -> None:
+    """Part a run at the record with which the queue begins, whatever number it has now.
+
+    What is before it is of a topic that was deleted, and has ended with the number before.
+    """
+    phy_offset, size = files.unit_head(key, 0)
+    number = bisect_right(runs, phy_offset, key=lambda one: one.phy_offset) - 1
+    record = log.record_at(phy_offset) if 0 < size < FILLER_SIZE and number >= 0 else None
+    if record is None or len(record) != size:
+        return
+    one, first = runs[number], decode_record(record).queue_offset
+    if one.phy_offset < phy_offset and one.first < first < one.stop:
+        behind = OffsetRange(first, one.stop, phy_offset)
+        runs[number : number + 1] = [one._replace(stop=first), behind]
+
+
+def _outliers(
+    files: UnitFiles, key: QueueKey, runs: list[OffsetRange], *, of_one_topic: bool
+) -> Iterator[OffsetRange]:
     """Runs of one message with an offset that neither what is before nor behind it agrees with.
 
     Or with a topic that has a character that no topic's name has.
@@ -89,8 +116,7 @@ def _outliers(files: UnitFiles, key: QueueKey, runs: list[OffsetRange]) -> Itera
     What is behind may be what is wrong, where the queue has the message in its place. What is of a
     topic that was made again since only has to be no further away than any queue allows.
     """
-    present = present_runs(files, key, runs)
-    past = len(runs) - len(present)
+    past = 0 if of_one_topic else len(runs) - len(present_runs(files, key, runs))
     no_topic = not (key[0].startswith(LIGHT_QUEUE_PREFIX) or _TOPIC_NAME.fullmatch(key[0]))
     for number, one in enumerate(runs):
         before = runs[number - 1].stop if number else one.first

@@ -428,6 +428,35 @@ def test_a_far_number_of_a_deleted_topic_is_no_loss(store_path):
     assert_found(store_path, [one for one in known if one.queue_offset != 4])
 
 
+@pytest.mark.parametrize("old", [5, 300], ids=["in one file", "over the end of a file"])
+@pytest.mark.parametrize("left", ["all", "no note", "no queue", "queue derived again"])
+def test_a_first_number_that_rotted_to_where_the_topic_before_ended_hides_nothing(
+    store_path, old, left
+):
+    """The runs of both would be one, and go with the topic that was deleted."""
+    with rmqcore.open_store(store_path, config=SIZES) as opened:
+        for number in range(old):
+            opened.put("T", b"old %d" % number)
+        opened.delete_topic("T")
+        first, *others = [opened.put("T", b"new %d" % number) for number in range(4)]
+    known = [one for one in known_messages(store_path) if one.queue_offset > 0]
+    assert [one.phy_offset for one in known] == [one.phy_offset for one in others]
+    path = log_files(store_path)[first.phy_offset // FILE_SIZE]
+    overwrite(path, first.phy_offset % FILE_SIZE + 20, old.to_bytes(8, "big"))
+    if left == "no note":
+        # a topic that RocketMQ has deleted
+        for note in (store_path / "config").glob("deletedTopics.json*"):
+            note.unlink()
+    elif left != "all":
+        shutil.rmtree(store_path / "consumequeue")
+    if left == "queue derived again":
+        rmqcore.open_store(store_path).close()
+    report = doctor.repair(store_path)
+    assert report.clean
+    assert report.plan.steps[0].start == first.phy_offset
+    assert_found(store_path, known)
+
+
 @pytest.mark.parametrize("bits", [0x40, 0x80])
 def test_a_topic_that_rotted_into_no_name_makes_no_queue_when_all_are_lost(store, bits):
     known = known_messages(store)
