@@ -56,7 +56,8 @@ class DeletedTopics:
         self._file = ConfigFile(directory.config / DELETED_TOPICS_NAME, _decoded)
         self._deleted_at: dict[str, int] = {}
         self._listed: frozenset[str] | None = None
-        self._is_slaves = False
+        #: True for the store of a broker that takes over its master's topics
+        self.is_slaves = False
         self._left_from = _NOWHERE
         self._has_queues: dict[str, bool] = {}
 
@@ -92,10 +93,10 @@ class DeletedTopics:
 
     def _table_of_a_broker(self) -> frozenset[str] | None:
         """The topics of a broker's ``topics.json``; None when there is none, or it is not whole."""
-        self._is_slaves = False
+        self.is_slaves = False
         with suppress(CorruptConfigFileError):
             table = TopicConfigTable(self._directory.config, clock=wall_clock_ms)
-            self._is_slaves = table.follows
+            self.is_slaves = table.follows
             names = frozenset(entry.topic_name for entry in table)
             if names.intersection(_BROKERS_OWN):
                 return names
@@ -151,7 +152,7 @@ class DeletedTopics:
         """True for a topic that a broker's table of topics would have, and has not."""
         return (
             self._listed is not None
-            and not self._is_slaves
+            and not self.is_slaves
             and topic not in self._listed
             and topic not in self._deleted_at
             and not topic.startswith(_UNLISTED_PREFIXES)

@@ -61,6 +61,18 @@ class ReadersOfLost:
             of_all = "", topic, queue_id
             self.unknown_groups[of_all] = min(end, self.unknown_groups.get(of_all, end))
 
+    def note_begin(self, topic: str, queue_id: int) -> None:
+        """Note that a queue begins anew: all groups come to its first message.
+
+        Args:
+            topic: that was deleted and made again.
+            queue_id: of the queue.
+        """
+        for ends in (self.ends, self.unknown_groups):
+            for key in [key for key in ends if key[1:] == (topic, queue_id)]:
+                del ends[key]
+        self.unknown_groups["", topic, queue_id] = 0
+
 
 class ReadersOfLostFile:
     """The file.

@@ -49,6 +49,8 @@ class QueueCheck:
         deleted: topics that were deleted.
         before_drop: called before a queue is dropped.
         before_filling: called before a queue is filled that was not there.
+        begins_anew: called with topic and queue id before a queue is dropped whose topic was made
+            again since what its files have: what was consumed of it is of the former topic.
         may_have_filled: whether an opening before this one, which was interrupted, may have filled
             a queue that has files.
         left_by_crash: units that are there are flushed, too: the process that wrote them may not
@@ -62,6 +64,7 @@ class QueueCheck:
         deleted: DeletedTopics,
         before_drop: Callable[[], None],
         before_filling: Callable[[], None],
+        begins_anew: Callable[[str, int], object],
         may_have_filled: Callable[[QueueKey], bool],
         *,
         left_by_crash: bool,
@@ -71,6 +74,7 @@ class QueueCheck:
         self._deleted = deleted
         self._before_drop = before_drop
         self._before_filling = before_filling
+        self._forget_consumed = begins_anew
         self._may_have_filled = may_have_filled
         self._left_by_crash = left_by_crash
         self._whole = False
@@ -86,8 +90,9 @@ class QueueCheck:
         #: for queues whose files are believed: physical offset of the record with queue offset 0,
         #: when the log agrees
         self._first_records: dict[QueueKey, int] = {}
-        #: whether a queue was there when the first record of it was met
-        self._was_there: dict[QueueKey, bool] = {}
+        #: physical offset behind what a queue had when the first record of it was met; None: it was
+        #: not there
+        self._ended_at: dict[QueueKey, int | None] = {}
         self._mended: Counter[QueueKey] = Counter()
         self._foreign: dict[QueueKey, int] = {}
         #: queues, by the physical offset of a record that does not lie where its number says
@@ -119,7 +124,7 @@ class QueueCheck:
         return emptied
 
     def _lacked_files(self, key: QueueKey) -> bool:
-        return self._may_have_filled(key) or not self._was_there[key]
+        return self._may_have_filled(key) or self._ended_at[key] is None
 
     def dispatch(self, batch: DispatchBatch) -> None:
         """Compare and append the units of one stretch of the log.
@@ -144,6 +149,8 @@ class QueueCheck:
         zero = stretch.first_queue_offset == 0
         if zero and self._begins_anew(stretch, queue, key, more_follow=more_follow):
             _log.warning("consume queue %s/%d begins anew in the log", *key)
+            if self._is_of_former(stretch, key):
+                self._forget_consumed(*key)
             self._drop(key)
             queue = None
         self._met.add(key)
@@ -167,7 +174,7 @@ class QueueCheck:
         elif queue is not None:
             for first, units in stretch.plain():
                 self._compare(queue, first, units)
-        if not self._was_there[key]:
+        if self._ended_at[key] is None:
             self._before_filling()
         self._queues.append(stretch)
 
@@ -181,11 +188,12 @@ class QueueCheck:
         deleted_here = self._deleted.since(whole.topic)
         if key not in self._since:
             self._since[key] = deleted_here
-            was_there = self._was_there.setdefault(key, queue is not None)
+            known_end = None if queue is None else queue.end_phy_offset
+            ended_at = self._ended_at.setdefault(key, known_end)
             if queue is not None and key not in self._met:
                 first_record = self._first_record(queue, phy_offset)
                 self._since[key] = max(deleted_here, first_record)
-                if was_there:
+                if ended_at is not None:
                     self._first_records[key] = first_record
         stretch = whole.since(deleted_here)
         if stretch is None:
@@ -220,6 +228,16 @@ class QueueCheck:
             return False
         unknown = UNIT_HEAD.unpack_from(stretch.units)[0] >= queue.end_phy_offset
         return bool(unknown or (key in self._met and len(stretch.units) > UNIT_SIZE))
+
+    def _is_of_former(self, stretch: QueueStretch, key: QueueKey) -> bool:
+        """Whether what groups have consumed may be of the topic before the one that begins here.
+
+        Where the queue had the new one, it is of that; so it is where a master's queue was lost.
+        """
+        ended_at = self._ended_at[key]
+        if ended_at is None:
+            return self._deleted.is_slaves
+        return ended_at <= UNIT_HEAD.unpack_from(stretch.units)[0]
 
     def _drop(self, key: QueueKey) -> None:
         self._before_drop()

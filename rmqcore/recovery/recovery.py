@@ -103,6 +103,7 @@ class Recovery:
         clean_shutdown: False when the abort marker was found.
         progress: called now and then with a `RecoveryProgress`.
         keep_cut: copies what is about to be cut off the log, and says where to; see `KeptCuts`.
+        begins_anew: see `QueueCheck`.
         world: whose clock says when progress is saved, and how long it took.
 
     Source: RocketMQ store/CommitLog.java, recoverNormally and recoverAbnormally.
@@ -126,6 +127,7 @@ class Recovery:
         clean_shutdown: bool,
         progress: Callable[[RecoveryProgress], None] | None = None,
         keep_cut: KeepCut | None = None,
+        begins_anew: Callable[[str, int], object] = lambda *_: None,
         world: World = REAL,
     ) -> None:
         self._log = writer.log
@@ -154,6 +156,7 @@ class Recovery:
             deleted,
             lambda: derived_anew.begin_at(0),
             lambda: derived_anew.begin_at(derived_anew.walked_first),
+            begins_anew,
             derived_anew.may_have_filled,
             left_by_crash=not clean_shutdown,
         )

@@ -8,6 +8,7 @@ from ha.test_brokers import Pair, asks_when_told  # noqa: F401 - a fixture
 from ha.test_deleted_topics import bodies, made_again, numbered, tables_alone, with_an_old_topic
 from killed_copy import copy_as_killed, written_apart
 
+from rmqcore import open_store
 from rmqcore.broker import Broker
 from rmqcore.remoting import RequestCode, ResponseCode
 
@@ -58,6 +59,33 @@ def test_who_has_read_a_topic_gets_all_of_the_next_of_its_name(
             await made_again(pair, producer)
             assert bodies(pair.slave.store) == numbered(b"new", 5)
             await promoted(pair, tmp_path, meanwhile)
+            for group in ("CG", "UNKNOWN"):
+                assert await sent_to(pair, 6, group) == 0
+                assert await sent_to(pair, 3, group) == 0
+                for offset in (0, 3):
+                    assert await sent_to(pair, offset, group) is None
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["at once", "after one more kill"])
+def test_who_has_read_a_topic_gets_all_of_the_next_that_a_killed_slave_has_not_dispatched(
+    tmp_path, monkeypatch, again
+):
+    written_apart(monkeypatch)
+
+    async def scenario():
+        async with with_an_old_topic(tmp_path) as (pair, producer):
+            with monkeypatch.context() as patch:
+                reput = pair.slave.store.parts.log_services.reput
+                patch.setattr(reput, "_dispatch_below", lambda _: None)
+                await made_again(pair, producer)
+                copy_as_killed(tmp_path / "s", tmp_path / "cut" / "s")
+            if again:
+                with open_store(tmp_path / "cut" / "s", broker_role="SLAVE"):
+                    copy_as_killed(tmp_path / "cut" / "s", tmp_path / "cut" / "cut" / "s")
+            await promoted(pair, tmp_path / "cut" / "cut" if again else tmp_path / "cut")
+            assert bodies(pair.slave.store) == numbered(b"new", 5)
             for group in ("CG", "UNKNOWN"):
                 assert await sent_to(pair, 6, group) == 0
                 assert await sent_to(pair, 3, group) == 0

@@ -15,11 +15,13 @@ from rmqcore.files.archive_note import shorten_archive_note
 from rmqcore.files.commit_log import CommitLog
 from rmqcore.files.commit_log_writer import CommitLogWriter
 from rmqcore.files.config_tables import TopicConfigTable
+from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
 from rmqcore.files.deleted_topics import DeletedTopics
 from rmqcore.files.import_note import end_imports
 from rmqcore.files.kept_cuts import KeptCuts
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.files.mapped_file_queue import MappedFileQueue
+from rmqcore.files.readers_of_lost import ReadersOfLostFile
 from rmqcore.files.store_checkpoint import StoreCheckpoint
 from rmqcore.files.store_mark import StoreMark
 from rmqcore.files.transient_store_pool import TransientStorePool
@@ -194,6 +196,7 @@ class StoreFiles:
             clean_shutdown=clean_shutdown,
             progress=progress,
             keep_cut=KeptCuts(self.directory.path).keep,
+            begins_anew=self._forget_consumed,
             world=self._world,
         )
         report = recovery.run()
@@ -202,6 +205,21 @@ class StoreFiles:
         end_imports(self.directory, report.end_offset)
         self._begin_topics()
         return report
+
+    def _forget_consumed(self, topic: str, queue_id: int) -> None:
+        """Let groups begin with a queue of a topic that was made again; as `begin_queue_anew`.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        file = ReadersOfLostFile(self.directory.config)
+        readers = file.load()
+        readers.note_begin(topic, queue_id)
+        # first, as a broker has it: offsets that are gone rely on where groups begin
+        file.store(readers)
+        offsets = ConsumerOffsetTable(self.directory.config, clock=self._world.clock_ms)
+        offsets.forget_queue(topic, queue_id)
+        offsets.persist()
 
     def _begin_topics(self) -> None:
         """Tell the end of the log where each queue goes on, and which take inner batches."""
