@@ -29,6 +29,9 @@ from rmqcore.world import World
 
 logger = logging.getLogger(__name__)
 
+#: So many names stand in one line of the log.
+_NAMED_MAX = 20
+
 
 class BrokerParts(BrokerState):
     """The state of one broker, and the parts that go on over it, made in order.
@@ -150,8 +153,13 @@ class BrokerParts(BrokerState):
         report = store.recovery_report
         # a slave that becomes the master, or a crash, may have lost what groups have read
         promoted = store.topics.follows and resets.was_serving is None
+        if promoted or not store.topics.is_whole:
+            unknown = unknown_topics(store)
+            self.topics.know_of_log(unknown)
+            if names := sorted({topic for topic, _ in unknown}):
+                words = "%d topics have messages and were not in %s; they are from now on: %s"
+                logger.warning(words, len(names), store.topics.path, ", ".join(names[:_NAMED_MAX]))
         if promoted:
-            self.topics.know_of_log(unknown_topics(store))
             # who is killed before looks for them once more
             resets.ahead = store.topics.persist
         for table in (store.topics, store.consumer_offsets, self.groups.table):

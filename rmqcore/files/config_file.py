@@ -102,6 +102,8 @@ class ConfigFile(Generic[T]):
         self._decode = decode
         #: checksum of what was last stored, which can be read
         self._stored_crc = -1
+        #: whether what `load` has read is the file's, and not its backup's
+        self.is_newest = False
 
     def load(self) -> T | None:
         """Read the newest content that can be read.
@@ -114,17 +116,28 @@ class ConfigFile(Generic[T]):
             OSError: a file exists and cannot be read.
         """
         reasons: list[str] = []
+        self.is_newest = False
         for path in (self.path, self.backup_path):
             text = _read(path)
             if not text:
                 continue
             try:
-                return self._decode(text.decode())
+                content = self._decode(text.decode())
+                self.is_newest = path == self.path
+                return content
             except ValueError as error:
                 reasons.append(f"{path.name}: {error}")
         if reasons:
             raise CorruptConfigFileError(self.path, -1, "; ".join(reasons))
         return None
+
+    def is_as_backup(self) -> bool:
+        """Whether file and backup are the same: that one was put in the place of this one.
+
+        Raises:
+            OSError: one exists and cannot be read.
+        """
+        return _read(self.path) == _read(self.backup_path)
 
     def store(self, text: str) -> None:
         """Replace the content; the former one becomes the backup.

@@ -204,6 +204,8 @@ class ConfigTable:
         #: when the table was begun, here or where it was taken over from; None: nobody says
         self.begun_ms: int | None = None
         content = self._file.load()
+        #: False where the file was lost, or one of before is in its place: the last changes may lack
+        self.is_whole = self._file.is_newest
         if content is not None:
             self._other, self.data_version = content[0], content[1]
             if (followed := self._other.pop(_FOLLOWED, None)) is not None:
@@ -211,6 +213,10 @@ class ConfigTable:
             kept = self._other.pop(_KEPT, None)
             self._kept = frozenset(map(str, kept if isinstance(kept, list) else ()))
             self.begun_ms = _begun_in(self._other)
+            if self.begun_ms is not None:
+                # RocketMQ writes a table anew that has not changed
+                self.is_whole &= not self._file.is_as_backup()
+            self.is_whole &= not self._is_empty(content[2])
             self._install(content[2])
 
     @property
@@ -282,6 +288,16 @@ class ConfigTable:
                 self._changed = True
                 raise
             return True
+
+    def persist_removal(self) -> None:
+        """As `persist`, in the backup, too: it would bring back what was removed.
+
+        Raises:
+            OSError: it could not be written; the former file is still in place, or its backup.
+        """
+        if self.persist():
+            self._changed = True
+            self.persist()
 
     def to_text(self) -> str:
         """The file's content as it would be written now."""

@@ -4,8 +4,8 @@ Deleting a topic removes its queues; its records stay in the log until they expi
 derived from the log again must leave them out. Three things tell:
 
 - rmqcore writes down the end of the log when it deletes a topic: records below are deleted;
-- a topic that RocketMQ has deleted is missing in its ``topics.json``; in a slave's also one that
-  has come with the log, and not yet with the table; and one that was put here, into the store of a
+- a topic that RocketMQ has deleted is missing in its ``topics.json``; where that was lost, and its
+  backup is read, also one that has come since, and in a slave's one that has come with the log, and not yet with the table; and one that was put here, into the store of a
   broker, before an end that was not in order, which may have taken its queues;
 - a topic that was made again counts its queue offsets from 0 again: the last run of offsets that
   begins with 0 is the queue's, and the queue's own first unit says where that is. What it says of
@@ -56,6 +56,7 @@ class DeletedTopics:
         self._file = ConfigFile(directory.config / DELETED_TOPICS_NAME, _decoded)
         self._deleted_at: dict[str, int] = {}
         self._listed: frozenset[str] | None = None
+        self._lists_all = False
         #: True for the store of a broker that takes over its master's topics
         self.is_slaves = False
         self._left_from = _NOWHERE
@@ -96,7 +97,7 @@ class DeletedTopics:
         self.is_slaves = False
         with suppress(CorruptConfigFileError):
             table = TopicConfigTable(self._directory.config, clock=wall_clock_ms)
-            self.is_slaves = table.follows
+            self.is_slaves, self._lists_all = table.follows, table.is_whole
             names = frozenset(entry.topic_name for entry in table)
             if names.intersection(_BROKERS_OWN):
                 return names
@@ -152,6 +153,7 @@ class DeletedTopics:
         """True for a topic that a broker's table of topics would have, and has not."""
         return (
             self._listed is not None
+            and self._lists_all
             and not self.is_slaves
             and topic not in self._listed
             and topic not in self._deleted_at

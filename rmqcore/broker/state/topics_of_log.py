@@ -1,6 +1,6 @@
-"""Topics and queues that the log of a slave has, and its table has not: what it needs as master.
+"""Topics and queues that the log has, and the table of topics has not: what a master needs.
 
-A slave asks its master for topics every 10 seconds, and soon when messages of an unknown one come,
+A table may be lost, or never have been there: a program has filled the store. And a slave asks its master for topics every 10 seconds, and soon when messages of an unknown one come,
 or of a queue that a topic did not have. A master that is gone before leaves messages that nobody
 could read: in queues without a topic, in queues that their topic got last, or waiting to be
 delivered to one.
@@ -36,12 +36,14 @@ def unknown_topics(store: DefaultMessageStore) -> list[tuple[str, int]]:
     is older than `_NEW_MS` does not count where the table is a master's.
 
     Args:
-        store: of a slave that is made master, before anything is put.
+        store: of a slave that is made master, or whose table of topics was lost, before anything is
+            put.
     """
     queues = store.queues()
     newest_ms = max((_stored_ms(store, *queue, last=True) for queue in queues), default=0)
-    # a table that no master has had says of no topic that it is gone
-    since_ms = max(0, newest_ms - _NEW_MS) if store.topics.is_of_a_leader else 0
+    # a table that no master has had, or that was lost, says of no topic that it is gone
+    is_told = store.topics.is_of_a_leader and store.topics.is_whole
+    since_ms = max(0, newest_ms - _NEW_MS) if is_told else 0
     found = set[tuple[str, int]]()
     for topic, queue_id in queues:
         if topic in _WAITING_IN:

@@ -219,7 +219,7 @@ class StoreFiles:
         file.store(readers)
         offsets = ConsumerOffsetTable(self.directory.config, clock=self._world.clock_ms)
         offsets.forget_queue(topic, queue_id)
-        offsets.persist()
+        offsets.persist_removal()
 
     def _begin_topics(self) -> None:
         """Tell the end of the log where each queue goes on, and which take inner batches."""

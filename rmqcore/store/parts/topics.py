@@ -121,7 +121,7 @@ class Topics:
         # A kill or an interrupt behind this repeats messages. Offsets and leases that outlive the
         # queues would pass over new ones.
         self._consumer_offsets.remove(topic=topic)
-        self._consumer_offsets.persist()
+        self._consumer_offsets.persist_removal()
         self._leases.forget_topic(topic)
         had_queues = self._delete_queues(topic)
         self._leases.forget_topic(topic)
@@ -265,7 +265,7 @@ class Topics:
         begun = {queue.queue_id for queue in queues if queue.end_phy_offset > phy_offset}
         read = self._consumer_offsets.forget_queues_but(topic, begun)
         self.on_begin_anew(topic, read | {queue.queue_id for queue in queues} - begun)
-        self._consumer_offsets.persist()
+        self._consumer_offsets.persist_removal()
         self._leases.forget_topic(topic)
         with self._reput.stopped() as dispatch_below:
             self._flusher.flush()
@@ -287,7 +287,7 @@ class Topics:
         self._consumer_offsets.forget_queue(queue.topic, queue.queue_id)
         try:
             self.on_begin_anew(queue.topic, {queue.queue_id})
-            self._consumer_offsets.persist()
+            self._consumer_offsets.persist_removal()
         except OSError as error:
             if error.errno in NO_ROOM:
                 raise DiskFullError(self._consumer_offsets.path) from error

@@ -1,0 +1,109 @@
+"""A broker whose tables were lost, or are of before, hides no message and passes over none."""
+
+import asyncio
+import shutil
+
+import pytest
+from broker.conftest import records, served
+
+from rmqcore import open_store
+from rmqcore.remoting import RequestCode, ResponseCode
+
+pytestmark = pytest.mark.engine
+
+
+def missing(path):
+    path.unlink()
+
+
+def empty(path):
+    path.write_bytes(b"")
+
+
+def half(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def no_entries(path):
+    path.write_text("{}")
+
+
+def restored(path):
+    shutil.copy(backup_of(path), path)
+
+
+def backup_of(path):
+    return path.with_name(path.name + ".bak")
+
+
+def bodies(answer):
+    return [message.body for message in records(answer.body)]
+
+
+async def delete(peer, topic):
+    deleted = await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
+    assert deleted.code == ResponseCode.SUCCESS
+
+
+@pytest.mark.parametrize(
+    ("damage", "both"),
+    [
+        *((damage, False) for damage in (missing, empty, half, no_entries, restored)),
+        *((damage, True) for damage in (missing, empty, no_entries)),
+    ],
+)
+def test_topics_that_have_messages_are_known_when_their_table_is_lost(tmp_path, damage, both):
+    async def scenario():
+        async with served(tmp_path / "store") as (_, peer):
+            for topic in ("Gone", "First", "Last"):
+                assert (await peer.send(topic, b"of %s" % topic.encode())).code == 0
+                if topic == "First":
+                    await delete(peer, "Gone")
+            # the backup is of before it
+            assert (await peer.send("Newest", b"sent", queue_id=3)).code == 0
+        topics = tmp_path / "store" / "config" / "topics.json"
+        damage(topics)
+        if both:
+            damage(backup_of(topics))
+        for _ in range(2):
+            async with served(tmp_path / "store") as (broker, peer):
+                for topic in ("First", "Last"):
+                    assert bodies(await peer.pull(topic)) == [b"of %s" % topic.encode()]
+                assert bodies(await peer.pull("Newest", queue_id=3)) == [b"sent"]
+                assert broker.store.topics.get("Gone") is None
+
+    asyncio.run(scenario())
+
+
+def test_topics_of_a_store_that_a_program_has_filled_are_known(tmp_path):
+    with open_store(tmp_path / "store", mapped_file_size_commit_log=1 << 20) as store:
+        assert store.put("T", b"embedded", queue_id=9).ok
+
+    async def scenario():
+        async with served(tmp_path / "store") as (_, peer):
+            assert bodies(await peer.pull("T", queue_id=9)) == [b"embedded"]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("damage", [missing, empty, half, restored])
+def test_no_backup_says_what_was_consumed_of_a_topic_that_was_deleted(tmp_path, damage):
+    """It would pass over the messages of the next topic of that name."""
+
+    async def scenario():
+        async with served(tmp_path / "store") as (broker, peer):
+            for number in range(3):
+                await peer.send("T", b"old %d" % number)
+            broker.managers.offsets.commit("CG", "T", 0, 3)
+            broker.store.consumer_offsets.persist()
+            await delete(peer, "T")
+            for number in range(4):
+                await peer.send("T", b"new %d" % number)
+        damage(tmp_path / "store" / "config" / "consumerOffset.json")
+        async with served(tmp_path / "store") as (broker, peer):
+            assert broker.store.consumer_offsets.get("T", "CG", 0) is None
+            answer = await peer.pull("T", offset=3)
+            assert answer.code == ResponseCode.PULL_OFFSET_MOVED
+            assert answer.ext_fields["nextBeginOffset"] == "0"
+
+    asyncio.run(scenario())
