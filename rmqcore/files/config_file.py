@@ -123,10 +123,11 @@ class ConfigFile(Generic[T]):
                 continue
             try:
                 content = self._decode(text.decode())
-                self.is_newest = path == self.path
-                return content
             except ValueError as error:
                 reasons.append(f"{path.name}: {error}")
+            else:
+                self.is_newest = path == self.path
+                return content
         if reasons:
             raise CorruptConfigFileError(self.path, -1, "; ".join(reasons))
         return None

@@ -204,7 +204,7 @@ class ConfigTable:
         #: when the table was begun, here or where it was taken over from; None: nobody says
         self.begun_ms: int | None = None
         content = self._file.load()
-        #: False where the file was lost, or one of before is in its place: the last changes may lack
+        #: False where the file was lost, or one of before is in its place: changes may lack
         self.is_whole = self._file.is_newest
         if content is not None:
             self._other, self.data_version = content[0], content[1]

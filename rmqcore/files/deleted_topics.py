@@ -4,9 +4,10 @@ Deleting a topic removes its queues; its records stay in the log until they expi
 derived from the log again must leave them out. Three things tell:
 
 - rmqcore writes down the end of the log when it deletes a topic: records below are deleted;
-- a topic that RocketMQ has deleted is missing in its ``topics.json``; where that was lost, and its
-  backup is read, also one that has come since, and in a slave's one that has come with the log, and not yet with the table; and one that was put here, into the store of a
-  broker, before an end that was not in order, which may have taken its queues;
+- a topic that RocketMQ has deleted is missing in its ``topics.json``; where that was lost and its
+  backup is read, also one that has come since; in a slave's, one that has come with the log, and
+  not yet with the table; and one that was put here, into the store of a broker, before an end that
+  was not in order, which may have taken its queues;
 - a topic that was made again counts its queue offsets from 0 again: the last run of offsets that
   begins with 0 is the queue's, and the queue's own first unit says where that is. What it says of
   the topic's other queues tells `rmqcore.native.derive.runs.TopicRuns`.

@@ -1,9 +1,9 @@
 """Topics and queues that the log has, and the table of topics has not: what a master needs.
 
-A table may be lost, or never have been there: a program has filled the store. And a slave asks its master for topics every 10 seconds, and soon when messages of an unknown one come,
-or of a queue that a topic did not have. A master that is gone before leaves messages that nobody
-could read: in queues without a topic, in queues that their topic got last, or waiting to be
-delivered to one.
+A table may be lost, or never have been there: a program has filled the store. And a slave asks its
+master for topics every 10 seconds, and soon when messages of an unknown one come, or of a queue
+that a topic did not have. A master that is gone before leaves messages that nobody could read: in
+queues without a topic, in queues that their topic got last, or waiting to be delivered to one.
 """
 
 from __future__ import annotations
