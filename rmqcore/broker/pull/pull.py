@@ -370,7 +370,8 @@ class PullMessages:
             return moved
         if wanted.queue_offset < 0 and self._store.max_queue_offset(*wanted.place[1:]) > 0:
             first = self._store.min_queue_offset(*wanted.place[1:])
-            return self._moved(wanted, first, GetMessageStatus.OFFSET_TOO_SMALL)
+            moved = self._moved(wanted, first, GetMessageStatus.OFFSET_TOO_SMALL)
+            return self._of_slave(wanted, moved) if config.is_slave else moved
         max_bytes = config.max_transfer_bytes_on_message_in_memory
         try:
             found = in_front_of_damage(lambda one: fetch(self._store, one, max_bytes), asked)
@@ -418,17 +419,19 @@ class PullMessages:
         return 0
 
     def _of_slave(self, wanted: PullRequest, result: FetchResult) -> FetchResult:
-        """What is there on a slave, who may not have all that its master has.
+        """What is there on a slave, who may not have all that its master has, nor still have it.
 
-        With a master, whoever finds nothing here goes back to it. Without one, a reader that is
-        ahead of this slave waits; RocketMQ lets it ask again and again.
+        With a master, whoever finds nothing here goes back to it, and begins where it is: the
+        master knows where the queue begins. Without one, a reader that is ahead of this slave
+        waits; RocketMQ lets it ask again and again.
         """
         if result.found is not None:
             return result
         ahead = result.status in _EMPTY or result.status is GetMessageStatus.OFFSET_OVERFLOW_BADLY
-        if ahead:
+        follows = self._follows()
+        if ahead or (follows and result.status is not GetMessageStatus.NO_MATCHED_MESSAGE):
             result = result._replace(next_queue_offset=wanted.queue_offset)
-        if self._follows():
+        if follows:
             return result._replace(code=ResponseCode.PULL_RETRY_IMMEDIATELY)
         return result._replace(code=ResponseCode.PULL_NOT_FOUND) if ahead else result
 
