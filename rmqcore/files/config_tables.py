@@ -317,7 +317,12 @@ class ConfigTable:
         """When the table was begun, as a member of what others are told; empty: nobody says."""
         return {} if self.begun_ms is None else {BEGUN: self.begun_ms}
 
-    def adopt(self, text: str, keep: Callable[[str], bool] = lambda _: False) -> bool:
+    def adopt(
+        self,
+        text: str,
+        keep: Callable[[str], bool] = lambda _: False,
+        counts: Callable[[], bool] = lambda: True,
+    ) -> bool:
         """Take over a table that another broker has told, in the form of the file.
 
         One that is empty, or of a lower version than was taken over before, or that was begun at
@@ -327,6 +332,7 @@ class ConfigTable:
         Args:
             text: the table.
             keep: tells of a topic, or a group, that is not in it that it stays.
+            counts: asked while nobody changes this table: False takes nothing over.
 
         Returns:
             Whether that changed anything.
@@ -337,6 +343,8 @@ class ConfigTable:
         besides, version, told = _decoded_by(self._decode)(text)
         told, begun_ms = self._fitted(told), _begun_in(besides)
         with self._lock.within():
+            if not counts():
+                return False
             before, followed = self._encode(), self._followed or DataVersion()
             names, kept = self._names(told), self._kept
             another = None not in (begun_ms, self.begun_ms) and begun_ms != self.begun_ms

@@ -430,6 +430,33 @@ def test_no_offset_of_a_topic_that_was_deleted_counts_for_the_next_of_its_name(
 
 
 @pytest.mark.usefixtures("asks_when_told")
+def test_no_offset_counts_that_is_taken_over_while_its_queue_begins_anew(tmp_path, monkeypatch):
+    """The slave has the log when it looks, and comes to what the log tells a moment later."""
+
+    async def scenario():
+        async with with_an_old_topic(tmp_path) as (pair, producer):
+            synchronize = pair.slave.replication._synchronize
+            reput = pair.slave.store.parts.log_services.reput
+            dispatch, fit = reput._dispatch_below, ConsumerOffsetTable._fitted
+
+            def fitted(table, told):
+                monkeypatch.setattr(reput, "_dispatch_below", dispatch)
+                return fit(table, told)
+
+            async def again():
+                monkeypatch.setattr(reput, "_dispatch_below", lambda _: None)
+                monkeypatch.setattr(ConsumerOffsetTable, "_fitted", fitted)
+                await made_again(pair, producer)
+
+            between(synchronize, monkeypatch, RequestCode.GET_ALL_CONSUMER_OFFSET, again)
+            assert not await synchronize.synchronize()
+            assert bodies(pair.slave.store) == numbered(b"new", 5)
+            assert pair.slave.store.consumer_offsets.get("T", "CG", 0) is None
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.usefixtures("asks_when_told")
 def test_a_deletion_that_is_followed_late_takes_no_offset_of_the_next_topic(tmp_path, monkeypatch):
     """The master may be gone before it tells them once more, and who has to begin with it."""
 

@@ -286,13 +286,14 @@ class SlaveSynchronize:
         table: ConfigTable,
         text: str,
         keep: Callable[[str], bool] = lambda _: False,
+        counts: Callable[[], bool] = lambda: True,
     ) -> bool:
         """Put a table in the place of the one that is here; whether it is one."""
         if not self._agrees():
             # the connection has gone since: nobody knows whose answer this is
             return False
         try:
-            changed = table.adopt(text, keep)
+            changed = table.adopt(text, keep, counts)
         except ValueError as error:
             return self._failed(code, address, str(error))
         self._failures.pop(code, None)
@@ -341,13 +342,19 @@ class SlaveSynchronize:
             return False
         if not await self._has_all():
             return had
-        if not self._agrees() or forgotten != self._offsets.forgotten:
-            # a queue has begun anew meanwhile, and the answer may be of the one before
+        if not self._agrees():
             return False
+
+        def counts() -> bool:
+            # else a queue has begun anew meanwhile, and the answer may be of the one before
+            return forgotten == self._offsets.forgotten
+
         for code, table, text in zip(
             codes, (self._offsets, self._delays), (groups, delays), strict=True
         ):
-            had &= text is not None and self._adopt(address, code, table, text)
+            had &= text is not None and self._adopt(address, code, table, text, counts=counts)
+        if not counts():
+            return False
         if groups is not None and codes[0] not in self._failures:
             had &= self._adopt_resets(address, groups)
         try:
