@@ -23,3 +23,29 @@ def test_queues_without_number_leave_room_for_the_offsets_in_an_answer(tmp_path)
     assert len(slaves.unknown_groups) > 20_000
     # here all of them count
     assert len(resets.unknown_groups) == 200_008
+
+
+def test_what_a_slave_kept_of_before_is_done_with_what_its_master_tells(tmp_path):
+    """It was a master itself, or was told so before it was started again."""
+    before = Resets(tmp_path)
+    before.adopt({"readersToReset": {"T": {"CG": {0: 0}, "Other": {0: 7}}}})
+    before.persist_told()
+    slaves = Resets(tmp_path)
+    slaves.follow()
+    slaves.adopt({})
+    slaves.persist_told()
+    promoted = Resets(tmp_path)
+    promoted.bring_back({("CG", "T", 0): None, ("Other", "T", 0): 7}.get)
+    assert not promoted
+
+
+def test_what_a_slave_was_told_counts_until_it_is_told_again(tmp_path):
+    before = Resets(tmp_path)
+    before.adopt({"readersToReset": {"T": {"CG": {0: 0}}}})
+    before.persist_told()
+    slaves = Resets(tmp_path)
+    slaves.follow()
+    slaves.persist_told()
+    promoted = Resets(tmp_path)
+    promoted.bring_back(lambda _: None)
+    assert promoted == {("CG", "T", 0): 0}

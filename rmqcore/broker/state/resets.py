@@ -331,7 +331,9 @@ class Resets(dict[ReadQueue, int]):
             ValueError: they are wrong; nothing has changed.
         """
         resets, ends, unknown_groups = (offsets_in(told.get(name)) for name in RESETS_TOLD)
-        if self != resets:
+        if self != resets or self._kept or self._kept_offsets:
+            # what the file has been keeping since the start is of before, too
+            self._kept, self._kept_offsets = [], {}
             self.clear()
             self.update(resets)
             self._resets_changed = True
