@@ -192,9 +192,10 @@ def _dispossessed(log: LogPlan, files: UnitFiles, runs: OffsetRanges) -> Iterato
     """
     suspects: dict[int, tuple[QueueKey, int]] = {}
     for key, found in runs.items():
-        present = present_runs(files, key, found)
-        for one in present if len(present) > 1 else ():
-            claims = sum(other.first <= one.first < other.stop for other in present)
+        firsts, stops = sorted(one.first for one in found), sorted(one.stop for one in found)
+        # no unit leads to what is of a topic that was deleted, however numbers step back
+        for one in found:
+            claims = bisect_right(firsts, one.first) - bisect_right(stops, one.first)
             if claims < 2:
                 continue
             # of a longer run, too: those behind may go on from the number that the first one names

@@ -508,6 +508,28 @@ def test_a_record_at_the_end_of_its_queue_that_names_anothers_place_is_covered(
     assert digest_tree(store) == before
 
 
+@pytest.mark.parametrize("place", [0, -2], ids=["first", "last of its queue"])
+def test_a_number_that_steps_back_in_a_log_that_retention_has_cut_is_covered(store_path, place):
+    """As if the topic had been deleted and made again; but a unit of its queue leads to it."""
+    store = store_path
+    with rmqcore.open_store(store, config=SIZES) as opened:
+        for number in range(180):
+            opened.put("T", b"%d" % number * 50, queue_id=number % 2, keys=f"k{number}")
+    log_files(store)[0].unlink()
+    with rmqcore.open_store(store) as opened:
+        opened.put("T", b"another", queue_id=0)
+    known = sorted(known_messages(store), key=lambda message: message.phy_offset)
+    one, begin = known[place], known[0].phy_offset
+    assert (begin, known[0].queue_id) == (FILE_SIZE, 0)
+    file = log_files(store)[(one.phy_offset - begin) // FILE_SIZE]
+    # it names the other queue
+    flip(file, one.phy_offset % FILE_SIZE + 15, 1)
+    plan = doctor.plan(store)
+    assert (plan.steps[0].kind, plan.steps[0].start) == (doctor.StepKind.COVER, one.phy_offset)
+    assert doctor.repair(store, plan=plan).clean
+    assert_found(store, [other for other in known if other != one])
+
+
 def bodies(path, queue_id):
     damage = []
     with rmqcore.open_store(path) as store:
