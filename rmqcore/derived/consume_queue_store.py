@@ -165,11 +165,18 @@ class ConsumeQueueStore:
             queue.load()
         self._unusable.clear()
 
-    def followed(self) -> list[StoredQueue]:
+    def followed(self, *, sizes_fit: bool = False) -> list[StoredQueue]:
         """Every queue, new ones too, caught up with what another process has written.
 
         Readers see nothing of that before `show`. One with a damaged unit, or that the disk refuses
         to give, is left out, and unreadable from now on until it has caught up.
+
+        Args:
+            sizes_fit: so is one whose files have another size, or lack one: the size that files
+                have is known.
+
+        Raises:
+            CorruptStoreError: it is not known, and may be another.
         """
         queues: list[StoredQueue] = []
         unreadable: dict[tuple[str, int], CorruptStoreError] = {}
@@ -178,7 +185,7 @@ class ConsumeQueueStore:
             try:
                 queues.append(caught_up())
             except CorruptStoreError as error:
-                if error.reason != DAMAGED_UNIT:
+                if error.reason != DAMAGED_UNIT and not sizes_fit:
                     raise
                 unreadable[key] = error
             except OSError as error:

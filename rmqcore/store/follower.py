@@ -235,14 +235,18 @@ class Follower:
         Returns:
             every queue; what is new of it is not shown yet.
         """
+        sizes_fit = False
         while True:
             queues: list[StoredQueue] = []
             try:
-                queues = self.consume_queues.followed()
+                queues = self.consume_queues.followed(sizes_fit=sizes_fit)
                 self.index.follow()
             except CorruptStoreError:
-                if self._sizes_fit(queues):
+                if sizes_fit:
                     raise
+                sizes_fit = self._sizes_fit(queues)
+                if sizes_fit:
+                    continue
             else:
                 if self._sizes_fit(queues):
                     return queues

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rmqcore import CorruptConsumeQueueError, open_store
+from rmqcore import CorruptConsumeQueueError, CorruptStoreError, open_store
 
 pytestmark = pytest.mark.engine
 
@@ -61,3 +61,25 @@ def test_it_is_read_when_a_writer_has_derived_it(damaged):
             assert writer.max_queue_offset("T", 0) == COUNT + 1
             assert reader.max_queue_offset("T", 0) == COUNT + 1
         assert reader.missing() == []
+
+
+@pytest.mark.parametrize("how", ["shorter", "longer", "missing"])
+def test_a_queue_with_a_file_of_another_length_hides_no_other(store_path, how):
+    with open_store(store_path, mapped_file_size_consume_queue=60 * 20) as store:
+        for number in range(COUNT):
+            for queue_id in (0, 1):
+                store.put("T", b"%d" % number, queue_id=queue_id)
+    file = store_path / "consumequeue/T/0" / f"{60 * 20:020}"
+    raw = file.read_bytes()
+    if how == "missing":
+        file.unlink()
+    else:
+        file.write_bytes(raw[:-20] if how == "shorter" else raw + raw)
+    with open_store(store_path, mode="r") as store:
+        assert offsets(store, "T", 1) == list(range(COUNT))
+        with pytest.raises(CorruptStoreError, match="has|is missing"):
+            offsets(store, "T", 0)
+        (told,) = store.missing()
+        assert told.startswith("queue T/0 cannot be read: ")
+        file.write_bytes(raw)
+        assert offsets(store, "T", 0) == list(range(COUNT))
