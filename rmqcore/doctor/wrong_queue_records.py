@@ -125,7 +125,10 @@ def _outliers(
         steps_back = number >= past and 0 < after <= one.first
         if one.stop - one.first != 1:
             continue
-        is_wrong = steps_back or no_topic or _leads_from_before(files, key, one, runs, number + 1)
+        # numbers rise: it had this one when its unit was made
+        falls = one.first < before and _leads_from(files, key, before, one)
+        is_wrong = steps_back or no_topic or falls
+        is_wrong |= _leads_from_before(files, key, one, runs, number + 1)
         if too_far or (is_wrong and not _leads_from(files, key, one.first, one)):
             yield one
 

@@ -508,8 +508,14 @@ def test_a_record_at_the_end_of_its_queue_that_names_anothers_place_is_covered(
     assert digest_tree(store) == before
 
 
-@pytest.mark.parametrize("place", [0, -2], ids=["first", "last of its queue"])
-def test_a_number_that_steps_back_in_a_log_that_retention_has_cut_is_covered(store_path, place):
+@pytest.mark.parametrize(
+    ("place", "at", "bits"),
+    [(0, 15, 1), (-2, 15, 1), (-2, 27, 64)],
+    ids=["first", "last of its queue", "last, of before"],
+)
+def test_a_number_that_steps_back_in_a_log_that_retention_has_cut_is_covered(
+    store_path, place, at, bits
+):
     """As if the topic had been deleted and made again; but a unit of its queue leads to it."""
     store = store_path
     with rmqcore.open_store(store, config=SIZES) as opened:
@@ -522,8 +528,7 @@ def test_a_number_that_steps_back_in_a_log_that_retention_has_cut_is_covered(sto
     one, begin = known[place], known[0].phy_offset
     assert (begin, known[0].queue_id) == (FILE_SIZE, 0)
     file = log_files(store)[(one.phy_offset - begin) // FILE_SIZE]
-    # it names the other queue
-    flip(file, one.phy_offset % FILE_SIZE + 15, 1)
+    flip(file, one.phy_offset % FILE_SIZE + at, bits)
     plan = doctor.plan(store)
     assert (plan.steps[0].kind, plan.steps[0].start) == (doctor.StepKind.COVER, one.phy_offset)
     assert doctor.repair(store, plan=plan).clean

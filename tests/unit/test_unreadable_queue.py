@@ -77,7 +77,7 @@ def test_a_queue_with_a_file_of_another_length_hides_no_other(store_path, how):
         file.write_bytes(raw[:-20] if how == "shorter" else raw + raw)
     with open_store(store_path, mode="r") as store:
         assert offsets(store, "T", 1) == list(range(COUNT))
-        with pytest.raises(CorruptStoreError, match="has|is missing"):
+        with pytest.raises(CorruptStoreError, match=r"has|is missing"):
             offsets(store, "T", 0)
         (told,) = store.missing()
         assert told.startswith("queue T/0 cannot be read: ")
