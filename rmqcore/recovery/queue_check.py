@@ -237,7 +237,7 @@ class QueueCheck:
         ended_at = self._ended_at[key]
         if ended_at is None:
             return self._deleted.is_slaves
-        return ended_at <= UNIT_HEAD.unpack_from(stretch.units)[0]
+        return bool(ended_at <= UNIT_HEAD.unpack_from(stretch.units)[0])
 
     def _drop(self, key: QueueKey) -> None:
         self._before_drop()
