@@ -12,8 +12,9 @@ from rmqcore.doctor.explain import explain
 from rmqcore.doctor.explanation import Explanation
 from rmqcore.doctor.findings import Finding, Severity, VerifyReport
 from rmqcore.doctor.lost_messages import LostMessage
-from rmqcore.doctor.plan import RepairPlan, Step, StepKind, plan
+from rmqcore.doctor.plan import RepairPlan, plan
 from rmqcore.doctor.repair import RepairReport, repair
+from rmqcore.doctor.step import Step, StepKind
 from rmqcore.doctor.undo import UndoReport, undo
 from rmqcore.doctor.verify import verify
 

@@ -10,12 +10,12 @@ import json
 import os
 import re
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from rmqcore.config import StoreConfig, load_config
+from rmqcore.doctor.batch_numbers import all_wrong_numbers
 from rmqcore.doctor.covering_records import has_placeholder
 from rmqcore.doctor.findings import Severity, VerifyReport
 from rmqcore.doctor.foreign import (
@@ -47,6 +47,7 @@ from rmqcore.doctor.small_files import (
     other_generation,
 )
 from rmqcore.doctor.stale_tail import drop_stale_tail, look_behind_blanks
+from rmqcore.doctor.step import Step, StepKind
 from rmqcore.doctor.swapped_files import goes_on_behind, in_place, place_said_by, wrongly_named
 from rmqcore.doctor.verify import Verification
 from rmqcore.doctor.verify_files import leases_problem
@@ -74,57 +75,6 @@ SIZES = (
 )
 _LOG_FILE: Final = re.compile(r"[0-9]{20}")
 DoctorProgress = Callable[[str, int, int], None]
-
-
-class StepKind(StrEnum):
-    """What a step of a repair does; the order is that of the steps."""
-
-    RESTORE_CONFIG = "restore-config"
-    DROP_CONFIG = "drop-config"
-    COVER = "cover"
-    RESIZE = "resize"
-    CUT_TAIL = "cut-tail"
-    REMOVE_FILE = "remove-file"
-    REBUILD_QUEUES = "rebuild-queues"
-    REBUILD_INDEX = "rebuild-index"
-    SET_OFFSETS = "set-offsets"
-    CHECKPOINT = "checkpoint"
-    CLEAR_ABORT = "clear-abort"
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One step of a repair.
-
-    Attributes:
-        kind: `StepKind`.
-        path: the file or directory that is changed, below the store's; absolute for a log that
-            lies elsewhere.
-        what: what is wrong.
-        saves, gives_up: what the step keeps, and what is lost by it, in words.
-        start, stop: physical offsets of the stretch of the log, -1 for none; of a file that gets
-            its size, where it begins and ends before.
-        timestamp_ms: store time of the records that cover it.
-    """
-
-    kind: StepKind
-    path: Path
-    what: str
-    saves: str
-    gives_up: str = ""
-    start: int = -1
-    stop: int = -1
-    timestamp_ms: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        """The step as plain values, for JSON."""
-        return asdict(self) | {"kind": self.kind.value, "path": str(self.path)}
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Step:
-        """The step that `to_dict` has written."""
-        kind, path = StepKind(values["kind"]), Path(values["path"])
-        return cls(**{**values, "kind": kind, "path": path})
 
 
 @dataclass(slots=True)
@@ -392,6 +342,7 @@ class Planner:
         self._plan_lost(gaps, surveys, size)
         for file, gap in gaps:
             self._plan_gap(file, gap, size)
+        self._plan_numbers(log)
         self._plan_sizes(surveys, size)
         self._plan_end(surveys, size)
         return any(
@@ -471,6 +422,12 @@ class Planner:
             stop=gap.stop,
             timestamp_ms=gap.timestamp_ms,
         )
+
+    def _plan_numbers(self, log: LogPlan) -> None:
+        for one in all_wrong_numbers(log):
+            saves = "the messages of the batch, which nobody is given"
+            place = {"start": one.phy_offset, "number": one.number}
+            self._add(StepKind.RENUMBER, one.path, one.what, saves, **place)
 
     def _plan_sizes(self, surveys: list[FileSurvey], size: int) -> None:
         last = last_with_records(surveys)

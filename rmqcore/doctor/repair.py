@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rmqcore.config import StoreConfig, load_config
+from rmqcore.doctor.batch_numbers import NUMBER_AT, NUMBER_SIZE
 from rmqcore.doctor.covering_records import CoveringRecords
 from rmqcore.doctor.findings import Severity
 from rmqcore.doctor.journal import Journal, put_back_lock
@@ -19,11 +20,10 @@ from rmqcore.doctor.plan import (
     DoctorProgress,
     Planner,
     RepairPlan,
-    Step,
-    StepKind,
     stamp_of,
 )
 from rmqcore.doctor.small_files import other_generation
+from rmqcore.doctor.step import Step, StepKind
 from rmqcore.doctor.verify import verify
 from rmqcore.errors import CorruptStoreError, StoreError
 from rmqcore.files.store_checkpoint import StoreCheckpoint
@@ -168,6 +168,7 @@ class _Repair:
             StepKind.RESTORE_CONFIG: self._restore_config,
             StepKind.DROP_CONFIG: self._set_aside,
             StepKind.COVER: self._cover,
+            StepKind.RENUMBER: self._renumber,
             StepKind.RESIZE: self._resize,
             StepKind.CUT_TAIL: self._cut_tail,
             StepKind.REMOVE_FILE: self._set_aside,
@@ -213,6 +214,12 @@ class _Repair:
         path = self._path(step)
         size = path.stat().st_size if path.exists() else 0
         self._journal.patch(path, start, stop, max(size, self._file_size), pieces)
+
+    def _renumber(self, step: Step) -> None:
+        path = self._path(step)
+        at = step.start - int(step.path.name) + NUMBER_AT
+        pieces = [(at, step.number.to_bytes(NUMBER_SIZE, "big"))]
+        self._journal.patch(path, at, at + NUMBER_SIZE, path.stat().st_size, pieces)
 
     def _resize(self, step: Step) -> None:
         path = self._path(step)

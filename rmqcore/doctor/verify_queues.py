@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from rmqcore._codec import decode_record
+from rmqcore.doctor.batch_numbers import wrong_numbers
 from rmqcore.doctor.findings import VERIFY_AGAIN, Severity, VerifyReport
 from rmqcore.files.mapped_file_queue import numbered_files
 from rmqcore.native.format._numbers import FILLER_SIZE
@@ -245,6 +246,15 @@ def _check_batches(
             int(units["phy_offset"][low]),
             f"no record stands behind {high - low} batches from number {low} on",
             _REBUILD,
+        )
+    for one in wrong_numbers(log, files, key):
+        report.add(
+            Severity.ERROR,
+            "log",
+            one.path,
+            one.phy_offset,
+            one.what,
+            "nobody is given its messages; rmqcore doctor repair STORE puts the number back",
         )
     ends = units["base"] + units["count"]
     wrong = (units["base"][1:] < ends[:-1]) | (units["phy_offset"][1:] <= units["phy_offset"][:-1])

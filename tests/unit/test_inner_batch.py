@@ -13,7 +13,7 @@ from patience import rounds
 
 from rmqcore import GetMessageStatus, Message, MessageIllegalError, open_store
 from rmqcore._codec import decode_batch, encode_batch
-from rmqcore.doctor import Severity, repair, verify
+from rmqcore.doctor import Severity, repair, undo, verify
 from rmqcore.errors import CorruptConsumeQueueError, CorruptStoreError
 from rmqcore.files.batch_consume_queue import BatchConsumeQueue
 from rmqcore.files.config_tables import TopicConfig
@@ -409,3 +409,30 @@ def test_a_directory_of_batches_without_any_hides_no_queue(store_path, mode, zer
         for _ in range(2):
             assert [one.body for one in store.get_message("T", 0, 0).messages] == [b"x"]
         assert store.recovery_report.findings == [] if mode == "a" else True
+
+
+@pytest.mark.parametrize("named", [4, 8, 6 + (1 << 20), 1 << 60])
+def test_a_batch_whose_header_names_another_number_than_its_property_is_put_right(path, named):
+    """Its queue follows from the property: nothing else tells that nobody is given the batch."""
+
+    def read():
+        with open_store(path, mode="r") as store:
+            batches = list(store.messages("B", 0))
+        return [message.body for batch in batches for message in decode_batch(batch.body)]
+
+    with open_store(path, **SIZES) as store:
+        receipts = [put_batch(store, 2, 2 * number) for number in range(6)]
+    log = path / "commitlog" / f"{0:020d}"
+    before, at = log.read_bytes(), receipts[3].phy_offset
+    log.write_bytes(before[: at + 20] + named.to_bytes(8, "big") + before[at + 28 :])
+    rotted = log.read_bytes()
+    with pytest.raises(CorruptStoreError):
+        read()
+    (finding,) = verify(path).findings
+    assert (finding.severity, finding.phy_offset) == (Severity.ERROR, at)
+    assert "puts the number back" in finding.how
+    assert repair(path).clean
+    assert log.read_bytes() == before
+    assert read() == [b"%d" % number for number in range(12)]
+    undo(path)
+    assert log.read_bytes() == rotted

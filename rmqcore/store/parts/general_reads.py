@@ -585,10 +585,12 @@ def _check_batches(queue: BatchConsumeQueue, batches: Sequence[MessageExt]) -> N
     for batch in batches:
         offset, count = batch.queue_offset, batch.properties.get("INNER_NUM", "")
         if not queue.has_batch(offset, count, batch.phy_offset):
+            helps = "open the store for writing, which derives it again from the log"
+            if batch.properties.get("INNER_BASE") != str(offset):
+                helps = "rmqcore doctor plan STORE says what a repair does"
             raise CorruptConsumeQueueError(
                 queue.queue.directory,
                 -1,
                 f"the batch at {batch.phy_offset} has {count} messages from queue offset {offset} "
-                "on, where the queue has others; open the store for writing, which derives it "
-                "again from the log",
+                f"on, where the queue has others; {helps}",
             )

@@ -1,0 +1,81 @@
+"""Stored batches whose header has another queue offset than their property INNER_BASE.
+
+Both are written alike. Queues are derived from the property, in RocketMQ too; a reader compares
+the header with the queue, and so cannot hand such a batch out.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from rmqcore._codec import LAYOUT, decode_record
+from rmqcore.rebuild.consume_queues import queue_keys
+from rmqcore.scan.plan import LogPlan
+from rmqcore.scan.unit_files import QueueKey, UnitFiles
+
+#: Where a record has its queue offset, and how many bytes it has.
+NUMBER_AT, NUMBER_SIZE = LAYOUT["record_head"]["queue_offset"]
+
+
+class WrongNumber(NamedTuple):
+    """A batch whose header has rotted.
+
+    Attributes:
+        phy_offset: of its record.
+        named: queue offset in the header.
+        number: that of its first message, by its property and by its queue.
+        path: the log file.
+    """
+
+    phy_offset: int
+    named: int
+    number: int
+    path: Path
+
+    @property
+    def what(self) -> str:
+        """What is wrong, in words."""
+        return (
+            f"the header of a batch says queue offset {self.named}, its property and its queue "
+            f"{self.number}"
+        )
+
+
+def wrong_numbers(log: LogPlan, files: UnitFiles, key: QueueKey) -> Iterator[WrongNumber]:
+    """The batches of a queue whose header contradicts their property, which the queue has.
+
+    Args:
+        log: of the store.
+        files: its consume queues.
+        key: topic and number of the queue.
+    """
+    for phy_offset, size, base, _ in files.batches(key).tolist():
+        record = log.record_at(phy_offset) if phy_offset >= log.start else None
+        if record is None or len(record) != size:
+            continue
+        batch = decode_record(record)
+        if batch.queue_offset != base and batch.properties.get("INNER_BASE") == str(base):
+            yield WrongNumber(phy_offset, batch.queue_offset, base, _path_at(log, phy_offset))
+
+
+def _path_at(log: LogPlan, phy_offset: int) -> Path:
+    starts = [start for start, _, _ in log.files]
+    return log.files[bisect_right(starts, phy_offset) - 1][1]
+
+
+def all_wrong_numbers(log: LogPlan) -> list[WrongNumber]:
+    """The same, of all queues, in log order.
+
+    Args:
+        log: of the store.
+    """
+    directory = log.directory
+    files = UnitFiles(directory, log.config.mapped_file_size_consume_queue)
+    try:
+        keys = queue_keys(directory.batch_consume_queue)
+        return sorted(one for key in keys for one in wrong_numbers(log, files, key))
+    finally:
+        files.close()
