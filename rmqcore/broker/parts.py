@@ -18,7 +18,7 @@ from rmqcore.broker.pull.waiting import WaitingPulls
 from rmqcore.broker.send.transactions import Transactions
 from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.broker.state.settings import BrokerConfig
-from rmqcore.broker.state.topics_of_log import unknown_topics
+from rmqcore.broker.state.topics_of_log import lost_topics, unknown_topics
 from rmqcore.broker.timer.timer import TimerMessages
 from rmqcore.errors import DiskFullError, StoreClosedError, StoreError, StoreNotWritableError
 from rmqcore.files.readers_of_lost import ReadQueue
@@ -152,17 +152,19 @@ class BrokerParts(BrokerState):
         self.topics.know_again(store.queues())
         report = store.recovery_report
         # a slave that becomes the master, or a crash, may have lost what groups have read
-        promoted = store.topics.follows and resets.was_serving is None
-        if promoted or not store.topics.is_whole:
-            unknown = unknown_topics(store)
-            self.topics.know_of_log(unknown)
-            if names := sorted({topic for topic, _ in unknown}):
-                words = "%d topics have messages and were not in %s; they are from now on: %s"
-                logger.warning(words, len(names), store.topics.path, ", ".join(names[:_NAMED_MAX]))
+        tables = store.topics, store.consumer_offsets, self.groups.table
+        # any of them may have been lost since
+        promoted = resets.was_serving is None and any(table.follows for table in tables)
+        lacks_some = promoted or not store.topics.is_whole
+        unknown = unknown_topics(store) if lacks_some else lost_topics(store)
+        self.topics.know_of_log(unknown)
+        if names := sorted({topic for topic, _ in unknown}):
+            words = "%d topics have messages and were not in %s; they are from now on: %s"
+            logger.warning(words, len(names), store.topics.path, ", ".join(names[:_NAMED_MAX]))
         if promoted:
             # who is killed before looks for them once more
             resets.ahead = store.topics.persist
-        for table in (store.topics, store.consumer_offsets, self.groups.table):
+        for table in tables:
             table.lead()
         end, before = report.end_offset, resets.log_end
         # others may have read what was fetched since, and what was cut off

@@ -75,6 +75,28 @@ def test_topics_that_have_messages_are_known_when_their_table_is_lost(tmp_path, 
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_table_of_topics_of_yesterday_hides_no_topic_and_brings_none_back(tmp_path, deleted):
+    async def scenario():
+        topics = tmp_path / "store" / "config" / "topics.json"
+        for topic in ("First", "Second", "Third"):
+            async with served(tmp_path / "store") as (broker, peer):
+                assert (await peer.send(topic, b"of %s" % topic.encode())).code == 0
+                if topic == "Third" and deleted:
+                    await delete(peer, "Second")
+                    # as what comes late, when its time has come
+                    assert broker.store.put("Second", b"late").ok
+            if topic == "First":
+                shutil.copy(topics, tmp_path / "yesterday")
+        shutil.copy(tmp_path / "yesterday", topics)
+        async with served(tmp_path / "store") as (broker, peer):
+            for topic in ("First", "Third", *(() if deleted else ("Second",))):
+                assert bodies(await peer.pull(topic)) == [b"of %s" % topic.encode()]
+            assert (broker.store.topics.get("Second") is None) == deleted
+
+    asyncio.run(scenario())
+
+
 def test_topics_of_a_store_that_a_program_has_filled_are_known(tmp_path):
     with open_store(tmp_path / "store", mapped_file_size_commit_log=1 << 20) as store:
         assert store.put("T", b"embedded", queue_id=9).ok

@@ -4,12 +4,13 @@ import asyncio
 
 import pytest
 from ha.test_brokers import SMALL as BROKER
-from ha.test_brokers import Pair, asks_when_told  # noqa: F401 - a fixture
+from ha.test_brokers import Pair, asks_when_told, running  # noqa: F401 - a fixture
 from ha.test_deleted_topics import bodies, made_again, numbered, tables_alone, with_an_old_topic
 from killed_copy import copy_as_killed, written_apart
 
 from rmqcore import open_store
 from rmqcore.broker import Broker
+from rmqcore.client import Producer
 from rmqcore.remoting import RequestCode, ResponseCode
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("asks_when_told")]
@@ -108,5 +109,29 @@ def test_who_has_begun_anew_goes_on_where_the_former_master_has_told_it_is(tmp_p
             await promoted(pair, tmp_path)
             assert pair.slave.store.consumer_offsets.get("T", "CG", 0) == 3
             assert await sent_to(pair, 3, "CG") is None
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("lost", ["topics.json", "consumerOffset.json", "readersOfLost.json"])
+def test_who_has_read_more_than_a_promoted_slave_has_is_sent_back_though_a_table_is_lost(
+    tmp_path, lost
+):
+    async def scenario():
+        async with running(tmp_path) as pair, Producer(pair.namesrv) as producer:
+            for body in numbered(b"both", 3):
+                await producer.send("T", body, queue_id=0)
+            await pair.in_step()
+            pair.master.managers.offsets.commit("CG", "T", 0, 3)
+            await pair.synchronize()
+            await pair.slave.stop()
+            for path in (tmp_path / "s" / "config").glob(f"{lost}*"):
+                path.unlink()
+            await promoted(pair, tmp_path)
+            # what the former master alone had took these places
+            for body in numbered(b"new", 5):
+                pair.slave.store.put("T", body)
+            for group in ("CG", "UNKNOWN"):
+                assert await sent_to(pair, 6, group) == 3
 
     asyncio.run(scenario())

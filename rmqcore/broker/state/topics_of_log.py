@@ -55,6 +55,27 @@ def unknown_topics(store: DefaultMessageStore) -> list[tuple[str, int]]:
     return sorted(found)
 
 
+def lost_topics(store: DefaultMessageStore) -> list[tuple[str, int]]:
+    """Queues with messages, by topic and queue id, whose topic a master's table has not and had.
+
+    It is one of before then: whoever deletes a topic here writes that down, too. RocketMQ does not.
+
+    Args:
+        store: of a master, before anything is put.
+    """
+    if store.topics.begun_ms is None:
+        return []
+    deletions = store.followed_log.deletions()
+    return [
+        (topic, queue_id)
+        for topic, queue_id in store.queues()
+        if store.topics.get(topic) is None
+        and topic not in deletions
+        and not has_queue(store.topics, topic, queue_id)
+        and store.min_queue_offset(topic, queue_id) < store.max_queue_offset(topic, queue_id)
+    ]
+
+
 def has_queue(topics: TopicConfigTable, topic: str, queue_id: int) -> bool:
     """Tell whether a table explains that a message is in a queue: somebody reads or writes it.
 
