@@ -94,6 +94,8 @@ class Assignment:
         self._tasks: list[asyncio.Task[None]] = []
         #: what is done with queues that are left: to its end, whoever has begun it
         self._leaving: set[asyncio.Task[None]] = set()
+        #: the pause in front of the next sharing
+        self._soon: asyncio.TimerHandle | None = None
 
     def to_java(self) -> dict[str, object]:
         """What heart-beats say of the consumer. Source: ConsumerData."""
@@ -184,7 +186,13 @@ class Assignment:
                 self._troubles.end(what)
 
     def _balance_soon(self) -> None:
-        asyncio.get_running_loop().call_later(_PULL_PAUSE_S, self._wanted.set)
+        """Share the queues again after a pause: once for all that asked for it in the pause."""
+        if self._soon is None:
+            self._soon = asyncio.get_running_loop().call_later(_PULL_PAUSE_S, self._balance_now)
+
+    def _balance_now(self) -> None:
+        self._soon = None
+        self._wanted.set()
 
     async def _update_routes(self) -> None:
         for topic in self._subscriptions:
@@ -340,7 +348,7 @@ class Assignment:
         else:
             self._troubles.end(what)
         # a broker that comes again does not know this consumer
-        self._wanted.set()
+        self._balance_soon()
 
     async def _accept_pulled(
         self,

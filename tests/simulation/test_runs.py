@@ -176,6 +176,21 @@ def test_a_cluster_that_has_nothing_to_do_does_little():
     assert events[1] - events[0] < 60 * 60
 
 
+def test_a_consumer_asks_no_more_often_the_longer_its_broker_is_away():
+    """Each topic whose broker did not answer asked for another try, and each try for as many."""
+    topics = ("T0", "T1", "T2")
+    events = []
+    for away_s in (20.0, 40.0, 60.0):
+        plan = plan_of(Befalls(1.55, Fault.KILL, "broker0", for_s=away_s))
+        consumers = tuple(ConsumerPlan(c, "group", Way.PUSH, topics) for c in plan.clients)
+        report = run(
+            dataclasses.replace(plan, topics=topics, consumers=consumers, for_s=away_s + 2)
+        )
+        assert not report.broken
+        events.append(report.events)
+    assert events[2] - events[1] < 1.1 * (events[1] - events[0])
+
+
 def test_a_broker_that_is_killed_while_it_is_led_back_is_led_back_again(monkeypatch):
     monkeypatch.setattr(promotion, "_LOOK_EVERY_S", 0)
     plan = Plan("small", 5.0, 1, (Group("broker0", 1, settings={}),), (), (), (), (), ())
