@@ -241,12 +241,18 @@ def test_what_is_due_while_a_broker_ends_makes_its_log_no_other(lives, clock, mo
     lives(ends, again)
 
 
-def test_a_topic_that_is_made_anew_has_lost_nothing(lives):
+def test_who_may_have_read_a_deleted_topic_passes_over_nothing_of_the_next(lives):
+    """Its clients outlive a broker that was killed before it kept their offsets."""
+
     async def as_the_master(broker, peer):
         await delete(peer)
         await send_many(peer, 6, queues=1)
-        assert await sent_to(peer, 5) is None
-        assert not [key for key in broker.managers.offsets.resets.unknown_groups if key[1] == "T"]
+        assert await sent_to(peer, 5) == 0
+        assert await sent_to(peer, 0) is None
+        # who asks first begins where it wants
+        asked = {"consumerGroup": "NEW", "topic": "T", "queueId": "0", "setZeroIfNotFound": "false"}
+        await peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, asked)
+        assert await sent_to(peer, 5, group="NEW") is None
 
     lives(as_a_slave, as_the_master)
 

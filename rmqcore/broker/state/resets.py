@@ -236,7 +236,10 @@ class Resets(dict[ReadQueue, int]):
             self._ends_changed = True
 
     def forget_topic(self, topic: str) -> None:
-        """Let all groups go on where they are in a topic, but for those that begin anew with it."""
+        """Let all groups go on where they are in a topic, but for those that begin anew with it.
+
+        Among them are those that nobody knew since its queues may have been longer.
+        """
         self._forget_where(lambda key: key[1] == topic)
 
     def _forget_where(self, is_gone: Callable[[ReadQueue], bool]) -> None:
@@ -246,7 +249,11 @@ class Resets(dict[ReadQueue, int]):
             if begins:
                 self[key] = 0
         for key in filter(is_gone, list(self.unknown_groups)):
-            self._ends_changed |= self.unknown_groups.pop(key, None) is not None
+            self._ends_changed = True
+            if key[0]:
+                del self.unknown_groups[key]
+            else:
+                self.unknown_groups[key] = 0
 
     def take_over(
         self, ends: Mapping[ReadQueue, int], of_all: Mapping[tuple[str, int], int] | None = None
