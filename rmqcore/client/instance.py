@@ -343,15 +343,17 @@ class ClientInstance:
 
         Args:
             topic: the topic.
-            create: take the route of a topic that its first message creates.
+            create: where there is none, its next message creates it: keep the route of the topic
+                by which that is done, too, which says where brokers are now.
 
         Raises:
             RemotingError: no name server answers, or one refuses.
         """
         route, kept = await self.fetch_route(topic), self.routes.get(topic)
-        if route is None and create and not (kept and kept.to_write(topic)):
-            template = await self.fetch_route(AUTO_CREATE_TOPIC)
-            route = template and template.limited(_NEW_TOPIC_QUEUES)
+        if route is None and create:
+            template = await self.update_route(AUTO_CREATE_TOPIC)
+            if not (kept and kept.to_write(topic)):
+                route = template and template.limited(_NEW_TOPIC_QUEUES)
         if route is None:
             return kept
         changed = kept != route

@@ -491,7 +491,7 @@ class Producer:
 
     async def _refresh(self, topic: str) -> None:
         try:
-            await self._instance.update_route(topic)
+            await self._instance.update_route(topic, create=True)
         except RemotingError as error:
             logger.warning("the route of %s: %s", topic, error)
 

@@ -32,3 +32,22 @@ def test_a_broker_is_where_it_was_said_last_to_be_whatever_topic_has_gone_since(
                 await broker.stop()
 
     run(scenario())
+
+
+def test_a_topic_that_is_gone_is_made_again_where_its_broker_is_now(tmp_path, run):
+    """Name servers say no more where a deleted topic was; its broker has another address now."""
+
+    async def scenario():
+        async with name_server() as namesrv, Producer(namesrv) as producer:
+            broker = await started(tmp_path / "s", namesrv)
+            await producer.send("T", b"before")
+            async with Admin(namesrv) as admin:
+                await admin.delete_topic("T")
+            await broker.stop()
+            broker = await started(tmp_path / "s", namesrv)
+            try:
+                assert (await producer.send("T", b"after")).queue_offset == 0
+            finally:
+                await broker.stop()
+
+    run(scenario())
