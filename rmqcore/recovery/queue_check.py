@@ -226,7 +226,8 @@ class QueueCheck:
             return False
         if not begins_anew(stretch, more_follow=more_follow):
             return False
-        unknown = UNIT_HEAD.unpack_from(stretch.units)[0] >= queue.end_phy_offset
+        phy_offset, _ = UNIT_HEAD.unpack_from(stretch.units)
+        unknown = phy_offset >= queue.end_phy_offset or self._is_stale_behind(queue, phy_offset)
         return bool(unknown or (key in self._met and len(stretch.units) > UNIT_SIZE))
 
     def _is_of_former(self, stretch: QueueStretch, key: QueueKey) -> bool:
@@ -238,6 +239,22 @@ class QueueCheck:
         if ended_at is None:
             return self._deleted.is_slaves
         return bool(ended_at <= UNIT_HEAD.unpack_from(stretch.units)[0])
+
+    def _is_stale_behind(self, queue: StoredQueue, phy_offset: int) -> bool:
+        """Whether a queue goes on, behind what the walk has met, with units of a log that was cut.
+
+        Args:
+            queue: which.
+            phy_offset: of the record that the walk has come to; where the queue has it at another
+                number, that is the queue's word.
+        """
+        last = self._last.get((queue.topic, queue.queue_id))
+        if last is None or isinstance(queue, BatchConsumeQueue):
+            return False
+        unit = queue.unit_at(last[0] + 1)
+        if unit is None or unit[0] == phy_offset:
+            return False
+        return self._agrees(queue, last[0] + 1) is False
 
     def _drop(self, key: QueueKey) -> None:
         self._before_drop()

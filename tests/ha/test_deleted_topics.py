@@ -19,7 +19,7 @@ from rmqcore.doctor import verify
 from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
 from rmqcore.files.mapped_file import MappedFile
 from rmqcore.files.store_dir import StoreDir
-from rmqcore.ha.resync import cut, find_divergence
+from rmqcore.ha.resync import Divergence, cut, find_divergence
 from rmqcore.rebuild import rebuild_consume_queues
 from rmqcore.remoting import RemotingClient, RemotingCommand, RequestCode, ResponseCode
 
@@ -572,3 +572,22 @@ def test_what_a_slave_has_deleted_as_a_master_meanwhile_comes_back_with_the_mast
         put(master, b"new", NEW)
         assert bodies(master) == numbered(b"both", 10) + numbered(b"new", NEW)
         asyncio.run(scenario(master))
+
+
+def test_a_topic_that_is_cut_behind_its_first_message_has_that_alone(tmp_path):
+    """Its queue goes on with units of what was cut off, as those of the topic before it did."""
+    with master_store(tmp_path / "s") as store:
+        put(store, b"old", 2)
+        store.delete_topic("T")
+        put(store, b"new", 1)
+        end = store.max_phy_offset
+        store.put("Other", b"cut off")
+        store.delete_topic("T")
+        put(store, b"cut off", OLD)
+        found = Divergence(store.min_phy_offset, end, store.max_phy_offset, master_goes_on=True)
+    cut(StoreDir(tmp_path / "s"), found)
+    for _ in range(2):
+        with slave_store(tmp_path / "s", open_check_bytes=0, on_corruption="truncate") as slave:
+            assert bodies(slave) == numbered(b"new", 1)
+            assert slave.max_queue_offset("T", 0) == 1
+    assert verify(tmp_path / "s").clean
