@@ -118,6 +118,23 @@ def test_a_loop_that_is_stopped_is_done_with_the_item_in_hand(jobs):
     assert (got, jobs.unfinished(), list(jobs)) == (["one"], 1, [])
 
 
+def test_a_loop_settles_its_own_item_and_no_other_of_the_same_value(jobs):
+    for _ in range(3):
+        jobs.put(7)
+    first = jobs.get()
+    for item in jobs:
+        assert item is first
+        jobs.nack(item, delay_s=60)
+        jobs.stop()
+    assert (jobs.qsize(), jobs.unfinished()) == (1, 3)
+    elsewhere = threading.Thread(target=jobs.get)
+    elsewhere.start()
+    elsewhere.join()
+    jobs.done(first)
+    jobs.nack(7, delay_s=0)
+    assert (jobs.qsize(), jobs.unfinished()) == (1, 2)
+
+
 def test_a_loop_whose_queue_is_closed_ends_and_its_item_comes_again(jobs):
     jobs.put("one")
     for _ in jobs:

@@ -57,6 +57,7 @@ class _Held:
 
     Attributes:
         consumer: who holds it.
+        in_turn: a loop has handed it out, and settles it itself.
         leaving: `done` has begun with it, and was perhaps interrupted.
         settled: it is nobody's any more, and leaves the list with the next look at it.
     """
@@ -65,6 +66,7 @@ class _Held:
     item: Any
     message: ReceivedMessage
     consumer: Consumer
+    in_turn: bool = False
     leaving: bool = False
     settled: bool = False
 
@@ -377,9 +379,10 @@ class Queue:
                     item = self.get(timeout=_POLL_S)
                 except Empty:
                     continue
+                held = self._begin_turn()
                 yield item
-                if self._has(item):
-                    self.done(item)
+                if held is not None and self._has(held):
+                    self.done(held)
 
     def stop(self) -> None:
         """Let loops end when they are done with the item that they have; a signal may call it."""
@@ -424,17 +427,43 @@ class Queue:
                     self._pid = pid
         return lock
 
-    def _has(self, item: Any) -> bool:
-        with self._own_lock():
-            return any(held.item is item for held in list(self._unsettled()))
+    def _begin_turn(self) -> _Held | None:
+        """What this thread has got last: the same object may be the item of several messages.
 
-    def _held(self, item: Any) -> _Held:
-        """What `get` has returned and is to be settled; it stays on the list until it is."""
+        None where another thread has settled it already.
+        """
         here = threading.get_ident()
         with self._own_lock():
-            for held in list(self._unsettled()):
-                wanted = held.item is item or (item is _ANY and held.thread == here)
-                if wanted and not held.settled:
+            newest_first = reversed(list(self._unsettled()))
+            held = next((each for each in newest_first if each.thread == here), None)
+        if held is not None:
+            held.in_turn = True
+        return held
+
+    def _has(self, held: _Held) -> bool:
+        with self._own_lock():
+            return held in self._unsettled()
+
+    def _held(self, item: Any) -> _Held:
+        """What `get` has returned and is to be settled; it stays on the list until it is.
+
+        Of several whose item is one object, such as a small number, it is one of this thread's,
+        and what its loop has in hand.
+
+        Args:
+            item: see `done`; or what a loop has in hand.
+        """
+        here = threading.get_ident()
+        with self._own_lock():
+            found = [
+                held
+                for held in list(self._unsettled())
+                if item is held.item or item is held or (item is _ANY and held.thread == here)
+            ]
+            if item is not _ANY:
+                found.sort(key=lambda held: (held.thread != here, not held.in_turn))
+            for held in found:
+                if not held.settled:
                     if held not in self._begun:
                         self._begun.append(held)
                     return held
