@@ -106,6 +106,23 @@ def keys_of(keys: object) -> tuple[object, ...]:
     raise ArgumentError("keys", keys, "a str, or several in a tuple or list")
 
 
+def texts_of(name: str, values: object) -> list[str]:
+    """Names as plain strs; a str is one name, and not its letters.
+
+    Args:
+        name: the argument's, for the error.
+        values: what was given.
+
+    Raises:
+        ArgumentError: one is no str, or there are no elements.
+    """
+    if isinstance(values, str):
+        return [text(name, values)]
+    if not isinstance(values, Iterable):
+        raise ArgumentError(name, values, "a str, or several in a tuple or list")
+    return [text(name, each) for each in values]
+
+
 def properties_of(properties: object) -> dict[str, str]:
     """Properties as a dict.
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Final, Self
 
+from rmqcore.arguments import text
 from rmqcore.errors import MessageIllegalError
 from rmqcore.files.config_file import ConfigFile
 from rmqcore.files.entry_texts import EntryTexts
@@ -433,7 +434,7 @@ class TopicConfigTable(ConfigTable):
 
     def get(self, topic: str) -> TopicConfig | None:
         """The configuration of a topic; None when there is none."""
-        return self._topics.get(topic)
+        return self._topics.get(text("topic", topic))
 
     def put(self, config: TopicConfig) -> None:
         """Create or replace a topic.
@@ -451,6 +452,7 @@ class TopicConfigTable(ConfigTable):
 
     def remove(self, topic: str) -> bool:
         """Forget a topic; returns whether it was there."""
+        topic = text("topic", topic)
         with self._lock.within():
             known = topic in self._topics
             self._topics = {name: entry for name, entry in self._topics.items() if name != topic}

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from rmqcore.arguments import whole_number
+from rmqcore.arguments import text, whole_number
 from rmqcore.errors import ArgumentError, MessageIllegalError
 from rmqcore.files.config_tables import (
     OFFSET_MAX,
@@ -119,6 +119,7 @@ class ConsumerOffsetTable(ConfigTable):
                 lies beyond the end of the queue, where no message has been put yet.
             MessageIllegalError: the topic or the group is no legal name.
         """
+        group, topic = text("group", group), text("topic", topic)
         check_topic_name(group)
         check_topic_name(topic)
         # plain numbers, which the file can be read with again
@@ -356,4 +357,5 @@ def _places_in(table: Mapping[str, Mapping[int, int]]) -> set[tuple[str, int]]:
 
 
 def _offset_key(topic: str, group: str) -> str:
-    return f"{topic}{_GROUP_SEPARATOR}{group}"
+    # an enum's format is not its value
+    return f"{text('topic', topic)}{_GROUP_SEPARATOR}{text('group', group)}"

@@ -6,8 +6,9 @@ import enum
 
 import pytest
 
-from rmqcore import Message, MessageIllegalError, open_store
+from rmqcore import Consumer, Message, MessageIllegalError, open_store
 from rmqcore._codec import decode_batch, decode_record, encode_batch, encode_record
+from rmqcore.files.config_tables import TopicConfig
 
 pytestmark = pytest.mark.engine
 
@@ -66,6 +67,47 @@ def test_a_topic_of_a_subclass_is_that_topic(store):
     assert len(store.query_message(Topic.ORDERS, "k")) == 1
     assert store.queue_offset_by_time(Topic.ORDERS, 0, 2**62, boundary="upper") == 1
     assert len(list(store.messages(Topic.ORDERS))) == 2
+
+
+class Named(str, enum.Enum):  # noqa: UP042 - neither its format nor its hash is its value's
+    ORDERS = "T"
+    BILLING = "g"
+
+
+def test_a_topic_and_a_group_of_an_enum_are_those_of_their_values(store):
+    """What a group has consumed, and a table, are found again under the plain name."""
+    topic, group = Named.ORDERS, Named.BILLING
+    for _ in range(4):
+        store.put(topic, b"x")
+    with Consumer(store, group, {topic: "*"}) as consumer:
+        first, second, third = consumer.receive(3)
+        consumer.ack(first)
+        assert consumer.nack(third, delay_ms=60_000) == consumer.extend(second) == 1
+        assert [tuple(lag[1:]) for lag in consumer.lag()] == [(0, 1, 1, 2)]
+    offsets = store.consumer_offsets
+    assert (offsets.pairs(), offsets.get("T", "g", 0)) == ([("T", "g")], 1)
+    assert store.purge(group, topic) == 2
+    offsets.commit(topic, group, 0, 4)
+    assert (offsets.pairs(), offsets.queues(topic, group)) == ([("T", "g")], {0: 4})
+    store.kv_put(topic, b"k", b"v")
+    store.kv_put("T", b"k", b"w")
+    assert store.kv_get(topic, (key for key in [b"k"])) == store.kv_get("T", [b"k"]) == [b"w"]
+    store.topics.put(TopicConfig(topic_name=topic))
+    assert store.topics.get(topic) is store.topics.get("T") is not None
+    assert store.delete_topic(topic)
+    assert (store.queues(), offsets.get("T", "g", 0)) == ([("%KV%T", 0)], None)
+
+
+def test_one_name_where_several_are_taken_is_that_name(store):
+    store.put("Orders", b"x", keys="k-1")
+    assert [lag.topic for lag in store.lag("g", "Orders")] == ["Orders"]
+    assert [len(found) for found in store.query_many("Orders", "k-1")] == [1]
+    assert len(store.lease("g", {"Orders": "*"})) == 1
+    for _ in range(20):
+        store.put("%DLQ%g", bytes(900))
+    assert store.delete_consumed_files("%DLQ%g") == 0
+    store.consumer_offsets.commit("Orders", "g", 0, 1)
+    assert store.delete_consumed_files("%DLQ%g") > 0
 
 
 def test_keys_of_an_iterator_survive_the_end_of_a_file(store):

@@ -130,7 +130,8 @@ class LeaseRequest:
             ArgumentError: one is not what it should be.
             MessageIllegalError: the group or a topic is no legal name.
         """
-        check_topic_name(text("group", group), "group")
+        group = text("group", group)
+        check_topic_name(group, "group")
         return cls(
             group,
             _wanted_of(subscriptions),
@@ -161,9 +162,10 @@ def _holder_of(holder: object) -> str:
 def _wanted_of(subscriptions: object) -> dict[str, TopicFilter]:
     if not isinstance(subscriptions, Mapping) or not subscriptions:
         raise ArgumentError("subscriptions", subscriptions, "{topic: expression}")
-    for topic in subscriptions:
-        check_topic_name(text("topic", topic))
-    return {topic: TopicFilter.of(expression) for topic, expression in subscriptions.items()}
+    wanted = {text("topic", topic): each for topic, each in subscriptions.items()}
+    for topic in wanted:
+        check_topic_name(topic)
+    return {topic: TopicFilter.of(expression) for topic, expression in wanted.items()}
 
 
 class LeaseResult:

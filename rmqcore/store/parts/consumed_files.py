@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from rmqcore.arguments import texts_of
 from rmqcore.errors import NO_ROOM, CorruptStoreError, PutMessageError, StoreNotWritableError
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC
 from rmqcore.store.parts.key_values import TOPIC_PREFIX
@@ -71,7 +72,7 @@ class ConsumedFiles:
         A topic that no group has consumed keeps its messages. The last file stays.
 
         Args:
-            disposable: topics whose messages nobody needs, such as dead letters.
+            disposable: topics whose messages nobody needs, such as dead letters; a str is one.
 
         Returns:
             files deleted.
@@ -79,7 +80,7 @@ class ConsumedFiles:
         Raises:
             OSError: the disk refused to flush before, or a file cannot be deleted.
         """
-        disposed = frozenset(disposable)
+        disposed = frozenset(texts_of("disposable", disposable))
 
         def delete() -> int:
             needed = self._needed_from(disposed)

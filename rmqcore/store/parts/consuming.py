@@ -7,7 +7,7 @@ import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
-from rmqcore.arguments import text
+from rmqcore.arguments import text, texts_of
 from rmqcore.files.config_tables import check_topic_name
 from rmqcore.message import RETRY_PREFIX, Lease, QueueLag, ReceivedMessage
 from rmqcore.services.event_loop import one_turn, running_loop
@@ -370,7 +370,7 @@ class Consuming:
         Durability: page_cache when it returns: a kill of the process does not undo it.
         Source: RocketMQ broker/processor/AckMessageProcessor.java.
         """
-        return self._made_leases().acknowledge(group, leases)
+        return self._made_leases().acknowledge(text("group", group), leases)
 
     def change_lease(self, group: str, leases: Iterable[Lease], lease_ms: int) -> int:
         """Let leases end some milliseconds from now.
@@ -388,7 +388,7 @@ class Consuming:
 
         Source: RocketMQ broker/processor/ChangeInvisibleTimeProcessor.java.
         """
-        return self._made_leases().change(group, leases, lease_ms)
+        return self._made_leases().change(text("group", group), leases, lease_ms)
 
     def give_back(
         self,
@@ -419,7 +419,9 @@ class Consuming:
 
         Source: RocketMQ broker/processor/AbstractSendMessageProcessor.java, consumerSendMsgBack.
         """
-        return self._made_leases().give_back(group, leases, delay_ms, max_reconsume_times)
+        return self._made_leases().give_back(
+            text("group", group), leases, delay_ms, max_reconsume_times
+        )
 
     def release_leases(self, holder: str) -> int:
         """Let all come again at once that somebody has leased and not settled, in every group.
@@ -436,7 +438,7 @@ class Consuming:
 
         Args:
             group: the consumers that share the messages.
-            topics: topics that it consumes; the group's retry topic is added.
+            topics: topics that it consumes, or one by its name; the group's retry topic is added.
 
         Returns:
             one `QueueLag` for each queue of these topics that exists.
@@ -444,7 +446,7 @@ class Consuming:
         Raises:
             StoreClosedError: the store is closed.
         """
-        return self._made_leases().lag(group, topics)
+        return self._made_leases().lag(text("group", group), texts_of("topics", topics))
 
     def purge(self, group: str, topic: str) -> int:
         """Be done with all messages of a topic that are ready; those that are leased stay.
@@ -459,5 +461,6 @@ class Consuming:
         Raises:
             DiskFullError: there is no room to write it down; nothing is acknowledged.
         """
-        check_topic_name(text("group", group), "group")
+        group = text("group", group)
+        check_topic_name(group, "group")
         return self._made_leases().purge(group, topic)

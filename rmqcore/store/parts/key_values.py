@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from rmqcore.arguments import whole_number
+from rmqcore.arguments import text, whole_number
 from rmqcore.errors import (
     ArgumentError,
     CorruptRecordError,
@@ -128,12 +128,13 @@ class KeyValues:
         Raises:
             ArgumentError, MessageIllegalError: a key or the table's name is none.
         """
-        for key in keys:
+        wanted = list(keys)
+        for key in wanted:
             _check_key(key)
         with self._tables_held():
             self._lock.refuse_interrupt()
             entries = self._table(table).entries
-            return [entries[key][0] if key in entries else None for key in keys]
+            return [entries[key][0] if key in entries else None for key in wanted]
 
     def kv_put(self, table: str, key: bytes, value: bytes | None, *, ttl_ms: int = 0) -> None:
         """Set the value of a key, or delete it.
@@ -332,6 +333,7 @@ class KeyValues:
         A table that is being changed is not known: where a signal handler raises in between, it is
         read again. So is each of a slave, whose master changes it.
         """
+        name = text("table", name)
         known = self._tables.pop(name, None)
         table = self._read(name) if known is None or self._settings.is_slave else known
         table.expire(self._clock_ms())
@@ -502,7 +504,7 @@ class KeyValues:
         Returns:
             how many of the changes hold.
         """
-        topic = _topic_of(name)
+        topic, name = _topic_of(name), text("table", name)
         # nobody knows what has reached the log, even when the store refuses
         self._tables.pop(name, None)
         if table.records > max(COMPACTED_FROM, _RECORDS_PER_ENTRY * len(table.entries)):
@@ -592,6 +594,6 @@ def _check_range(first: object, last: object, max_entries: object) -> None:
 
 
 def _topic_of(table: str) -> str:
-    topic = f"{TOPIC_PREFIX}{table}"
+    topic = TOPIC_PREFIX + text("table", table)
     check_topic_name(topic)
     return topic

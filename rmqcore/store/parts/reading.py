@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypedDict, Unpack
 
-from rmqcore.arguments import text, whole_number
+from rmqcore.arguments import text, texts_of, whole_number
 from rmqcore.errors import ArgumentError, CorruptRecordError, CorruptStoreError
 from rmqcore.files.log_walker import find_good_record
 from rmqcore.native.format._message_ext import status_text
@@ -358,7 +358,7 @@ class Reading:
 
         Args:
             topic: the messages' topic.
-            keys: what to look for, of each one.
+            keys: what to look for, of each one; a str is one key.
             max_messages: at most this many of each key, the newest.
             begin_ms: earliest store time.
             end_ms: latest store time, included; None has no end.
@@ -366,7 +366,7 @@ class Reading:
         Returns:
             a result for each key, in their order.
         """
-        topic, wanted = text("topic", topic), [text("key", key) for key in keys]
+        topic, wanted = text("topic", topic), texts_of("keys", keys)
         whole_number("begin_ms", begin_ms)
         whole_number("end_ms", 0 if end_ms is None else end_ms)
         whole_number("max_messages", max_messages, 1)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
+from rmqcore.arguments import text
 from rmqcore.errors import NO_ROOM, DiskFullError, MessageIllegalError
 from rmqcore.files.config_tables import check_topic_name
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC
@@ -108,6 +109,7 @@ class Topics:
         Differs: what was deleted stays deleted when queues are derived from the log again.
         """
         self._handle.check_open()
+        topic = text("topic", topic)
         check_topic_name(topic)
         if topic == SCHEDULE_TOPIC:
             raise MessageIllegalError(f"{topic} holds delayed messages of all topics; it stays")

@@ -16,6 +16,7 @@ from queue import Empty
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 from weakref import WeakSet
 
+from rmqcore.arguments import text
 from rmqcore.errors import ArgumentError, StoreClosedError, StoreError
 from rmqcore.store.consume.arrivals import Deadline
 from rmqcore.store.consumer import Consumer
@@ -139,7 +140,7 @@ class Queue:
         if not all(callable(getattr(serializer, name, None)) for name in ("dumps", "loads")):
             raise ArgumentError("serializer", serializer, "what has dumps and loads, such as json")
         lease_ms = max(1, _milliseconds("lease_s", lease_s))
-        self.name = name
+        self.name = text("name", name)
         self._serializer = serializer
         self.store: SharedStore = open_shared(path, **settings)
         self.path = self.store.path
@@ -147,7 +148,7 @@ class Queue:
             Consumer,
             self.store,
             GROUP,
-            {name: "*"},
+            {self.name: "*"},
             lease_ms=lease_ms,
             max_reconsume_times=max_reconsume_times,
         )

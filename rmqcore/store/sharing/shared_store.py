@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from inspect import Parameter
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, cast
 
-from rmqcore.arguments import text
+from rmqcore.arguments import text, texts_of
 from rmqcore.config import StoreConfig
 from rmqcore.files.config_tables import TopicConfigTable
 from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
@@ -108,7 +108,7 @@ class SharedMessageStore(SharedStoreHandle):
         end_ms: int | None = None,
     ) -> list[QueryMessageResult]:
         """See `MessageStore.query_many`."""
-        wanted = [text("key", key) for key in keys]
+        wanted = texts_of("keys", keys)
         return self._query_many(
             topic, wanted, max_messages=max_messages, begin_ms=begin_ms, end_ms=end_ms
         )
