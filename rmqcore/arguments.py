@@ -85,7 +85,8 @@ def body_view(body: object) -> memoryview:
         raise MessageIllegalError("the body is a str; encode it to bytes first")
     try:
         view = memoryview(body)  # type: ignore[arg-type]
-        plain = view.cast("B")
+        # an empty view of several dimensions cannot be cast
+        plain = view.cast("B") if view.nbytes else memoryview(b"")
     except (TypeError, BufferError, ValueError) as error:
         raise MessageIllegalError(f"the body is no contiguous buffer of bytes: {error}") from None
     if "O" in view.format:

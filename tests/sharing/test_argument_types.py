@@ -55,6 +55,10 @@ BODIES = [
     np.arange(4, dtype=np.uint8).reshape(2, 2).T,
     np.array([b"abc"], dtype=object),
     np.array(["2026-11-27"], dtype="M8[D]"),
+    np.array(5),
+    np.array(["a"]),
+    np.zeros((0, 3)),
+    np.zeros(1, dtype=[("a", "i4"), ("b", "O")]),
     "abc",
     None,
     7,
@@ -118,6 +122,7 @@ CALLS = {
     "query": (lambda store, it: store.query_message("T", it), TEXTS),
     "lease max": (lambda store, it: store.lease("g", {"T": "*"}, max_messages=it), NUMBERS),
     "lease timeout": (lambda store, it: store.lease("g", {"T": "*"}, timeout_ms=it), TIMES),
+    "lease holder": (lambda store, it: store.lease("g", {"T": "*"}, holder=it), TEXTS),
     "lease topics": (lambda store, it: store.lease("g", it), [{"T": "*"}, {Topic.T: "*"}, 7, {}]),
     "lease group": (lambda store, it: store.lease(it, {"T": "*"}), TEXTS),
     "acknowledge": (lambda store, it: store.acknowledge("g", [it]), PLACES),
@@ -165,6 +170,34 @@ def test_arguments_of_any_type_are_the_same_to_owner_and_client(handles, name):
         if here is not there and not alike:
             differ.append((value, here, there))
     assert differ == []
+
+
+#: what is put with this many bytes of properties
+FULL = [
+    lambda store, size: store.put("T", b"x", properties={"a": "x" * (size - 3)}),
+    lambda store, size: store.put("T", b"x", properties={"UNIQ_KEY": "x" * (size - 10)}),
+    lambda store, size: store.put_message(Message("T", b"x", properties={"a": "x" * (size - 3)})),
+    lambda store, size: store.put_messages(
+        [Message("T", b"x", properties={"a": "x" * (size - 3)})] * 2
+    ),
+]
+
+
+@pytest.mark.parametrize("put", FULL)
+def test_a_client_has_as_much_room_for_properties_as_the_owner(handles, put):
+    for size in (32_700, 32_730, 32_765):
+        assert all(put(store, size).ok for store in handles)
+    for store in handles:
+        with pytest.raises(rmqcore.MessageIllegalError, match="take more than 32767 bytes"):
+            put(store, 32_780)
+
+
+def test_the_bytes_of_a_body_are_the_same_from_owner_and_client(handles):
+    for body in (np.array(5), np.array(["a"]), np.zeros((0, 3)), np.arange(3.0)):
+        for store in handles:
+            for receipt in store.put("T", body), store.put_message(Message("T", body)):
+                found = store.get_message("T", 0, receipt.queue_offset, max_messages=1)
+                assert [message.body for message in found] == [body.tobytes()]
 
 
 @pytest.mark.logic

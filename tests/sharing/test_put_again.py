@@ -41,6 +41,7 @@ PUTS = {
     ),
     "put_async": (lambda store: asyncio.run(store.put_async("T", b"x")), 1),
     "delayed": (lambda store: store.put("T", b"x", delay_level=1), 1),
+    "batch without room": (lambda store: store.put_messages([Message("T", b"x")] * 600), 600),
     "own key": (lambda store: store.put("T", b"x", properties={"UNIQ_KEY": "mine"}), 1),
 }
 
@@ -110,6 +111,18 @@ def test_the_same_key_may_be_put_a_second_time(store_path):
         (first,) = store.messages("T")
         store.put_message(first)
         assert [each.unique_key for each in store.messages("T")] == ["mine", "mine"]
+
+
+def test_a_put_without_room_for_a_key_is_an_error_when_its_owner_dies(store_path):
+    with (
+        dying_owner(store_path, die_when_stored),
+        rmqcore.open_shared(store_path, **SETTINGS) as store,
+    ):
+        with pytest.raises(OwnerLostError, match="put"):
+            store.put("T", b"x", properties={"a": "x" * 32_760})
+        assert [len(each.properties["a"]) for each in store.messages()] == [32_760]
+        store.put("T", b"x", properties=iter([("a", "x" * 32_760)]))
+        assert store.max_queue_offset("T", 0) == 2
 
 
 def die_when_done(value):
@@ -253,6 +266,18 @@ def test_what_is_not_safe_to_do_twice_is_an_error(store_path):
         with pytest.raises(OwnerLostError, match="append_later"):
             asyncio.run(store.append_later(b""))
         assert store.kv_take("table") == []
+
+
+def test_what_an_iterator_gave_is_asked_of_the_next_owner_too(store_path):
+    with (
+        dying_owner(store_path, die_when_asked_for("acknowledge")),
+        rmqcore.open_shared(store_path, **SETTINGS) as store,
+    ):
+        store.put("T", b"x", keys=(key for key in ["a", "b"]))
+        leased = store.lease("g", {"T": "*"})
+        assert store.acknowledge("g", (each.place for each in leased)) == 1
+        assert store.owner == os.getpid()
+        assert [lag.ready + lag.leased for lag in store.lag("g", ["T"])] == [0]
 
 
 @pytest.mark.parametrize("index", [True, False])

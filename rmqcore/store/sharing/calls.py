@@ -17,6 +17,7 @@ from enum import Enum
 from functools import cache, partial
 from typing import Any, Final, cast
 
+from rmqcore.arguments import text
 from rmqcore.remoting import RemotingCommand, ResponseCode
 from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.store.sharing.log_pages import log_page
@@ -245,7 +246,8 @@ def request_of(
     if name:
         fields["name"] = name
     if method == "lease":
-        fields.update({name: settings[name] for name in LEASES if settings.get(name)})
+        named = {name: text(name, settings[name]) for name in LEASES if name in settings}
+        fields.update({name: value for name, value in named.items() if value})
     head, *parts = pack([list(args), settings])
     return RemotingCommand(STORE_CALL, fields, bytes(head), parts=parts)
 

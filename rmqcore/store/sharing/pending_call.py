@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from rmqcore.errors import OwnerLostError
+from rmqcore.errors import MessageIllegalError, OwnerLostError
 from rmqcore.remoting import RemotingCommand
 from rmqcore.status import Durability
 from rmqcore.store.message_store import DefaultMessageStore
@@ -22,11 +23,16 @@ from rmqcore.store.sharing.calls import (
 )
 from rmqcore.store.sharing.channel import ChannelLostError
 from rmqcore.store.sharing.put_again import find_put
-from rmqcore.store.sharing.unique_keys import UniqueKeys
+from rmqcore.store.sharing.unique_keys import Keyed, UniqueKeys
 from rmqcore.world import World
 
 #: How a question that is not in `CALLS` is asked: a property, or what has arrived.
 _QUESTION: Final = CallKind()
+#: How messages get keys, as long as there is room for them. Without one a put cannot be found
+#: again.
+_BATCH: Final = "put_messages"
+_WAYS: Final = [Keyed.ALL, Keyed.NONE]
+_WAYS_OF_A_BATCH: Final = [Keyed.ALL, Keyed.FIRST, Keyed.NONE]
 #: `wait` has this many arguments before its time-out.
 _WAIT_ARGUMENTS: Final = 3
 
@@ -53,13 +59,18 @@ class PendingCall:
         self._path = path
         self.method = method
         self._row = CALLS.get(method, _QUESTION)
-        self._args = args
-        self._settings = settings
+        # an iterator gives its elements once, and the next owner may have to be asked
+        self._args = tuple(map(_kept, args))
+        self._settings = {name: _kept(value) for name, value in settings.items()}
         self._world = world
         self._began: float | None = None
         self._began_ms = 0
         self._again_ms: int | None = None
         self._name = ""
+        #: a put as it was called, and the ways that are left to give it keys
+        self._unkeyed = self._args, self._settings
+        self._ways: list[Keyed] = []
+        self._keyed = Keyed.NONE
 
     def request(self, keys: UniqueKeys, *, waits_for_disk: bool) -> RemotingCommand:
         """What to send to the owner.
@@ -71,10 +82,11 @@ class PendingCall:
         if self._began is None:
             self._began, self._began_ms = self._world.monotonic_s(), self._world.clock_ms()
             if self._row.runs is Runs.PUT:
-                give_key = getattr(keys, self.method)
-                self._args, self._settings = give_key(self._args, self._settings)
                 if waits_for_disk and self._settings.get("durability") is None:
                     self._settings = {**self._settings, "durability": Durability.DISK}
+                self._unkeyed = self._args, self._settings
+                self._ways = _WAYS_OF_A_BATCH if self.method == _BATCH else _WAYS
+                self._give_keys(keys)
             elif self._row.runs is Runs.WAITS:
                 self._name_timeout()
             if self._row.in_thread or self._row.named:
@@ -82,6 +94,40 @@ class PendingCall:
             if self._row.named:
                 self._settings = {**self._settings, "call": self._name}
         return request_of(self.method, self._args, self._left(), self._again_ms, self._name)
+
+    def leave_keys_out(self, keys: UniqueKeys) -> bool:
+        """Give a put that was refused fewer keys: there may have been no room for them.
+
+        Args:
+            keys: see `request`.
+
+        Returns:
+            False when it had none, so that it is refused for good.
+
+        Raises:
+            MessageIllegalError: it can be put in no way.
+        """
+        if self._keyed is Keyed.NONE:
+            return False
+        self._give_keys(keys)
+        return True
+
+    def _give_keys(self, keys: UniqueKeys) -> None:
+        """Give a put keys in the next way that there is.
+
+        Raises:
+            MessageIllegalError: it cannot be put without them either.
+        """
+        give = getattr(keys, self.method)
+        while True:
+            self._keyed, *self._ways = self._ways
+            try:
+                self._args, self._settings = give(*self._unkeyed, self._keyed)
+            except MessageIllegalError:
+                if self._keyed is Keyed.NONE:
+                    raise
+            else:
+                return
 
     def lost(self, lost: ChannelLostError) -> None:
         """Take note that an owner has ended before it has answered.
@@ -91,7 +137,8 @@ class PendingCall:
         """
         if not lost.sent:
             return
-        if not self._row.repeatable:
+        unfindable = self._row.runs is Runs.PUT and self._keyed is Keyed.NONE
+        if unfindable or not self._row.repeatable:
             raise OwnerLostError(self._path, self.method) from None
         if self._row.runs is Runs.PUT:
             self._again_ms = self._began_ms
@@ -132,3 +179,7 @@ class PendingCall:
             return self._settings
         gone_ms = (self._world.monotonic_s() - self._began) * 1000
         return {**self._settings, "timeout_ms": max(0, timeout_ms - gone_ms)}
+
+
+def _kept(value: Any) -> Any:
+    return list(value) if isinstance(value, Iterator) else value

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
 
 from rmqcore.config import FlushDiskType, StoreConfig
-from rmqcore.errors import RmqCoreError, StoreClosedError
+from rmqcore.errors import MessageIllegalError, RmqCoreError, StoreClosedError
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.recovery.report import RecoveryProgress
 from rmqcore.remoting import RemotingCommand
@@ -254,18 +254,26 @@ class SharedStoreHandle(ClosedByWith):
         call = PendingCall(self.path, method, args, settings, self.world)
         while True:
             found = self.reach_owner()
-            if not isinstance(found, OwnerChannel):
-                return call.here(found)
-            request = call.request(self._keys, waits_for_disk=self._asks_for_disk)
             try:
-                answer = self._aside(request) if found.interrupted else found.call(request)
+                if not isinstance(found, OwnerChannel):
+                    return call.here(found)
+                request = call.request(self._keys, waits_for_disk=self._asks_for_disk)
+                return result_of(self._answer(found, request))
             except ChannelLostError as lost:
                 call.lost(lost)
-            except BaseException:
-                self._undo_lease(found, request)
-                raise
-            else:
-                return result_of(answer)
+            except MessageIllegalError:
+                if not call.leave_keys_out(self._keys):
+                    raise
+
+    def _answer(self, channel: OwnerChannel, request: RemotingCommand) -> RemotingCommand:
+        """The owner's answer; a lease that nobody waits for any more comes again."""
+        try:
+            return self._aside(request) if channel.interrupted else channel.call(request)
+        except ChannelLostError:
+            raise
+        except BaseException:
+            self._undo_lease(channel, request)
+            raise
 
     def _undo_lease(self, channel: OwnerChannel, request: RemotingCommand) -> None:
         """Let come again what a lease was given that nobody waits for, and that lost its channel.
@@ -302,18 +310,28 @@ class SharedStoreHandle(ClosedByWith):
             found = self._found()
             if found is None:
                 found = await running_loop().run_in_executor(None, self._connect_or_own)
-            if not isinstance(found, OwnerChannel):
-                return await call.here_async(found)
-            request = call.request(self._keys, waits_for_disk=self._asks_for_disk)
             try:
-                answer = await ask(found, request, self._timeout_s)
+                if not isinstance(found, OwnerChannel):
+                    return await call.here_async(found)
+                request = call.request(self._keys, waits_for_disk=self._asks_for_disk)
+                return result_of(await self._answer_async(found, request))
             except ChannelLostError as lost:
                 call.lost(lost)
-            except BaseException:
-                self._undo_lease(found, request)
-                raise
-            else:
-                return result_of(answer)
+            except MessageIllegalError:
+                if not call.leave_keys_out(self._keys):
+                    raise
+
+    async def _answer_async(
+        self, channel: OwnerChannel, request: RemotingCommand
+    ) -> RemotingCommand:
+        """As `_answer`, without blocking the event loop."""
+        try:
+            return await ask(channel, request, self._timeout_s)
+        except ChannelLostError:
+            raise
+        except BaseException:
+            self._undo_lease(channel, request)
+            raise
 
     # ---- closing and forking
 
