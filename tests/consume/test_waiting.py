@@ -7,7 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from consume.conftest import TOPIC, bodies, places, put
+from consume.conftest import SMALL, TOPIC, bodies, places, put
 from patience import TIMEOUT_S, until_async
 
 import rmqcore
@@ -176,6 +176,44 @@ def test_a_queue_is_followed(store):
         return seen
 
     assert asyncio.run(main()) == [b"%d" % number for number in [*range(3, 40), 0, 1, 2]]
+
+
+async def next_of(followed):
+    return await asyncio.wait_for(anext(followed), TIMEOUT_S)
+
+
+def test_a_queue_is_followed_beyond_a_deletion_of_its_topic(store):
+    """What is put to a topic that was made anew is not passed over, be it less or more."""
+
+    async def main():
+        followed = store.follow("T", 0)
+        for count in (3, 5, 2):
+            put(store, count)
+            bodies = [bytes((await next_of(followed)).body) for _ in range(count)]
+            assert bodies == [b"%d" % number for number in range(count)]
+            store.delete_topic("T")
+        waiting = asyncio.create_task(next_of(followed))
+        await until_async(lambda: store.parts.consuming._arrivals._sleepers, "a wait")
+        put(store, 1)
+        assert (await waiting).queue_offset == 0
+
+    asyncio.run(main())
+
+
+def test_a_queue_is_followed_once_while_its_old_files_go(store_path):
+    async def main(store):
+        followed, seen = store.follow("T", 0), []
+        for number in range(3):
+            # the one behind them lets the others' file go, which is held by who was handed them
+            for size in [8000] * 16 + [1]:
+                store.put("T", bytes(size))
+                seen.append((await next_of(followed)).queue_offset)
+            store.consumer_offsets.commit("T", "g", 0, len(seen))
+            assert store.delete_consumed_files() > 0, number
+        return seen
+
+    with rmqcore.open_store(store_path, **SMALL) as store:
+        assert asyncio.run(main(store)) == list(range(3 * 17))
 
 
 def test_following_ends_with_the_store(store, when_asleep):

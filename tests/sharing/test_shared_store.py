@@ -451,6 +451,21 @@ def test_a_client_follows_a_queue(store):
     assert asyncio.run(read()) == [b"0", b"1", b"2"]
 
 
+def test_a_client_follows_a_queue_beyond_a_deletion_of_its_topic(store):
+    async def read():
+        followed, found = store.follow("T", 0), []
+        for body in (b"a", b"b"):
+            for _ in range(2):
+                store.put("T", body)
+            for _ in range(2):
+                message = await asyncio.wait_for(anext(followed), TIMEOUT_S)
+                found.append(message.body)
+            store.delete_topic("T")
+        return found
+
+    assert asyncio.run(read()) == [b"a", b"a", b"b", b"b"]
+
+
 def test_clients_lease_acknowledge_and_give_back(store):
     for number in range(4):
         store.put("T", b"%d" % number)

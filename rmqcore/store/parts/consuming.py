@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
-from rmqcore.arguments import text, texts_of
+from rmqcore.arguments import text, texts_of, whole_number
 from rmqcore.files.config_tables import check_topic_name
 from rmqcore.message import RETRY_PREFIX, Lease, QueueLag, ReceivedMessage
 from rmqcore.services.event_loop import one_turn, running_loop
@@ -18,13 +18,19 @@ from rmqcore.store.consume.interrupt_safe_lock import InterruptSafeLock
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rmqcore.message import LeaseSettings, MessageExt
+    from rmqcore.message import GetMessageResult, LeaseSettings, MessageExt
     from rmqcore.services.arrival import ArrivalListener
     from rmqcore.store.consume.lease_request import LeaseRequest
     from rmqcore.store.consume.lease_table import LeasedStore
     from rmqcore.store.consume.leases import Leases
     from rmqcore.store.parts.handle import Handle
     from rmqcore.store.parts.level import Level
+
+    class FollowedStore(LeasedStore, Protocol):
+        """The store as who follows its queues sees it, too."""
+
+        def made_anew_at(self, topic: str) -> int:
+            """Physical offset at which a topic was deleted last; 0 for never."""
 
 
 _log = logging.getLogger("rmqcore")
@@ -37,7 +43,7 @@ class Consuming:
 
     Args:
         handle: says whether the store is open.
-        store: what is leased; see `LeasedStore`.
+        store: what is leased and followed.
         journal: where leases are written down.
         level: catches up with what has been put.
         listen: hears of messages that have come, see `MessageArrival.listen`.
@@ -48,7 +54,7 @@ class Consuming:
     def __init__(
         self,
         handle: Handle,
-        store: LeasedStore,
+        store: FollowedStore,
         journal: Path,
         level: Level,
         listen: Callable[[ArrivalListener], object],
@@ -194,6 +200,8 @@ class Consuming:
     ) -> AsyncIterator[MessageExt]:
         """Every message of a queue, and those that come: ``async for`` without end.
 
+        When the topic is deleted and made anew, it goes on with the first message of that.
+
         Args:
             topic: topic of the queue, which need not exist yet.
             queue_id: number of the queue in its topic.
@@ -203,13 +211,40 @@ class Consuming:
             CorruptRecordError: the iteration came to a damaged record.
             StoreClosedError: the store was closed.
         """
-        offset = self._store.min_queue_offset(topic, queue_id) if start is None else start
+        offset, begun = start, None
         while True:
-            await self.wait_async(topic, queue_id, offset)
-            result = self._store.get_message(topic, queue_id, offset)
+            result, begun = await self.followed(topic, queue_id, offset, begun)
             for message in result.messages:
-                yield message
+                if message.phy_offset >= begun:
+                    yield message
             offset = result.next_queue_offset
+
+    async def followed(
+        self, topic: str, queue_id: int, offset: int | None, begun: int | None
+    ) -> tuple[GetMessageResult, int]:
+        """The next messages of a queue that is followed, as soon as there are some.
+
+        Args:
+            topic: see `follow`.
+            queue_id: see `follow`.
+            offset: number of the first one; None for the oldest there is.
+            begun: what was returned before; None at first.
+
+        Returns:
+            the result of a get, and the physical offset below which messages are of a topic that
+            was deleted: those count no more.
+        """
+        topic = text("topic", topic)
+        sleeper = AsyncSleeper()
+        with self._arrivals.waking(sleeper, (topic,)):
+            while True:
+                begins_at = self._store.made_anew_at(topic)
+                if offset is None or (begun is not None and begins_at > begun):
+                    offset = self._store.min_queue_offset(topic, queue_id)
+                begun = begins_at
+                if whole_number("start", offset) < self._store.max_queue_offset(topic, queue_id):
+                    return self._store.get_message(topic, queue_id, offset), begun
+                await sleeper.sleep(math.inf)
 
     # ---- leases
 

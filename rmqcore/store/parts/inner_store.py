@@ -44,6 +44,10 @@ class InnerStore:
         """The settings, as they are now."""
         return self._settings.config
 
+    def made_anew_at(self, topic: str) -> int:
+        """Physical offset at which a topic was deleted last; 0 for never."""
+        return self._files.deleted.since(topic)
+
     def deleted_below(self, topic: str) -> int:
         """Physical offset below which no record of a topic counts: deleted, or not there."""
         return max(self._files.deleted.since(topic), self._files.log.min_offset)

@@ -11,13 +11,14 @@ version.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache, partial
 from typing import Any, Final, cast
 
 from rmqcore.arguments import text
+from rmqcore.message import GetMessageResult
 from rmqcore.remoting import RemotingCommand, ResponseCode
 from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.store.sharing.log_pages import log_page
@@ -29,7 +30,7 @@ from rmqcore.store.staged_appends import finish_staged
 STORE_CALL: Final = 9100
 HELLO: Final = 9101
 #: The version of these calls; an owner refuses a client that has another one.
-VERSION: Final = 3
+VERSION: Final = 4
 
 
 class Runs(Enum):
@@ -85,6 +86,12 @@ def _undo_lease(store: DefaultMessageStore, call: str, holder: str) -> None:
     store.parts.consuming.undo_lease(call, holder)
 
 
+def _followed(
+    store: DefaultMessageStore, *queue: Any
+) -> Coroutine[Any, Any, tuple[GetMessageResult, int]]:
+    return store.parts.consuming.followed(*queue)
+
+
 #: How each method of `MessageStore` is called at the owner; behind a dot, methods of its tables.
 CALLS: Final[dict[str, CallKind]] = {
     "put": CallKind(Runs.PUT, coroutine="put_async"),
@@ -117,6 +124,7 @@ CALLS: Final[dict[str, CallKind]] = {
     "kv_take": CallKind(Runs.THREAD, part="key_values"),
     "kv_count": CallKind(Runs.TABLE),
     "wait": CallKind(Runs.WAITS, coroutine="wait_async"),
+    "followed": CallKind(Runs.WAITS, function=_followed),
     "lease": CallKind(Runs.WAITS, part="consuming", coroutine="lease_async"),
     "take_back_lease": CallKind(function=_undo_lease),
     "acknowledge": _NOW,

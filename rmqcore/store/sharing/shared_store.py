@@ -193,14 +193,13 @@ class SharedMessageStore(SharedStoreHandle):
     async def _followed(
         self, topic: str, queue_id: int, start: int | None
     ) -> AsyncIterator[MessageExt]:
-        offset = start
-        if offset is None:
-            offset = await self._call_async("min_queue_offset", (topic, queue_id), {})
+        offset, begun = start, None
         while True:
-            await self.wait_async(topic, queue_id, offset)
-            result = await self._call_async("get_message", (topic, queue_id, offset), {})
+            place = topic, queue_id, offset, begun
+            result, begun = await self._call_async("followed", place, {})
             for message in result.messages:
-                yield message
+                if message.phy_offset >= begun:
+                    yield message
             offset = result.next_queue_offset
 
     def on_arrival(self, listener: ArrivalListener) -> Callable[[], None]:
