@@ -115,7 +115,7 @@ class StoreConfig:
     check_crc_on_recover: bool = setting(True, "checkCRCOnRecover")
     #: each record ends in a property with the CRC of the whole record; costs 20 bytes a record.
     enabled_append_prop_crc: bool = setting(False, "enabledAppendPropCRC")
-    #: recovery and reads refuse records without a right whole-record CRC.
+    #: recovery and reads refuse records without a right whole-record CRC; what is put has one.
     force_verify_prop_crc: bool = setting(False, "forceVerifyPropCRC")
     #: light message queues (``%LMQ%`` names) exist.
     enable_lmq: bool = setting(False, "enableLmq")
@@ -314,6 +314,11 @@ class StoreConfig:
         One that a ``broker.conf`` gave is clamped, too: a broker has one for files of any size.
         """
         return min(self.max_message_size or DEFAULT_MAX_MESSAGE_SIZE, self.largest_body)
+
+    @property
+    def appends_prop_crc(self) -> bool:
+        """Whether what is put ends in the CRC of its record: also where reads demand it."""
+        return self.enabled_append_prop_crc or self.force_verify_prop_crc
 
     @property
     def delay_levels_ms(self) -> tuple[int, ...]:

@@ -207,7 +207,7 @@ class _Repair:
             file_end=file_start + self._file_size,
             timestamp_ms=step.timestamp_ms,
             lost=lost,
-            append_crc=config.enabled_append_prop_crc or config.force_verify_prop_crc,
+            append_crc=config.appends_prop_crc,
         )
         pieces = ((at - file_start, data) for at, data in cover.pieces())
         start, stop = step.start - file_start, step.stop - file_start

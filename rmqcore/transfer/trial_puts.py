@@ -32,7 +32,7 @@ class TrialPuts:
         self._tail = LogTail(
             self.config.store_host,
             self.config.effective_max_message_size,
-            append_crc=self.config.enabled_append_prop_crc,
+            append_crc=self.config.appends_prop_crc,
             multi_dispatch=self.config.numbers_light_queues,
         )
         tell_queue_types(self._tail, self.config, store.topics)

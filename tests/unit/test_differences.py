@@ -8,6 +8,7 @@ import shutil
 import threading
 import time
 
+import pyarrow as pa
 import pytest
 from patience import until
 
@@ -16,6 +17,7 @@ from rmqcore import (
     CorruptStoreError,
     Durability,
     GetMessageStatus,
+    Message,
     MessageIllegalError,
     PutMessageStatus,
     StoreNotWritableError,
@@ -57,6 +59,19 @@ def flip(path, receipt, at=100):
 
 
 # ---- writing
+
+
+def test_what_is_put_has_the_crc_that_reads_demand(tmp_path):
+    demands = {**SIZES, "force_verify_prop_crc": True}
+    with open_store(tmp_path / "store", **demands) as store:
+        store.put("T", b"one", properties={"a": "b"})
+        store.put_messages([Message("T", b"two"), Message("T", b"three")])
+        store.put_columns(pa.table({"topic": ["T"], "body": ["four"]}))
+        assert len(store.get_message("T", 0, 0)) == 4
+    # a writer that did not end in order lets all of it be compared
+    (tmp_path / "store" / "abort").touch()
+    found = bodies(tmp_path / "store", force_verify_prop_crc=True, on_corruption="truncate")
+    assert found == [b"one", b"two", b"three", b"four"]
 
 
 @pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])

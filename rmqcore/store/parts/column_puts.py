@@ -223,7 +223,7 @@ def encoder_for(
         copy=copy,
         body_max=config.effective_max_message_size,
         log_file_size=config.mapped_file_size_commit_log,
-        append_crc=config.enabled_append_prop_crc,
+        append_crc=config.appends_prop_crc,
         store_host=config.store_host,
         **settings,
     )

@@ -87,7 +87,7 @@ class StoreFiles:
         self.tail = LogTail(
             config.store_host,
             config.effective_max_message_size,
-            append_crc=config.enabled_append_prop_crc,
+            append_crc=config.appends_prop_crc,
             multi_dispatch=config.numbers_light_queues,
         )
         self.tail.durability = policy.put_reaches
