@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("rmqcore")
 #: A round of flushes writes through this many queues, however little is new in them.
 _QUEUES_A_ROUND = 64
+#: Bytes of the longest name of a directory.
+_NAME_MAX = 255
 
 
 class ConsumeQueueStore:
@@ -214,7 +216,7 @@ class ConsumeQueueStore:
         """As `followed`, of one queue; None when there is no such.
 
         Args:
-            topic: of the queue; no path, so one with a slash has none.
+            topic: of the queue; one that is no name of a directory has none.
             queue_id: of the queue.
 
         Raises:
@@ -226,7 +228,7 @@ class ConsumeQueueStore:
         queue = None
         for root, kind in self._roots():
             directory = root / topic / str(queue_id)
-            if "/" in topic or not directory.is_dir():
+            if not _is_name(topic) or not directory.is_dir():
                 continue
             if self._is_of_kind(topic, queue_id, kind):
                 queue = self._loaded(topic, queue_id, directory, kind)
@@ -591,3 +593,8 @@ def _holds_batches(directory: Path) -> bool:
             if any(file.read(BATCH_UNIT_SIZE)):
                 return True
     return False
+
+
+def _is_name(topic: str) -> bool:
+    size = len(topic.encode("utf-8", "replace"))
+    return "/" not in topic and topic not in ("", ".", "..") and size <= _NAME_MAX

@@ -6,7 +6,7 @@ import enum
 
 import pytest
 
-from rmqcore import Consumer, Message, MessageIllegalError, open_store
+from rmqcore import Consumer, GetMessageStatus, Message, MessageIllegalError, open_store
 from rmqcore._codec import decode_batch, decode_record, encode_batch, encode_record
 from rmqcore.files.config_tables import TopicConfig
 
@@ -108,6 +108,20 @@ def test_one_name_where_several_are_taken_is_that_name(store):
     assert store.delete_consumed_files("%DLQ%g") == 0
     store.consumer_offsets.commit("Orders", "g", 0, 1)
     assert store.delete_consumed_files("%DLQ%g") > 0
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "x" * 300, "a/b", "a\0b", "\ud800"])
+def test_a_name_that_no_message_can_have_finds_nothing(store, name):
+    for _ in range(2):
+        store.put("0", b"x", keys="k")
+    store.flush()
+    with open_store(store.path, mode="r") as reader:
+        for each in store, reader:
+            assert each.max_queue_offset(name, 0) == 0
+            assert each.get_message(name, 0, 0).status == GetMessageStatus.NO_MATCHED_LOGIC_QUEUE
+            assert list(each.messages(name)) == []
+            assert len(each.query_message(name, "k")) == len(each.query_message("0", name)) == 0
+            assert [len(found) for found in each.query_many("0", ["k", name])] == [2, 0]
 
 
 def test_keys_of_an_iterator_survive_the_end_of_a_file(store):

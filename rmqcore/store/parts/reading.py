@@ -333,9 +333,11 @@ class Reading:
         """
         fast = self._files.reader.fast
         if fast is not None and page is None and not explain:
-            result = fast.query(topic, key, max_messages, begin_ms, end_ms)
-            if result is not None:
-                return result
+            # no message has a key without UTF-8
+            with suppress(UnicodeEncodeError):
+                result = fast.query(topic, key, max_messages, begin_ms, end_ms)
+                if result is not None:
+                    return result
         topic, key = text("topic", topic), text("key", key)
         whole_number("begin_ms", begin_ms)
         whole_number("end_ms", 0 if end_ms is None else end_ms)
@@ -377,7 +379,8 @@ class Reading:
     ) -> list[QueryMessageResult]:
         reader, found = self._files.reader, None
         if reader.fast is not None:
-            found = reader.fast.query_many(topic, wanted, max_messages, begin_ms, end_ms)
+            with suppress(UnicodeEncodeError):
+                found = reader.fast.query_many(topic, wanted, max_messages, begin_ms, end_ms)
         if found is None:
             found = [None] * len(wanted)
         if None in found:
