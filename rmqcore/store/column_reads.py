@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rmqcore.scan.log_walk import Damage
     from rmqcore.scan.selection import Selection
     from rmqcore.store.parts.reading import Reading
+    from rmqcore.store.protocol import MessageStore
 
 #: A notebook shows this many topics.
 _ROWS_SHOWN = 50
@@ -41,6 +42,11 @@ class ColumnReads(ClosedByWith):
     def config(self) -> StoreConfig:
         """Settings of the store."""
         raise NotImplementedError
+
+    @property
+    def _counted(self) -> Reading | MessageStore:
+        """What says how much the store has."""
+        return self._reading
 
     def arrow_dataset(
         self,
@@ -74,7 +80,7 @@ class ColumnReads(ClosedByWith):
         from rmqcore.scan.dataset import StoreDataset  # noqa: PLC0415 - needs pyarrow
 
         # refuses a closed store, and looks which files there are
-        self._reading.max_phy_offset  # noqa: B018
+        self._counted.max_phy_offset  # noqa: B018
         return StoreDataset(
             self.path,
             columns,
@@ -118,7 +124,7 @@ class ColumnReads(ClosedByWith):
 
         rows: dict[str, list[int]] = {}
         unreadable: dict[str, list[int]] = {}
-        reading = self._reading
+        reading = self._counted
         for topic, queue_id in reading.queues():
             counts = rows.setdefault(topic, [])
             try:

@@ -30,6 +30,25 @@ def client(owner, tmp_path):
         yield opened
 
 
+def test_owner_and_client_are_datasets_with_all_that_was_put(tmp_path):
+    """As a store of `open_store` is."""
+    with (
+        rmqcore.open_shared(tmp_path / "store") as owner,
+        rmqcore.open_shared(tmp_path / "store") as client,
+    ):
+        for number in range(40):
+            (owner, client)[number % 2].put("T", b"%d" % number, tags="even")
+            bodies = [
+                each.arrow_dataset(["body"]).to_table()["body"].to_pylist()
+                for each in (owner, client)
+            ]
+            assert bodies == [[b"%d" % each for each in range(number + 1)]] * 2
+        for each in owner, client:
+            assert each.arrow_dataset(tags=["odd"]).count_rows() == 0
+            assert each.scan_polars(["tags"]).collect().height == 40
+            assert "<td>40</td>" in each._repr_html_()
+
+
 @pytest.mark.parametrize("durability", [None, "disk"])
 def test_a_client_puts_whole_tables(client, durability):
     rows = 3 * PIECE_SIZE // 300

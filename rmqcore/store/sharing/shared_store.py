@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from inspect import Parameter
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, cast
 
@@ -17,6 +17,7 @@ from rmqcore.native.format._wire_message import WireMessage
 from rmqcore.services.arrival import ArrivalListener
 from rmqcore.services.event_loop import running_loop
 from rmqcore.status import Durability
+from rmqcore.store.column_reads import ColumnReads
 from rmqcore.store.parts.iteration import OnDamage, checked_bounds, topic_messages
 from rmqcore.store.protocol import MessageStore
 from rmqcore.store.readable_store import broker_conf
@@ -24,6 +25,11 @@ from rmqcore.store.sharing.calls import CALLS, given
 from rmqcore.store.sharing.shared_handle import SharedStoreHandle
 
 if TYPE_CHECKING:
+    import polars
+
+    from rmqcore.scan.dataset import StoreDataset
+    from rmqcore.scan.log_walk import Damage
+    from rmqcore.scan.selection import Selection
     from rmqcore.store.parts.put_columns_result import PutColumnsResult
 
 P = ParamSpec("P")
@@ -36,6 +42,32 @@ class SharedStore(MessageStore, Protocol):
     @property
     def owner(self) -> int:
         """Process id of the owner; this process's own when it is the owner."""
+        ...
+
+    def arrow_dataset(
+        self,
+        columns: Iterable[str] | None = None,
+        *,
+        plain_bodies: bool = False,
+        archive: str | None = None,
+        storage_options: Mapping[str, str] | None = None,
+        on_damage: Callable[[Damage], None] | None = None,
+        **selection: Unpack[Selection],
+    ) -> StoreDataset:
+        """See `ColumnReads.arrow_dataset`; the files are read, whoever owns the store."""
+        ...
+
+    def scan_polars(
+        self,
+        columns: Iterable[str] | None = None,
+        *,
+        plain_bodies: bool = False,
+        archive: str | None = None,
+        storage_options: Mapping[str, str] | None = None,
+        on_damage: Callable[[Damage], None] | None = None,
+        **selection: Unpack[Selection],
+    ) -> polars.LazyFrame:
+        """See `ColumnReads.scan_polars`; the files are read, whoever owns the store."""
         ...
 
 
@@ -77,13 +109,17 @@ def _one_call(
     return made
 
 
-class SharedMessageStore(SharedStoreHandle):
+class SharedMessageStore(SharedStoreHandle, ColumnReads):
     """A store that several processes share; made by `rmqcore.open_shared`.
 
     In the owner a call is one of its `DefaultMessageStore`, in a client it is one request.
 
     Threads: any. After a fork the child's handle is a client of the parent's.
     """
+
+    @property
+    def _counted(self) -> MessageStore:
+        return cast("MessageStore", self)
 
     # ---- calls that are one request each
 
