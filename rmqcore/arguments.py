@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 import operator
 import os
 from collections.abc import Iterable
@@ -39,6 +41,25 @@ def _range(least: int, most: int) -> str:
     if most < UNBOUNDED:
         return f"a whole number from {least} to {most}"
     return "a whole number of fewer digits" if least == -UNBOUNDED else f"{least} or more"
+
+
+def real_number(name: str, value: object, rule: str = "a number") -> float:
+    """A number argument as a float; ``numpy.float32`` and fractions are accepted.
+
+    Args:
+        name: the argument's, for the error.
+        value: what was given; one that is too large for a float is infinite.
+        rule: what would be accepted, for the error.
+
+    Raises:
+        ArgumentError: it is no number.
+    """
+    if not isinstance(value, numbers.Real):
+        raise ArgumentError(name, value, rule)
+    try:
+        return float(value)
+    except OverflowError:
+        return math.copysign(math.inf, value)
 
 
 def text(name: str, value: object) -> str:

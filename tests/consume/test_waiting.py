@@ -1,11 +1,16 @@
 """Waiting for messages: woken by arrival, by time, by closing; in threads and coroutines."""
 
 import asyncio
+import decimal
+import fractions
 import math
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from queue import Empty
 
+import numpy as np
 import pytest
 from consume.conftest import SMALL, TOPIC, bodies, places, put
 from patience import TIMEOUT_S, until_async
@@ -176,6 +181,23 @@ def test_a_queue_is_followed(store):
         return seen
 
     assert asyncio.run(main()) == [b"%d" % number for number in [*range(3, 40), 0, 1, 2]]
+
+
+def test_a_time_to_wait_is_any_number_and_nothing_else(store, store_path):
+    with Consumer(store, "g", TOPIC) as consumer, rmqcore.Queue(store_path / "queue") as queue:
+        waits = (
+            lambda wait: store.wait("T", 0, 0, wait),
+            lambda wait: store.lease("g", TOPIC, timeout_ms=wait),
+            lambda wait: consumer.receive(timeout_ms=wait),
+            lambda wait: queue.get(timeout=wait),
+        )
+        for wait in waits:
+            for number in (np.float32(0.001), np.int64(0), fractions.Fraction(1, 1000), True - 1):
+                with suppress(Empty):
+                    assert not wait(number)
+            for wrong in ("1", decimal.Decimal(1), [1]):
+                with pytest.raises(rmqcore.ArgumentError, match="expected a number"):
+                    wait(wrong)
 
 
 async def next_of(followed):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
+from rmqcore.arguments import real_number
 from rmqcore.services.arrival import ArrivalListener
 from rmqcore.services.bell import Bell
 from rmqcore.services.event_loop import new_event, running_loop, within
@@ -141,7 +142,8 @@ class Deadline:
 
     def __init__(self, timeout_ms: float | None, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._end = math.inf if timeout_ms is None else clock() + timeout_ms / 1000
+        wait_ms = math.inf if timeout_ms is None else real_number("timeout_ms", timeout_ms)
+        self._end = clock() + wait_ms / 1000
 
     @property
     def left_s(self) -> float:

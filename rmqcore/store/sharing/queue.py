@@ -16,7 +16,7 @@ from queue import Empty
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 from weakref import WeakSet
 
-from rmqcore.arguments import text
+from rmqcore.arguments import real_number, text
 from rmqcore.errors import ArgumentError, StoreClosedError, StoreError
 from rmqcore.store.consume.arrivals import Deadline
 from rmqcore.store.consumer import Consumer
@@ -91,9 +91,11 @@ def _milliseconds(name: str, seconds: object) -> int:
     Raises:
         ArgumentError: it is no number, or negative.
     """
-    if not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
-        raise ArgumentError(name, seconds, "a number of seconds, 0 or more")
-    return math.ceil(seconds * 1000)
+    rule = "a number of seconds, 0 or more"
+    number = real_number(name, seconds, rule)
+    if not 0 <= number < math.inf:
+        raise ArgumentError(name, seconds, rule)
+    return math.ceil(number * 1000)
 
 
 class Queue:
