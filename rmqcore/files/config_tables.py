@@ -39,7 +39,7 @@ def check_topic_name(topic: str, what: str = "topic") -> None:
 
     Args:
         topic: the name.
-        what: whose name errors say it is.
+        what: whose name it is, also for errors: a topic's, or a group's.
 
     Raises:
         MessageIllegalError: the name is empty, longer than 127 (retry and dead-letter topics:
@@ -48,7 +48,9 @@ def check_topic_name(topic: str, what: str = "topic") -> None:
 
     Source: RocketMQ common/topic/TopicValidator.java, validateTopic.
     """
-    longest = DERIVED_TOPIC_NAME_MAX if topic.startswith(_DERIVED_PREFIXES) else TOPIC_NAME_MAX
+    # a group has a retry topic and a dead-letter topic of its own, whatever it is called
+    derived = what == "topic" and topic.startswith(_DERIVED_PREFIXES)
+    longest = DERIVED_TOPIC_NAME_MAX if derived else TOPIC_NAME_MAX
     if len(topic) > longest:
         raise MessageIllegalError(f"{what} of {len(topic)} characters: at most {longest} fit")
     if not _TOPIC_NAME.fullmatch(topic):

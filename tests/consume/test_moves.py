@@ -3,6 +3,8 @@
 import pytest
 from consume.conftest import TOPIC, bodies, places, put
 
+from rmqcore import Consumer, MessageIllegalError
+
 pytestmark = pytest.mark.engine
 
 
@@ -33,6 +35,21 @@ def test_a_lease_that_is_named_twice_is_one(store):
     assert store.change_lease("g", [place, place], 1000) == 1
     assert store.give_back("g", [place, place], max_reconsume_times=0) == 1
     assert dead_letters(store) == [b"0"]
+
+
+@pytest.mark.parametrize("group", ["%RETRY%" + "g" * 121, "%DLQ%" + "g" * 123, "g" * 128])
+def test_a_group_is_refused_that_could_not_have_dead_letters(store, group):
+    put(store, 1)
+    for call in (
+        lambda: store.lease(group, TOPIC),
+        lambda: Consumer(store, group, TOPIC),
+        lambda: store.purge(group, "T"),
+    ):
+        with pytest.raises(MessageIllegalError, match="group of 128 characters"):
+            call()
+    (message,) = store.lease(group[:127], TOPIC)
+    assert store.give_back(group[:127], [message.place], max_reconsume_times=0) == 1
+    assert [bytes(m.body) for m in store.messages(f"%DLQ%{group[:127]}", 0)] == [b"0"]
 
 
 ACTS = {
