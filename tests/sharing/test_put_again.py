@@ -125,6 +125,17 @@ def test_a_put_without_room_for_a_key_is_an_error_when_its_owner_dies(store_path
         assert store.max_queue_offset("T", 0) == 2
 
 
+def test_a_put_without_room_that_its_owner_did_not_store_is_stored_by_the_next(store_path):
+    full = Message("T", b"x", properties={"a": "x" * 32_760})
+    with (
+        dying_owner(store_path, die_when_asked),
+        rmqcore.open_shared(store_path, **SETTINGS) as store,
+    ):
+        assert store.put_message(full).ok
+        assert store.owner == os.getpid()
+        assert [len(each.properties["a"]) for each in store.messages()] == [32_760]
+
+
 def die_when_done(value):
     """Make this process, the owner, die in place of giving an answer."""
     answer_of = owner_module.answer_of

@@ -109,6 +109,8 @@ class PendingCall:
         """
         if self._keyed is Keyed.NONE:
             return False
+        # what was refused was stored by no former owner either
+        self._again_ms = None
         self._give_keys(keys)
         return True
 
