@@ -17,6 +17,8 @@ pytestmark = pytest.mark.process
 TOPIC = {"T": "*"}
 #: twenty at each of fifty moments
 INTERRUPTS = 1000
+#: No message comes often enough for a dead letter.
+FOR_EVER = {"max_reconsume_times": 1 << 30}
 
 
 def test_an_interrupt_leaves_nobody_waiting(store_path):
@@ -40,8 +42,10 @@ def test_an_interrupt_leaves_nobody_waiting(store_path):
                     signal.setitimer(signal.ITIMER_REAL, 0.00002 + interrupts % 50 / 100_000)
                     # one that a finalizer has swallowed is sent again
                     while armed:
-                        places = [each.place for each in store.lease("g", TOPIC, lease_ms=100)]
-                        store.give_back("g", places, delay_ms=0, max_reconsume_times=1 << 30)
+                        leases = store.lease("g", TOPIC, lease_ms=100, **FOR_EVER)
+                        store.give_back(
+                            "g", [each.place for each in leases], delay_ms=0, **FOR_EVER
+                        )
                     armed = False
                 except KeyboardInterrupt:
                     interrupts += 1
@@ -58,7 +62,7 @@ def test_an_interrupt_leaves_nobody_waiting(store_path):
         came = set()
 
         def all_came():
-            leases = store.lease("g", TOPIC, max_reconsume_times=1 << 30)
+            leases = store.lease("g", TOPIC, **FOR_EVER)
             came.update(each.place.queue_offset for each in leases)
             return came == set(range(4))
 
