@@ -278,6 +278,18 @@ class ReceivedMessage:
             f"@{self.queue_offset}{broker}>"
         )
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ReceivedMessage):
+            return NotImplemented
+        return self._facts == other._facts
+
+    def __hash__(self) -> int:
+        return hash(self.stored)
+
+    @property
+    def _facts(self) -> tuple[object, ...]:
+        return self.stored, self.broker_name, self.place, self.reconsume_times
+
     @property
     def topic(self) -> str:
         """The topic that it was sent to."""

@@ -228,3 +228,19 @@ class TestCopies:
         assert (again.body, again.born_host) == (b"body", "10.0.0.1:9")
         assert (again.reconsume_times, again.flag) == (2, 3)
         assert again.born_timestamp_ms == stored.born_timestamp_ms
+
+
+def test_a_received_message_is_a_value_too(tmp_path):
+    """One that comes back from a worker's process is the one that was sent there."""
+    with open_store(tmp_path / "store") as store:
+        for _ in range(2):
+            store.put("T", b"x", born_timestamp_ms=1)
+        first, second = store.lease("g", {"T": "*"})
+        for again in (pickle.loads(pickle.dumps(first)), copy.copy(first), copy.deepcopy(first)):
+            assert again == first != second
+            assert hash(again) == hash(first)
+            assert {again} == {first}
+        assert first != first.stored
+        store.give_back("g", [first.place], delay_ms=0)
+        (once_more,) = store.lease("g", {"T": "*"})
+        assert once_more != first
