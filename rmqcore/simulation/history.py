@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -83,6 +84,23 @@ class Deletion:
 
 
 @dataclass(slots=True)
+class Reset:
+    """A group that somebody has let read a topic of a broker from its beginning on.
+
+    Attributes:
+        group, broker, topic: whose, where and what.
+        began_s, ended_s: when a client asked for it, and when it was told that it is done; infinite
+            when it never was.
+    """
+
+    group: str
+    broker: str
+    topic: str
+    began_s: float
+    ended_s: float = float("inf")
+
+
+@dataclass(slots=True)
 class History:
     """Everything.
 
@@ -92,6 +110,7 @@ class History:
         strange: what clients were given that nobody has sent so.
         popped: how many messages that POP handed out brokers took back as done.
         deletions: of topics, in the order in which they were asked for.
+        resets: of groups, likewise.
     """
 
     puts: dict[int, Put] = field(default_factory=dict)
@@ -99,6 +118,7 @@ class History:
     strange: list[str] = field(default_factory=list)
     popped: int = 0
     deletions: list[Deletion] = field(default_factory=list)
+    resets: list[Reset] = field(default_factory=list)
 
     def deleted(self, broker: str, topic: str) -> bool:
         """Whether a topic may have been deleted at a broker.
@@ -137,6 +157,23 @@ class History:
             for each in self.deletions
             if each.topic == put.operation.topic and put.may_be_at(each.broker)
         )
+
+    def unread_since(self) -> Iterator[tuple[Reset, Put]]:
+        """What groups have not got again since their offsets were reset.
+
+        A message counts that was confirmed before, in a topic that nobody has deleted.
+        """
+        for reset in self.resets:
+            where = reset.broker, reset.topic
+            if reset.ended_s == float("inf") or self.deleted(*where):
+                continue
+            since = (each for each in self.deliveries[reset.group] if each.at_s > reset.began_s)
+            got = {each.number for each in since}
+            for put in self.puts.values():
+                if put.outcome is not Outcome.OK or put.place is None or put.number in got:
+                    continue
+                if put.place[:2] == where and put.ended_s < reset.began_s:
+                    yield reset, put
 
     def is_homeless(self, number: int) -> bool:
         """Whether a message may have come, late, to a broker that had lost its topic.

@@ -102,6 +102,7 @@ def judge(
     yield from _order(history, weak, promoted)
     yield from _delivered(plan, history, contents, weak)
     yield from _in_order(plan, history, contents, weak, masters.since_s)
+    yield from _read_again(history, weak | promoted)
     if not any(fault.what is Fault.CLOCK for fault in plan.faults):
         yield from _early(history)
 
@@ -259,7 +260,8 @@ def _in_order(
 
     Of a queue that has got another master only what came since then counts.
     """
-    orderly = {one.group for one in plan.consumers if one.way is Way.ORDERLY}
+    ordered = (Way.ORDERLY, Way.POP_IN_ORDER)
+    orderly = {one.group for one in plan.consumers if one.way in ordered}
     for group in orderly:
         reached: dict[tuple[str, str, int], int] = {}
         got: set[int] = set()
@@ -281,6 +283,13 @@ def _in_order(
             if offset > reached.get(queue, -1) + 1 and each.place.broker not in weak:
                 yield Broken("passed over", f"{group}: {each} behind {reached.get(queue)}")
             reached[queue] = max(reached.get(queue, -1), offset)
+
+
+def _read_again(history: History, weak: set[str]) -> Iterator[Broken]:
+    """A group whose offsets were reset has got again what was there then."""
+    for reset, put in history.unread_since():
+        if reset.broker not in weak:
+            yield Broken("not read again", f"{put} behind {reset}")
 
 
 def _early(history: History) -> Iterator[Broken]:

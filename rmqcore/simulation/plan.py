@@ -39,6 +39,12 @@ _BURST: Final = 0.1
 _POOLS: Final = 0.15
 #: The share of promotions among plans that may have one.
 _PROMOTIONS: Final = 0.5
+#: The shares of plans with a group that pops in order, and with offsets that somebody resets.
+_ORDERED_POPS: Final = 0.3
+_RESETS: Final = 0.3
+#: The share of plans that take so many times as long, with no more load.
+_SLOW: Final = 0.1
+_SLOWER: Final = 60
 #: After an operation a burst ends with this probability; the pause behind it is so many times the
 #: average.
 _RESTS: Final = 0.1
@@ -63,6 +69,7 @@ class Way(StrEnum):
     PUSH = "push"
     ORDERLY = "orderly"
     POP = "pop"
+    POP_IN_ORDER = "pop in order"
 
 
 class Fault(StrEnum):
@@ -82,6 +89,7 @@ class Fault(StrEnum):
     FULL = "full disk"
     FAIL = "failing disk"
     PROMOTE = "promotion"
+    RESET = "reset"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +126,9 @@ class Befalls:
         at_s: when, behind the beginning.
         what: which.
         whom: the server; of a deletion the client that asks every master for it; of a promotion
-            the group.
-        other: at the other end of a link; the topic that is deleted.
+            the group; of a reset the group of consumers.
+        other: at the other end of a link; the topic that is deleted, or that a group is to read
+            from its beginning on.
         for_s: how long it lasts; of a promotion, how long who was the master stays away.
         size: seconds of a clock's step; at which sync from then on somebody dies, below 0 at which
             write; how slow a link is, in seconds, or how lossy; of a promotion 0 when the master is
@@ -234,11 +243,41 @@ def draw(seed: object, minutes: float = 1.0, *, power_cuts: bool = False) -> Pla
     watched = (Fault.POWER_CUT, Fault.FULL, Fault.FAIL)
     kinds = [kind for kind in Fault if power_cuts or kind not in watched]
     kinds.remove(Fault.PROMOTE)
+    kinds.remove(Fault.RESET)
     faults: tuple[Befalls, ...] = ()
     if rng.random() >= _WITHOUT_FAULTS:
         faults = _draw_faults(rng, _some(rng, kinds), names, groups, clients, topics, for_s)
     faults += _draw_promotions(seed, groups, for_s)
-    return Plan(str(seed), for_s, names, groups, clients, topics, operations, consumers, faults)
+    consumers += _draw_ordered_pops(seed, clients, topics)
+    faults += _draw_resets(seed, consumers, for_s)
+    plan = Plan(str(seed), for_s, names, groups, clients, topics, operations, consumers, faults)
+    rng = random.Random(f"{seed}/pace")  # noqa: S311 - repeatable
+    return _slowed(plan, rng) if rng.random() < _SLOW else plan
+
+
+def _slowed(plan: Plan, rng: random.Random) -> Plan:
+    """A plan with the same load and faults in a longer time; some faults and all timers, too."""
+    return dataclasses.replace(
+        plan,
+        for_s=plan.for_s * _SLOWER,
+        operations=tuple(
+            dataclasses.replace(
+                each,
+                at_s=each.at_s * _SLOWER,
+                count=each.count * _SLOWER if each.does is Does.TIMER else each.count,
+            )
+            for each in plan.operations
+        ),
+        consumers=tuple(
+            dataclasses.replace(each, leaves_s=each.leaves_s * _SLOWER) for each in plan.consumers
+        ),
+        faults=tuple(
+            dataclasses.replace(
+                each, at_s=each.at_s * _SLOWER, for_s=each.for_s * rng.choice((1, _SLOWER))
+            )
+            for each in plan.faults
+        ),
+    )
 
 
 def _some(rng: random.Random, kinds: list[Any]) -> list[Any]:
@@ -304,7 +343,7 @@ def _draw_consumers(
     rng: random.Random, clients: tuple[str, ...], topics: tuple[str, ...], for_s: float
 ) -> tuple[ConsumerPlan, ...]:
     consumers = []
-    for way in _some(rng, list(Way)):
+    for way in _some(rng, [Way.PUSH, Way.ORDERLY, Way.POP]):
         refuses = rng.choice((0, 0, 10))
         consumers += [
             ConsumerPlan(
@@ -380,6 +419,35 @@ def _draw_promotions(seed: object, groups: tuple[Group, ...], for_s: float) -> t
         )
         for _ in range(rng.choice((1, 1, 2)))
     )
+
+
+def _draw_ordered_pops(
+    seed: object, clients: tuple[str, ...], topics: tuple[str, ...]
+) -> tuple[ConsumerPlan, ...]:
+    """A group that pops in order, of all topics."""
+    rng = random.Random(f"{seed}/pop in order")  # noqa: S311 - repeatable
+    if rng.random() >= _ORDERED_POPS:
+        return ()
+    refuses, work_s = rng.choice((0, 0, 10)), rng.choice((0.0, 0.01, 1.0))
+    return tuple(
+        ConsumerPlan(client, "group-pop-in-order", Way.POP_IN_ORDER, topics, refuses, work_s)
+        for client in clients[: rng.randint(1, len(clients))]
+    )
+
+
+def _draw_resets(
+    seed: object, consumers: tuple[ConsumerPlan, ...], for_s: float
+) -> tuple[Befalls, ...]:
+    """Groups that somebody lets read a topic from its beginning on."""
+    rng = random.Random(f"{seed}/resets")  # noqa: S311 - repeatable
+    if rng.random() >= _RESETS:
+        return ()
+    befalls = []
+    for _ in range(rng.choice((1, 1, 3))):
+        consuming = rng.choice(consumers)
+        at_s, topic = round(rng.uniform(0.0, for_s), 6), rng.choice(consuming.topics)
+        befalls.append(Befalls(at_s, Fault.RESET, consuming.group, topic))
+    return tuple(befalls)
 
 
 def settings_of(group: Group, number: int) -> dict[str, Any]:

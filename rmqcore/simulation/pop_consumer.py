@@ -31,14 +31,22 @@ class PopConsumer:
         namesrv_addr: of the name servers.
         group: whose it is.
         topics: what it consumes.
+        in_order: a queue hands out nothing behind what is not acknowledged.
     """
 
     def __init__(
-        self, loop: SimulatedLoop, namesrv_addr: str, group: str, topics: Sequence[str]
+        self,
+        loop: SimulatedLoop,
+        namesrv_addr: str,
+        group: str,
+        topics: Sequence[str],
+        *,
+        in_order: bool = False,
     ) -> None:
         self._loop = loop
         self._group = group
         self._topics = topics
+        self._in_order = in_order
         self._instance = ClientInstance("consumer", namesrv_addr)
 
     async def __aenter__(self) -> Self:
@@ -99,7 +107,7 @@ class PopConsumer:
             "initMode": "0",
             "expType": "TAG",
             "exp": "*",
-            "order": "false",
+            "order": "true" if self._in_order else "false",
         }
         try:
             answer = await self._instance.ask(

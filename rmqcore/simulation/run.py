@@ -21,7 +21,7 @@ from rmqcore.simulation.cluster import BROKER_PORT, Process, Server, SimulatedCl
 from rmqcore.simulation.cluster_loop import new_loop
 from rmqcore.simulation.disk import Disks, is_watched
 from rmqcore.simulation.errors import SimulationError
-from rmqcore.simulation.history import Deletion, Outcome, Place, number_of
+from rmqcore.simulation.history import Deletion, Outcome, Place, Reset, number_of
 from rmqcore.simulation.invariants import (
     Broken,
     judge,
@@ -46,7 +46,7 @@ from rmqcore.simulation.workload import Workload
 
 #: A cluster has this long until it takes and delivers every message again.
 _GET_ON_S: Final = 120.0
-_DRAIN_S: Final = 600.0
+_DRAIN_S: Final = 1800.0
 _LOOK_EVERY_S: Final = 1.0
 #: All is delivered when `_QUIET_LOOKS` looks, this far apart, have found nothing left.
 _DRAINED_EVERY_S: Final = 5.0
@@ -260,14 +260,17 @@ class _Run:
                 and place in places
                 and history.deleted(place.broker, place.topic)
             ]
-            if members[0].way is Way.POP or history.deletions:
+            if members[0].way in (Way.POP, Way.POP_IN_ORDER) or history.deletions:
                 # what POP hands out again, as the answer was lost, comes from a retry topic
                 numbers = {self._number_at(place) for place in left}
                 if any(n not in got and not history.is_homeless(n) for n in numbers):
                     return True
             elif left:
                 return True
-        return False
+        return any(
+            reset.broker not in weak | promoted_groups(self._plan)
+            for reset, _ in history.unread_since()
+        )
 
     def _number_at(self, place: Place) -> int:
         """The number of the message at a place; -1 when its broker cannot be asked now."""
@@ -338,6 +341,7 @@ class _Run:
             Fault.FULL: self._refuse,
             Fault.FAIL: self._refuse,
             Fault.PROMOTE: self._promote,
+            Fault.RESET: self._reset,
         }
 
     def _process(self, name: str) -> Process:
@@ -353,6 +357,16 @@ class _Run:
             await client.spawn(self._workload.delete(deletion, f"{address}:{BROKER_PORT}"))
             if deletion.ended_s < float("inf"):
                 self._note("topic deleted")
+
+    async def _reset(self, befalls: Befalls) -> None:
+        for group in self._plan.groups:
+            reset = Reset(befalls.whom, group.name, befalls.other, self._loop.time())
+            self._workload.history.resets.append(reset)
+            address = self._masters.server_of(group.name).address
+            client = self._cluster.clients[self._plan.clients[0]]
+            await client.spawn(self._workload.reset(reset, f"{address}:{BROKER_PORT}"))
+            if reset.ended_s < float("inf"):
+                self._note("offsets reset")
 
     async def _start(self, server: Server) -> None:
         if self._is_over or server in self._starting:

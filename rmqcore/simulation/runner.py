@@ -50,6 +50,8 @@ MUST_COME_ABOUT: Final = (
     "fault failing disk",
     "fault promotion",
     "promoted",
+    "fault reset",
+    "offsets reset",
     "refused by a full disk",
     "refused by a failing disk",
     "started anew behind a failed disk",

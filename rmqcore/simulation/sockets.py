@@ -23,8 +23,9 @@ Place = tuple[str, int]
 Buffer = bytes | bytearray | memoryview
 _ANY: Final = "0.0.0.0"  # noqa: S104 - nobody listens there
 _NOT_YET: Final = "nothing is there yet"
-#: The first port that is given to a socket which asks for any.
+#: The first port that is given to a socket which asks for any, and the last.
 _FIRST_PORT: Final = 32768
+_LAST_PORT: Final = 65535
 #: A connection with this many bytes that its other side has not read takes no more.
 CAPACITY: Final = 64 * 1024
 #: A connection is given up when what it sent is not acknowledged for one of these times.
@@ -61,8 +62,8 @@ class Machine:
         self._last_port = _FIRST_PORT
 
     def free_port(self) -> int:
-        """A port that nobody has had."""
-        self._last_port += 1
+        """The next port that nobody has now; long after the last one the first comes again."""
+        self._last_port = self._last_port + 1 if self._last_port < _LAST_PORT else _FIRST_PORT
         return self._last_port
 
 

@@ -18,6 +18,7 @@ from rmqcore.simulation.history import (
     Outcome,
     Place,
     Put,
+    Reset,
     body_of,
     number_of,
 )
@@ -104,17 +105,38 @@ class Workload:
             deletion: of the plan.
             address: ``host:port`` of the master.
         """
+        fields = {"topic": deletion.topic}
+        if await self._ask(address, RequestCode.DELETE_TOPIC_IN_BROKER, fields):
+            deletion.ended_s = self._cluster.loop.time()
+
+    async def reset(self, reset: Reset, address: str) -> None:
+        """Ask a master once to let a group read a topic from its beginning; it notes the answer.
+
+        Args:
+            reset: of the plan.
+            address: ``host:port`` of the master.
+        """
+        fields = {
+            "group": reset.group,
+            "topic": reset.topic,
+            "timestamp": "0",
+            "isForce": "true",
+            "queueId": "-1",
+        }
+        if await self._ask(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields):
+            reset.ended_s = self._cluster.loop.time()
+
+    async def _ask(self, address: str, code: RequestCode, fields: dict[str, str]) -> bool:
+        """Ask a broker once; whether it has said that it is done. If not, nobody knows."""
         instance = ClientInstance("admin", self._cluster.namesrv_addr)
         await instance.start()
         try:
-            fields = {"topic": deletion.topic}
-            await instance.ask(address, RequestCode.DELETE_TOPIC_IN_BROKER, fields)
-            deletion.ended_s = self._cluster.loop.time()
+            await instance.ask(address, code, fields)
         except RmqCoreError:
-            # nobody knows whether, and when
-            pass
+            return False
         finally:
             await instance.close()
+        return True
 
     async def _do(self, producer: Producer, operation: Operation) -> None:
         now_s = self._cluster.loop.time()
@@ -168,7 +190,7 @@ class Workload:
 
     async def _consume(self, consuming: ConsumerPlan, begin_s: float) -> None:
         loop = self._cluster.loop
-        if consuming.way is Way.POP:
+        if consuming.way in (Way.POP, Way.POP_IN_ORDER):
             await self._pop(consuming)
         while True:
             try:
@@ -203,7 +225,11 @@ class Workload:
     async def _pop(self, consuming: ConsumerPlan) -> None:
         loop, group = self._cluster.loop, consuming.group
         async with PopConsumer(
-            loop, self._cluster.namesrv_addr, group, consuming.topics
+            loop,
+            self._cluster.namesrv_addr,
+            group,
+            consuming.topics,
+            in_order=consuming.way is Way.POP_IN_ORDER,
         ) as consumer:
             async for topic, address, popped in consumer.messages():
                 message, handle, tries = popped

@@ -2,9 +2,9 @@
 
 import pytest
 
-from rmqcore.simulation.history import Deletion, Delivery, History, Place
+from rmqcore.simulation.history import Deletion, Delivery, History, Outcome, Place, Put, Reset
 from rmqcore.simulation.invariants import _in_order
-from rmqcore.simulation.plan import ConsumerPlan, Group, Plan, Way
+from rmqcore.simulation.plan import ConsumerPlan, Does, Group, Operation, Plan, Way
 from rmqcore.simulation.promotion import has_what_was_lost
 
 pytestmark = pytest.mark.logic
@@ -38,6 +38,27 @@ def test_an_order_of_before_a_deletion_is_not_compared_with_what_came_behind_it(
     )
     contents = {places[0]: 9, places[1]: 8}
     assert len(list(_in_order(plan, history, contents, weak, {}))) == broken
+
+
+@pytest.mark.parametrize(
+    ("put_s", "reset_s", "got_s", "unread"),
+    [
+        (1.0, (2.0, 2.1), 3.0, 0),
+        (1.0, (2.0, 2.1), 1.5, 1),
+        (1.0, (2.0, float("inf")), 1.5, 0),
+        (2.05, (2.0, 2.1), 1.5, 0),
+    ],
+    ids=["again", "not-again", "nobody-knows", "put-later"],
+)
+def test_who_was_set_back_has_to_get_again_what_was_there_then(put_s, reset_s, got_s, unread):
+    place = Place("broker0", "T0", 0, 0)
+    operation = Operation(put_s, "client0", Does.SEND, 7, "T0", 0, 100)
+    history = History(
+        puts={7: Put(operation, 7, put_s, put_s, Outcome.OK, place)},
+        deliveries={"group": [Delivery(7, place, got_s, False)]},
+        resets=[Reset("group", "broker0", "T0", *reset_s)],
+    )
+    assert len(list(history.unread_since())) == unread
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,28 @@ def test_who_goes_on_when_a_topic_is_deleted_gets_all_that_comes_then(way):
     assert report.counts["topic deleted"] == 2
 
 
+@pytest.mark.parametrize("way", Way)
+def test_a_group_whose_offsets_are_set_back_reads_again_though_its_broker_is_killed(way):
+    faults = (
+        Befalls(3.9, Fault.RESET, "group", "T0"),
+        Befalls(3.95, Fault.KILL, "broker0", for_s=1.0),
+    )
+    report = run(plan_of(*faults, way=way))
+    assert not report.broken
+    assert report.counts["offsets reset"] == 1
+    assert report.counts["delivered again"] >= 30
+
+
+def test_a_plan_may_take_an_hour_with_no_more_load(seed):
+    plans = [draw(f"{seed}/{number}") for number in range(40)]
+    slow = [plan for plan in plans if plan.for_s > 120]
+    assert 0 < len(slow) < len(plans)
+    assert max(len(plan.operations) for plan in slow) < 2000
+    for plan in slow:
+        assert plan.operations[-1].at_s < plan.for_s
+        assert all(fault.at_s < plan.for_s for fault in plan.faults)
+
+
 def test_a_run_that_breaks_a_promise_says_which():
     assert {each.name for each in run(broken_plan()).broken} == {"unexpected"}
 
