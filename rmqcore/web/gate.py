@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-import re
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,11 +17,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rmqcore.chance import token_hex
 from rmqcore.remoting import Account
+from rmqcore.remoting.host_header import LOOPBACK_NAMES, is_named
 from rmqcore.world import monotonic_s
 
-_HOST: Final = re.compile(r"(?P<name>\[[0-9a-fA-F:]+\]|[0-9a-zA-Z.-]+)(:(?P<port>[0-9]{1,5}))?")
-_PORT_MAX: Final = 65535
-_HERE: Final = ("localhost", "127.0.0.1", "::1")
 #: A session that is not used for this long is over.
 _IDLE_S: Final = 12 * 3600.0
 _SESSIONS_MAX: Final = 256
@@ -76,16 +73,13 @@ class Entry:
     ) -> None:
         self.accounts = accounts
         self.token = "" if accounts is not None else token_hex(24)
-        self._names = frozenset((*_HERE, *names))
+        self._names = LOOPBACK_NAMES | frozenset(names)
         self._sessions: OrderedDict[str, Session] = OrderedDict()
         self._wrong: list[float] = []
 
     def is_here(self, host: str) -> bool:
         """Tell whether the Host of a request is one of ours; any other is a rebound name."""
-        found = _HOST.fullmatch(host)
-        if found is None or int(found["port"] or 0) > _PORT_MAX:
-            return False
-        return found["name"].strip("[]").lower() in self._names
+        return is_named(host, self._names)
 
     def begin(self, name: str = "") -> str:
         """Let somebody in; the value of the cookie."""

@@ -40,10 +40,10 @@ NAMES = {
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
 
-async def get(port, path, method="GET"):
+async def get(port, path, method="GET", head="Host: localhost\r\n"):
     """(status, body) of a page."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(f"{method} {path} HTTP/1.1\r\nHost: here\r\n\r\n".encode())
+    writer.write(f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode())
     answer = await reader.read()
     writer.close()
     head, _, body = answer.partition(b"\r\n\r\n")
@@ -73,6 +73,23 @@ def test_connections_that_ask_for_nothing_keep_no_probe_out(tmp_path):
             assert await get(port, "/healthz") == (200, b"ok\n")
         for _, writer in idle:
             writer.close()
+
+    run_with_status(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
+def test_a_page_elsewhere_reads_nothing_by_a_name_of_its_own(tmp_path, path):
+    async def scenario(broker, _, port):
+        await broker.start()
+        rebound = ("evil.example", f"evil.example:{port}", "127.0.0.1.evil.example", "", "a b")
+        for host in rebound:
+            assert (await get(port, path, head=f"Host: {host}\r\n"))[0] == 403, host
+        head = "Host: localhost\r\nhost : evil.example\r\n"
+        assert (await get(port, path, head=head))[0] == 403
+        for host in ("localhost", "LOCALHOST", f"127.0.0.1:{port}", f"[::1]:{port}"):
+            assert (await get(port, path, head=f"Host: {host}\r\n"))[0] == 200, host
+        # probes of HTTP 1.0
+        assert (await get(port, path, head=""))[0] == 200
 
     run_with_status(tmp_path, scenario)
 

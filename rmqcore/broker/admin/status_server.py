@@ -1,7 +1,8 @@
 """Health, readiness and metrics over HTTP, for probes and scrapers of this machine.
 
 `/healthz` answers as long as the process does; `/readyz` says whether requests are served, and how
-far the recovery is until then; `/metrics` is Prometheus'. Whatever else is asked gets 404.
+far the recovery is until then; `/metrics` is Prometheus'. Whatever else is asked gets 404, and who
+asks by a name that is none of this machine for itself gets 403, see `host_header`.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
 from typing import Final
 
 from rmqcore.arguments import whole_number
 from rmqcore.broker.admin.metrics import CONTENT_TYPE, Metrics
+from rmqcore.remoting.host_header import is_named
 
 logger = logging.getLogger(__name__)
 
@@ -93,6 +95,9 @@ class StatusServer:
         method, _, rest = request.partition(b" ")
         if method not in (b"GET", b"HEAD"):
             return _response(HTTPStatus.METHOD_NOT_ALLOWED, _PLAIN, b"GET and HEAD only\n")
+        if not all(map(is_named, _hosts(request))):
+            words = b"asked for by its address or as localhost, and by no other name\n"
+            return _response(HTTPStatus.FORBIDDEN, _PLAIN, words)
         path = rest.partition(b" ")[0].partition(b"?")[0]
         if path == b"/healthz":
             answer = _response(HTTPStatus.OK, _PLAIN, b"ok\n")
@@ -106,6 +111,14 @@ class StatusServer:
         else:
             answer = _response(HTTPStatus.NOT_FOUND, _PLAIN, b"/healthz /readyz /metrics\n")
         return answer.partition(b"\r\n\r\n")[0] + b"\r\n\r\n" if method == b"HEAD" else answer
+
+
+def _hosts(request: bytes) -> Iterator[str]:
+    """The values of a request's Host; probes of HTTP 1.0 send none, browsers always one."""
+    for line in request.split(b"\n")[1:]:
+        name, _, value = line.partition(b":")
+        if name.strip().lower() == b"host":
+            yield value.strip().decode("latin-1")
 
 
 def _response(status: HTTPStatus, content_type: str, body: bytes) -> bytes:
