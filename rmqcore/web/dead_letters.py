@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rmqcore.broker.pop.receipts import retry_topic_of
 from rmqcore.errors import ArgumentError, PutMessageError
-from rmqcore.message import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from rmqcore.message import DEAD_LETTER_PREFIX, RETRY_PREFIX, MessageExt
 from rmqcore.store.consume.retry import sent_again
 from rmqcore.web.source import BrokerSource
 
@@ -30,10 +30,8 @@ def put_again(source: BrokerSource, phy_offset: int) -> str:
     if letter is None or not letter.topic.startswith(DEAD_LETTER_PREFIX):
         raise ArgumentError("at", phy_offset, "the physical offset of a dead letter")
     group = letter.topic.removeprefix(DEAD_LETTER_PREFIX)
-    origin = letter.properties.get("RETRY_TOPIC", "")
-    topics = [retry_topic_of(group, origin)] if origin else []
-    topics.append(RETRY_PREFIX + group)
-    known = next((topic for topic in topics if source.topics.get(topic) is not None), None)
+    topics = (_popped_again_from(source, group, letter), RETRY_PREFIX + group)
+    known = next((topic for topic in topics if topic and source.topics.get(topic)), None)
     if known is None:
         rule = f"a letter of a group that has a retry topic; start a consumer of {group} first"
         raise ArgumentError("at", phy_offset, rule)
@@ -42,3 +40,17 @@ def put_again(source: BrokerSource, phy_offset: int) -> str:
     if not receipt.ok:
         raise PutMessageError(receipt.status, receipt.reason)
     return str(receipt.message_id)
+
+
+def _popped_again_from(source: BrokerSource, group: str, letter: MessageExt) -> str | None:
+    """The retry topic of a letter's topic, where its group pops that; None where it does not.
+
+    A topic of that name may be there and be another group's: that of all that the group
+    ``group_topic`` pulls.
+    """
+    origin = letter.properties.get("RETRY_TOPIC", "")
+    if not origin:
+        return None
+    topic = retry_topic_of(group, origin)
+    pops = letter.properties.get("ORIGIN_GROUP") == group or source.offsets.queues(topic, group)
+    return topic if pops else None

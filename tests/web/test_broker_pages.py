@@ -4,7 +4,7 @@ import asyncio
 import json
 
 import pytest
-from broker.conftest import LONG_MS, held
+from broker.conftest import LONG_MS, held, records
 from patience import until_async
 from web.conftest import ORIGIN, Reader
 from web.test_pages import ROWS, words_of
@@ -44,9 +44,9 @@ async def words(reader, path):
     return words_of(answer.text)
 
 
-async def dead_letter(peer):
+async def dead_letter(peer, **properties):
     """Let the group CG have a dead letter, and a client, whose beat makes its retry topic."""
-    await peer.send("T", b"x", properties={"KEYS": "k"})
+    await peer.send("T", b"x", properties={"KEYS": "k", **properties})
     await peer.ask(RequestCode.HEART_BEAT, body=json.dumps(BEAT).encode())
     back = {"group": "CG", "offset": 0, "delayLevel": -1}
     assert (await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)).code == 0
@@ -136,6 +136,51 @@ def test_a_dead_letter_is_put_again_for_its_own_group_only(with_broker):
         assert broker.store.max_queue_offset("%RETRY%CG", 0) == 2
 
     with_broker(scenario)
+
+
+async def put_all_again(broker):
+    reader = await reader_of(broker, write=True)
+    page = (await reader.ask("GET", f"/messages?by=time&topic={DEAD.replace('%', '%25')}")).text
+    fields = {"form": reader.form_token(page), "topic": DEAD, "at": ROWS.findall(page)}
+    answer = await reader.ask("POST", "/dead/put", fields, origin=ORIGIN)
+    assert answer.headers["location"][-16:] == "said=1+put+again"
+
+
+async def make_retry_topic(peer, group):
+    fields = {"group": group, "offset": 0, "delayLevel": 0}
+    assert (await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, fields)).code == 0
+
+
+@pytest.mark.parametrize("origin", [{}, {"ORIGIN_GROUP": "CG_T"}], ids=["plain", "foreign"])
+def test_a_dead_letter_of_who_pulls_is_not_put_where_another_group_reads(with_broker, origin):
+    async def scenario(broker, peer):
+        await dead_letter(peer, **origin)
+        await make_retry_topic(peer, "CG_T")
+        await put_all_again(broker)
+        found = broker.store.get_message("%RETRY%CG", 0, 0).messages
+        assert [each.body for each in found] == [b"x"]
+        assert broker.store.max_queue_offset("%RETRY%CG_T", 0) == 0
+
+    with_broker(scenario, messageDelayLevel="1d")
+
+
+@pytest.mark.parametrize("origin", [{}, {"ORIGIN_GROUP": "Elsewhere"}], ids=["plain", "foreign"])
+def test_a_dead_letter_of_who_pops_is_handed_out_again(with_broker, origin):
+    async def scenario(broker, peer):
+        await dead_letter(peer, **origin)
+        await make_retry_topic(peer, "CG_T")
+        commit = {"consumerGroup": "CG", "topic": "%RETRY%CG_T", "queueId": 0, "commitOffset": 0}
+        assert (await peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commit)).code == 0
+        commit = {"consumerGroup": "CG", "topic": "T", "queueId": 0, "commitOffset": 1}
+        assert (await peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commit)).code == 0
+        await put_all_again(broker)
+        pop = {"consumerGroup": "CG", "topic": "T", "queueId": -1, "maxMsgNums": 8}
+        pop |= {"invisibleTime": 60_000, "pollTime": 0, "bornTime": 0, "initMode": 0}
+        # one pop in five looks into the retry topic first, and each where there is nothing else
+        answer = await peer.ask(RequestCode.POP_MESSAGE, pop)
+        assert (answer.code, [each.body for each in records(answer.body)]) == (0, [b"x"])
+
+    with_broker(scenario, messageDelayLevel="1d")
 
 
 def test_without_leave_nothing_is_put_again(with_broker):
