@@ -25,6 +25,7 @@ from rich.table import Table
 
 from rmqcore.cli.examples import NOT_HERE, example, has_examples
 from rmqcore.cli.exit_codes import ExitCode
+from rmqcore.cli.log_lines import write_log_lines
 from rmqcore.errors import CorruptStoreError, RmqCoreError
 from rmqcore.metaq import (
     MessageStore,
@@ -243,6 +244,7 @@ def serve(
     """Serve the text protocol until SIGTERM or Ctrl-C; SIGHUP reloads the topics."""
 
     async def run() -> None:
+        write_log_lines()
         loaded = MetaConfig.from_file(ini)
         loaded.verify(zookeeper=False)
         loop = asyncio.get_running_loop()

@@ -6,7 +6,6 @@ import asyncio
 import errno
 import ipaddress
 import json
-import logging
 import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ from rmqcore.broker.admin.metrics import Metrics
 from rmqcore.broker.admin.status_server import StatusServer
 from rmqcore.broker.requests import NEEDS
 from rmqcore.cli.grpc_port import grpc_server, proxy_servers
+from rmqcore.cli.log_lines import write_log_lines
 from rmqcore.cli.options import AsJson, ConfigFile, Settings, StorePath, parse_settings
 from rmqcore.cli.web import BrokerPages, WebPort, WebWrite, pages_beside
 from rmqcore.config import parse_broker_conf
@@ -406,7 +406,7 @@ async def _until_signal(
     as_json: bool,
 ) -> None:
     """Start, say so in one line, and stop in order at SIGINT or SIGTERM; warnings go to stderr."""
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    write_log_lines()
     raise_limit()
     loop, asked = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

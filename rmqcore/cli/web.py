@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from rmqcore.broker import Broker
+from rmqcore.cli.log_lines import write_log_lines
 from rmqcore.cli.options import AsJson, ConfigFile, Settings, StorePath, open_for_reading
 from rmqcore.errors import ConfigError
 from rmqcore.remoting import Account
@@ -48,6 +49,7 @@ def web(
         from rmqcore.web import ColdSource, Entry, WebServer, web_app  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise ConfigError("web", "", _WITHOUT) from error
+    write_log_lines()
     ended = threading.Event()
     with open_for_reading(store, config, settings) as opened:
         entry, source = Entry(), ColdSource(opened)
