@@ -145,27 +145,38 @@ class SendMessages:
         self._check_not_busy()
         wanted = SendRequest(request)
         check_body(request)
-        answer = self._send(connection, request, wanted)
+        topic = self._topic_for(wanted)
         if self._topics.file.is_saved(wanted.topic):
-            return answer
-        return self._answer_saved(wanted.topic, answer)
+            return self._send(connection, request, wanted, topic)
+        return self._send_when_saved(connection, request, wanted)
 
-    async def _answer_saved(
-        self, topic: str, answer: RemotingCommand | Awaitable[RemotingCommand]
-    ) -> RemotingCommand:
-        """The answer to a send, when a crash does not take the topic any more."""
-        done = await answer if inspect.isawaitable(answer) else answer
-        await self._topics.file.expect_saved(topic)
-        return done
-
-    def _send(
-        self, connection: Connection, request: RemotingCommand, wanted: SendRequest
-    ) -> RemotingCommand | Awaitable[RemotingCommand]:
+    def _topic_for(self, wanted: SendRequest) -> TopicConfig:
+        """The topic that a message is sent to, which may be made now."""
         self._check_writable(wanted.topic)
         topic = self._topics.for_send(
             wanted.topic, wanted.default_topic, wanted.default_queue_count
         )
         self._topics.check_sendable(wanted.topic)
+        return topic
+
+    async def _send_when_saved(
+        self, connection: Connection, request: RemotingCommand, wanted: SendRequest
+    ) -> RemotingCommand:
+        """Store what is sent when a crash does not take its topic any more.
+
+        Where the topic cannot be written, each try would store one more, and be refused.
+        """
+        await self._topics.file.expect_saved(wanted.topic)
+        answer = self._send(connection, request, wanted, self._topic_for(wanted))
+        return await answer if inspect.isawaitable(answer) else answer
+
+    def _send(
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        wanted: SendRequest,
+        topic: TopicConfig,
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
         queue_id = self._topics.queue_for_send(topic, wanted.queue_id)
         if wanted.batch or wanted.plain:
             return self._send_as_it_is(connection, request, wanted, topic, queue_id)
@@ -466,6 +477,9 @@ class SendMessages:
             most = request.number("maxReconsumeTimes", most)
         level = request.number("delayLevel")
         message = self._retry_or_dead_letter(stored, group_name, retry_queues, level, most)
+        if message.topic.startswith(RETRY_PREFIX):
+            # till its time comes there is no queue by which the next start would know the topic
+            await self._topics.file.expect_saved(message.topic)
         try:
             receipt = await self._store.put_message_async(message)
         except MessageIllegalError:
@@ -477,9 +491,6 @@ class SendMessages:
         if not is_kept(receipt.status):
             return failure(ResponseCode.SYSTEM_ERROR, receipt.status.name)
         self._arrived(message.topic, message.queue_id)
-        if message.topic.startswith(RETRY_PREFIX):
-            # till its time comes there is no queue by which the next start would know the topic
-            await self._topics.file.expect_saved(message.topic)
         return success()
 
     def _stored_at(self, phy_offset: int) -> MessageExt:
