@@ -12,6 +12,7 @@ Source: RocketMQ remoting/netty/TlsSystemConfig.java, TlsHelper.java.
 
 from __future__ import annotations
 
+import functools
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from typing import Final
 
 from rmqcore.errors import ConfigError
 from rmqcore.java.properties import properties_by_line
+from rmqcore.remoting.renewed_context import RenewedContext
 
 _NAMES: Final = frozenset(
     {
@@ -93,7 +95,11 @@ def _mode(given: Mapping[str, str], path: Path) -> TlsMode:
 
 
 def _server_context(given: Mapping[str, str], path: Path) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    fill = functools.partial(_fill_server, given, path)
+    return RenewedContext.filled(ssl.PROTOCOL_TLS_SERVER, fill, _files(given, "tls.server", path))
+
+
+def _fill_server(given: Mapping[str, str], path: Path, context: ssl.SSLContext) -> None:
     if "tls.server.certPath" not in given:
         rule = "a certificate for the server, or tls.server.mode=disabled"
         raise ConfigError("tls.server.certPath", None, rule, str(path))
@@ -112,11 +118,14 @@ def _server_context(given: Mapping[str, str], path: Path) -> ssl.SSLContext:
         raise ConfigError("tls.server.need.client.auth", wanted, rule, str(path))
     if wanted == "optional":
         context.verify_mode = ssl.CERT_OPTIONAL
-    return context
 
 
 def _client_context(given: Mapping[str, str], path: Path) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    fill = functools.partial(_fill_client, given, path)
+    return RenewedContext.filled(ssl.PROTOCOL_TLS_CLIENT, fill, _files(given, "tls.client", path))
+
+
+def _fill_client(given: Mapping[str, str], path: Path, context: ssl.SSLContext) -> None:
     context.check_hostname = False  # brokers are called by their numbers
     if given.get("tls.client.authServer", "").lower() == "true":
         _trust(context, given, "tls.client", path)
@@ -124,7 +133,6 @@ def _client_context(given: Mapping[str, str], path: Path) -> ssl.SSLContext:
         context.verify_mode = ssl.CERT_NONE
     if "tls.client.certPath" in given:
         _show_certificate(context, given, "tls.client", path)
-    return context
 
 
 def _show_certificate(
@@ -150,6 +158,12 @@ def _trust(context: ssl.SSLContext, given: Mapping[str, str], prefix: str, path:
     except ssl.SSLError as error:
         rule = f"certificates in PEM: {error.reason or error}"
         raise ConfigError(f"{prefix}.trustCertPath", str(trusted), rule, str(path)) from error
+
+
+def _files(given: Mapping[str, str], prefix: str, path: Path) -> list[Path]:
+    """The files that one side reads."""
+    names = (f"{prefix}.{name}" for name in ("certPath", "keyPath", "trustCertPath"))
+    return [path.parent / given[name] for name in names if name in given]
 
 
 def _file(given: Mapping[str, str], name: str, path: Path) -> Path:

@@ -10,7 +10,9 @@ import pytest
 from patience import TIMEOUT_S, until_async
 from remoting.ends import ECHO, calling, raw, serving
 
-from rmqcore.remoting import RemotingCommand, RemotingConnectError, TlsMode
+from rmqcore.proxy.certificate import CERTIFICATE, KEY, own_tls
+from rmqcore.remoting import RemotingCommand, RemotingConnectError, TlsMode, load_tls
+from rmqcore.world import wall_clock_ms
 
 pytestmark = pytest.mark.engine
 
@@ -52,6 +54,53 @@ def test_a_certificate_is_checked_for_its_name(run):
                     await call(ECHO)
 
     run(scene())
+
+
+def renewed(folder, tmp_path):
+    """Have certificate and key be others; a client that trusts and shows these."""
+    own_tls(tmp_path / folder, ("localhost", "127.0.0.1"), wall_clock_ms())
+    for name in (KEY, CERTIFICATE):
+        (tmp_path / folder / name).replace(tmp_path / name)
+    context = ssl.create_default_context(cafile=tmp_path / CERTIFICATE)
+    context.load_cert_chain(tmp_path / CERTIFICATE, tmp_path / KEY)
+    return context
+
+
+def test_a_certificate_that_is_renewed_is_shown_to_the_next_client(run, tmp_path, caplog):
+    config = tmp_path / "tls.properties"
+    config.write_text(
+        f"tls.server.certPath={CERTIFICATE}\ntls.server.keyPath={KEY}\n"
+        f"tls.server.authClient=true\ntls.server.trustCertPath={CERTIFICATE}\n"
+        f"tls.enable=true\ntls.client.authServer=true\ntls.client.trustCertPath={CERTIFICATE}\n"
+        f"tls.client.certPath={CERTIFICATE}\ntls.client.keyPath={KEY}\n",
+        "utf-8",
+    )
+    former = renewed("first", tmp_path)
+    tls = load_tls(config)
+
+    async def scene():
+        async with serving(tls=tls.server) as server:
+            async with calling(server, tls=former) as (_, call):
+                assert (await call(ECHO)).code == 0
+                now = renewed("second", tmp_path)
+                # who is connected stays
+                assert (await call(ECHO)).code == 0
+            for context in (now, tls.client):
+                async with calling(server, tls=context) as (_, call):
+                    assert (await call(ECHO)).code == 0
+            async with calling(server, tls=former) as (_, call):
+                with pytest.raises(RemotingConnectError):
+                    await call(ECHO)
+            # half of one
+            (tmp_path / CERTIFICATE).write_bytes((tmp_path / CERTIFICATE).read_bytes()[:200])
+            for context in (now, tls.client) * 2:
+                async with calling(server, tls=context) as (_, call):
+                    assert (await call(ECHO)).code == 0
+
+    run(scene())
+    told = [each.getMessage() for each in caplog.records]
+    # once for the server, and for its own calls
+    assert len([each for each in told if "stay as they were" in each]) == 2
 
 
 def test_only_tls_is_served_where_it_is_enforced(run):
