@@ -126,8 +126,11 @@ def _client_context(given: Mapping[str, str], path: Path) -> ssl.SSLContext:
 
 
 def _fill_client(given: Mapping[str, str], path: Path, context: ssl.SSLContext) -> None:
-    context.check_hostname = False  # brokers are called by their numbers
-    if given.get("tls.client.authServer", "").lower() == "true":
+    is_checked = given.get("tls.client.authServer", "").lower() == "true"
+    # brokers are called by their numbers, and who has a certificate of one's own authority is one's
+    # own; what the system trusts has certificates for everybody
+    context.check_hostname = is_checked and "tls.client.trustCertPath" not in given
+    if is_checked:
         _trust(context, given, "tls.client", path)
     else:
         context.verify_mode = ssl.CERT_NONE

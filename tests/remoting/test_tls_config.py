@@ -68,7 +68,16 @@ def test_own_calls_are_encrypted_and_checked_where_that_is_said(load):
     assert (found.server, found.client.verify_mode) == (None, ssl.CERT_NONE)
     found = load(off + f"tls.client.authServer=true\ntls.client.trustCertPath={PEM}\n")
     assert found.client.verify_mode is ssl.CERT_REQUIRED
+    assert not found.client.check_hostname
     assert load(off + f"tls.client.certPath={PEM}\n").client is not None
+
+
+def test_whom_the_system_trusts_has_to_have_the_name_that_is_called(load):
+    off = "tls.server.mode=disabled\ntls.enable=true\n"
+    found = load(off + "tls.client.authServer=true\n")
+    assert found.client.verify_mode is ssl.CERT_REQUIRED
+    assert found.client.check_hostname
+    assert not load(off + f"tls.client.trustCertPath={PEM}\n").client.check_hostname
 
 
 @pytest.mark.engine
