@@ -185,7 +185,7 @@ class SendMessages:
             queue_id = message.queue_id
         if message.sys_flag & SysFlag.TRANSACTION_MASK == SysFlag.TRANSACTION_PREPARED:
             message = self._half(message)
-        elif self._timer is not None and not _asks_for_level(message):
+        elif self._timer is not None and not _asks_for_level(message.properties or {}):
             message = self._timer.timed(message)
         return self._put(message, queue_id)
 
@@ -367,7 +367,7 @@ class SendMessages:
             self._topics.for_given_back(name)
             properties["DELAY"] = "-1"
         flags = _flags(wanted, topic)
-        waits_again = wanted.reconsume_times > 0 and _level_of(properties)
+        waits_again = wanted.reconsume_times > 0 and _asks_for_level(properties)
         if properties.get("TRAN_MSG", "false").lower() == "true" and not waits_again:
             flags |= SysFlag.TRANSACTION_PREPARED
         return Message(
@@ -582,12 +582,8 @@ def _unique_key(message: Message) -> str | None:
     return (message.properties or {}).get("UNIQ_KEY")
 
 
-def _asks_for_level(message: Message) -> bool:
+def _asks_for_level(properties: Mapping[str, str]) -> bool:
     """Tell whether a message asks for a delay level, beside which no time counts."""
-    return _level_of(message.properties or {})
-
-
-def _level_of(properties: Mapping[str, str]) -> bool:
     try:
         # as the store reads it: `+1` is a level, too
         return int(properties.get("DELAY", "0")) > 0
