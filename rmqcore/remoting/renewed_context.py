@@ -6,7 +6,7 @@ import logging
 import ssl
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from rmqcore.errors import ConfigError
 
@@ -46,12 +46,26 @@ class RenewedContext(ssl.SSLContext):
         fill(context)
         return context
 
-    def wrap_bio(self, *args: Any, **settings: Any) -> ssl.SSLObject:
-        """Begin a connection."""
+    def wrap_bio(
+        self,
+        incoming: ssl.MemoryBIO,
+        outgoing: ssl.MemoryBIO,
+        server_side: bool = False,
+        server_hostname: str | bytes | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> ssl.SSLObject:
+        """Begin a connection.
+
+        Args:
+            incoming: what has come of it.
+            outgoing: where what is to be sent goes.
+            server_side: whether it is a server's.
+            server_hostname: whom a client calls.
+            session: to be gone on with.
+        """
         self._renew()
-        if self._newest is None:
-            return super().wrap_bio(*args, **settings)
-        return self._newest.wrap_bio(*args, **settings)
+        begin = super().wrap_bio if self._newest is None else self._newest.wrap_bio
+        return begin(incoming, outgoing, server_side, server_hostname, session)
 
     def _renew(self) -> None:
         stamps = _stamps(self._files)
