@@ -107,7 +107,10 @@ class Account:
             address = ipaddress.ip_address(host)
         except ValueError:
             return False
-        return any(address in network for network in self.networks)
+        # a port that takes both kinds tells an IPv4 address so
+        mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+        forms = (address, mapped) if mapped else (address,)
+        return any(form in network for network in self.networks for form in forms)
 
 
 def load_accounts(path: str | Path) -> dict[str, Account]:
