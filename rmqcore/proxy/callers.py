@@ -1,9 +1,9 @@
 """`Caller`: who makes a call, as its headers say, and whether that is true.
 
 RocketMQ's clients sign the time alone (`x-mq-date-time`), with the secret key of an account: who
-has seen one signature can use it until its time is over. They write local time and call it UTC, so
-the client's clock is compared but for whole quarters of an hour, by which time zones differ. Over a
-network that others can read, use TLS.
+has seen one signature can use it. They write local time and call it UTC, so the client's clock is
+compared but for whole quarters of an hour, by which time zones differ: a signature is taken again
+around each quarter of the next 14 hours. Over a network that others can read, use TLS.
 
 Source: RocketMQ auth/authentication/builder/DefaultAuthenticationContextBuilder.java, build; the
 clients' Signature.
