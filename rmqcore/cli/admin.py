@@ -29,6 +29,7 @@ from rmqcore.cli.remote import (
     Tls,
     access,
 )
+from rmqcore.cli.tables import cell_text
 from rmqcore.cli.times import parse_time
 from rmqcore.client.blocking import Admin
 from rmqcore.client.results import MessageQueue
@@ -209,7 +210,7 @@ def topic_list(admin: Admin, as_json: AsJson = False) -> None:
     if as_json:
         print_json(names)
     else:
-        typer.echo("\n".join(names))
+        typer.echo("\n".join(map(cell_text, names)))
 
 
 @_command("topicRoute")

@@ -24,6 +24,7 @@ from rmqcore.cli.remote import (
     Tls,
     access,
 )
+from rmqcore.cli.tables import cell_text
 from rmqcore.client.blocking import Admin
 from rmqcore.config import StoreConfig
 from rmqcore.errors import CorruptStoreError, StoreLockedError
@@ -67,7 +68,8 @@ def status(
     print_table(heads, cells, right=["end", "lag bytes", "lag ms"])
     for row in rows:
         if row["problem"]:
-            typer.echo(f"{row['broker_name']} {row['role']} {row['address']}: {row['problem']}")
+            said = f"{row['broker_name']} {row['role']} {row['address']}: {row['problem']}"
+            typer.echo(cell_text(said))
 
 
 def _asked(admin: Admin, address: str) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from rmqcore.cli.remote import (
     Tls,
     access,
 )
+from rmqcore.cli.tables import cell_text
 from rmqcore.cli.times import parse_time, parse_time_to_come
 from rmqcore.client import NoRouteError, Sql
 from rmqcore.client.assignment import Start
@@ -106,7 +107,7 @@ def produce(
                 print_json(shown | {"status": result.status.name})
             else:
                 where = f"{result.broker_name} {topic}/{result.queue_id}@{result.queue_offset}"
-                typer.echo(f"{result.message_id}  {where}")
+                typer.echo(cell_text(f"{result.message_id}  {where}"))
     if not as_json:
         note(f"{count} messages sent")
 

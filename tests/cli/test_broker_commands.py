@@ -1,5 +1,7 @@
 """`produce`, `consume` and `admin` against a broker."""
 
+import asyncio
+import json
 import re
 
 import pytest
@@ -8,6 +10,7 @@ from patience import TIMEOUT_S, until
 
 from rmqcore.cli.exit_codes import ExitCode
 from rmqcore.client.blocking import Consumer
+from rmqcore.remoting import RemotingClient, RemotingCommand, RequestCode
 from rmqcore.testing import rocketmq_broker, rocketmq_topic  # noqa: F401 - fixtures
 from rmqcore.world import wall_clock_ms
 
@@ -209,3 +212,27 @@ def test_what_is_wrong_is_one_line(remote, rmqcore):
     assert refused.exit_code == ExitCode.STORE
     assert "code 29" in refused.stderr
     assert remote("admin", "queryMsgById", "-i", "zz").exit_code == ExitCode.USAGE
+
+
+def test_no_name_of_a_topic_reaches_the_terminal_as_it_is(remote, rocketmq_broker):  # noqa: F811
+    """A name server takes any name of a topic from brokers, and tells it to everybody."""
+    evil = "Topic\nAnother\x1b[2J\u202e"
+
+    def ask(code, body=b""):
+        async def once():
+            client = RemotingClient()
+            command = RemotingCommand(code, {"topic": evil}, body)
+            answer = await client.invoke(rocketmq_broker.namesrv_addr, command, TIMEOUT_S * 1000)
+            await client.close()
+            return answer.code
+
+        return asyncio.run(once())
+
+    queues = {"queueDatas": [{"brokerName": "broker-a", "perm": 6, "readQueueNums": 1}]}
+    assert ask(RequestCode.REGISTER_TOPIC_IN_NAMESRV, json.dumps(queues).encode()) == 0
+    try:
+        listed = remote("admin", "topicList").stdout
+        assert "\nTopic\\nAnother\\x1b[2J\\u202e\n" in f"\n{listed}"
+        assert evil in remote("admin", "topicList", "--json").json
+    finally:
+        assert ask(RequestCode.DELETE_TOPIC_IN_NAMESRV) == 0
