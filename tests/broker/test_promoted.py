@@ -55,8 +55,11 @@ def a_slave(sent, committed):
 async def sent_to(peer, offset, **more):
     """Where a pull is sent that is from an offset; None: it is answered there."""
     answer = await peer.pull("T", offset=offset, **more)
+    following = int(answer.ext_fields["nextBeginOffset"])
     moved = answer.code == ResponseCode.PULL_OFFSET_MOVED
-    return int(answer.ext_fields["nextBeginOffset"]) if moved else None
+    # who keeps its offset itself goes on there at once
+    moved |= answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY and following < offset
+    return following if moved else None
 
 
 def test_who_has_read_what_only_the_old_master_had_passes_over_nothing_of_the_new_one(

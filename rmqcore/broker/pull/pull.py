@@ -349,16 +349,17 @@ class PullMessages:
 
     def _look(self, connection: Connection, wanted: PullRequest, asked: PullRange) -> FetchResult:
         """What is there now."""
-        moved_to = None
+        moved_to, reads_all = None, False
         if self._offsets.may_move(wanted.place):
             # kept until a pull is from there: an answer may be lost
             group = self._consumers.find(wanted.group)
+            reads_all = group is not None and group.broadcasting
             moved_to = self._offsets.moved_to(
                 wanted.place,
                 wanted.queue_offset,
                 connection,
                 self._consumed(wanted),
-                reads_all=group is not None and group.broadcasting,
+                reads_all=reads_all,
             )
         config = self._config()
         if moved_to is not None:
@@ -367,6 +368,10 @@ class PullMessages:
                 # to its master, which takes no offset of the group before it has told it so
                 code = ResponseCode.PULL_RETRY_IMMEDIATELY
                 return moved._replace(code=code, next_queue_offset=wanted.queue_offset)
+            if reads_all:
+                # told that its offset has moved, a client of 4.9 that keeps its offsets itself
+                # begins again where its file says, for ever
+                return moved._replace(code=ResponseCode.PULL_RETRY_IMMEDIATELY)
             return moved
         if wanted.queue_offset < 0 and self._store.max_queue_offset(*wanted.place[1:]) > 0:
             first = self._store.min_queue_offset(*wanted.place[1:])
