@@ -77,7 +77,8 @@ def test_what_could_not_come_is_refused_when_it_is_sent(with_broker, waits):
     many = ",".join(f"%LMQ%{n}" for n in range(1500))
 
     async def scenario(broker, peer):
-        for names, more in (("other", ""), (many, "x" * 10_000)):
+        illegal = [(name, "") for name in ("other", "%LMQ%a b", "%LMQ%" + "x" * 300)]
+        for names, more in (*illegal, (many, "x" * 10_000)):
             properties = {**waits, "INNER_MULTI_DISPATCH": names, "p": more or "-"}
             sent = await peer.send("T", b"x", properties=properties)
             assert sent.code == ResponseCode.MESSAGE_ILLEGAL

@@ -83,15 +83,7 @@ cdef class TopicTable:
         if found != NULL:
             self.last_name, self.last = topic, <TopicEntry><object>found
             return self.last
-        if TOPIC_GRAMMAR.fullmatch(topic) is None:
-            raise MessageIllegalError(
-                f"topic {topic[:80]!r}: expected 1 to {TOPIC_SIZE_MAX} characters of "
-                "letters, digits, '%', '|', '_' and '-'"
-            )
-        if len(topic) > TOPIC_SIZE_MAX:
-            raise MessageIllegalError(
-                f"topic {topic[:80]!r}… has {len(topic)} characters, more than {TOPIC_SIZE_MAX}"
-            )
+        expect_topic_name(topic)
         return self.entries.setdefault(topic, TopicEntry(topic.encode()))
 
     cdef Numbering numbering_of(
@@ -199,7 +191,22 @@ cdef list light_queues(str names):
             raise MessageIllegalError(
                 f"INNER_MULTI_DISPATCH names {name!r}: a light queue begins with '%LMQ%'"
             )
+        expect_topic_name(name)
     return found
+
+
+cdef int expect_topic_name(str topic) except -1:
+    """Raise where no topic can have a name."""
+    if TOPIC_GRAMMAR.fullmatch(topic) is None:
+        raise MessageIllegalError(
+            f"topic {topic[:80]!r}: expected 1 to {TOPIC_SIZE_MAX} characters of "
+            "letters, digits, '%', '|', '_' and '-'"
+        )
+    if len(topic) > TOPIC_SIZE_MAX:
+        raise MessageIllegalError(
+            f"topic {topic[:80]!r}… has {len(topic)} characters, more than {TOPIC_SIZE_MAX}"
+        )
+    return 0
 
 
 cdef bint waits_for_its_topic(str topic):
