@@ -30,10 +30,13 @@ def read_small(path: Path) -> bytes:
     Raises:
         OSError: the system does not let it be read.
     """
-    with path.open("rb", buffering=0) as stream, Naming(path):
-        fd = stream.fileno()
-        end = _end_of_data(fd)
-        return read_up_to(fd, 0, os.fstat(fd).st_size if end < 0 else end)
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with Naming(path):
+            end = _end_of_data(fd)
+            return read_up_to(fd, 0, os.fstat(fd).st_size if end < 0 else end)
+    finally:
+        os.close(fd)
 
 
 def read_up_to(fd: int, at: int, size: int) -> bytes:

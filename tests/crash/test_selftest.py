@@ -40,6 +40,8 @@ from rmqcore.recovery.recovery import Recovery
 
 pytestmark = pytest.mark.process
 
+WITHOUT_CRC = {"enabled_append_prop_crc": False, "force_verify_prop_crc": False}
+
 
 def ignore(*_):
     """Nobody looks at the progress."""
@@ -139,7 +141,7 @@ def test_a_writer_that_acknowledges_what_it_has_not_put_is_noticed(tmp_path, mon
 
 def test_fields_without_a_checksum_are_told_apart(tmp_path, monkeypatch):
     """Without a CRC of the record RocketMQ's format protects many of its fields by nothing."""
-    plain = partial(damage.open_for, enabled_append_prop_crc=False)
+    plain = partial(damage.open_for, **WITHOUT_CRC)
     monkeypatch.setattr(damage, "open_for", plain)
     flipped, _ = damage.damage(20, 1, tmp_path, ignore)
     assert (flipped.examples, flipped.cases) == ([], 20)
@@ -147,7 +149,7 @@ def test_fields_without_a_checksum_are_told_apart(tmp_path, monkeypatch):
 
 
 def test_a_wrong_answer_is_noticed(tmp_path, monkeypatch):
-    plain = partial(damage.open_for, enabled_append_prop_crc=False)
+    plain = partial(damage.open_for, **WITHOUT_CRC)
     monkeypatch.setattr(damage, "open_for", plain)
     monkeypatch.setattr(damage, "_only_unprotected", lambda *_: False)
     flipped, _ = damage.damage(20, 1, tmp_path, ignore)
