@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -158,10 +158,15 @@ class History:
             if each.topic == put.operation.topic and put.may_be_at(each.broker)
         )
 
-    def unread_since(self) -> Iterator[tuple[Reset, Put]]:
+    def unread_since(
+        self, is_expired: Callable[[Put], bool] = lambda _: False
+    ) -> Iterator[tuple[Reset, Put]]:
         """What groups have not got again since their offsets were reset.
 
         A message counts that was confirmed before, in a topic that nobody has deleted.
+
+        Args:
+            is_expired: whether a message may be gone with the oldest files of its log.
         """
         for reset in self.resets:
             where = reset.broker, reset.topic
@@ -172,7 +177,8 @@ class History:
             for put in self.puts.values():
                 if put.outcome is not Outcome.OK or put.place is None or put.number in got:
                     continue
-                if put.place[:2] == where and put.ended_s < reset.began_s:
+                is_there = put.place[:2] == where and put.ended_s < reset.began_s
+                if is_there and not is_expired(put):
                     yield reset, put
 
     def is_homeless(self, number: int) -> bool:

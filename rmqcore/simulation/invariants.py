@@ -82,6 +82,7 @@ def judge(
         masters: the groups' masters at the end.
     """
     contents: Contents = {}
+    expired = Expired(plan)
     weak, promoted = weak_brokers(plan), promoted_groups(plan)
     for broker, path in stores.items():
         report = verify(path)
@@ -91,20 +92,50 @@ def judge(
         path = stores[masters.name_of(group.name)]
         try:
             contents |= dict(read_store(group.name, path, plan.topics))
+            expired.look_at(group.name, path)
         except (ValueError, RmqCoreError) as error:
             yield Broken("dense", str(error))
     yield from _copies(plan, stores, weak, masters)
     yield from (Broken("strange", text) for text in history.strange)
-    yield from _lost(plan, history, contents)
+    yield from _lost(plan, history, contents, expired)
     yield from _never(history, contents)
     yield from _gone(history, contents, promoted)
     yield from _places(history, contents, weak, promoted)
     yield from _order(history, weak, promoted)
     yield from _delivered(plan, history, contents, weak)
     yield from _in_order(plan, history, contents, weak, masters.since_s)
-    yield from _read_again(history, weak | promoted)
+    yield from _read_again(history, weak | promoted, expired)
     if not any(fault.what is Fault.CLOCK for fault in plan.faults):
         yield from _early(history)
+
+
+class Expired:
+    """Which messages may be gone with the oldest files of the logs that have a quota.
+
+    Args:
+        plan: of the run, with the quotas.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._brokers = {group.name for group in plan.groups if any(group.quotas)}
+        self._least: dict[tuple[str, str, int], int] = {}
+
+    def look_at(self, broker: str, path: Path) -> None:
+        """Note where the queues of a master's store begin, which nobody writes."""
+        if broker not in self._brokers:
+            return
+        with open_store(path, mode="r") as store:
+            for queue in store.queues():
+                self._least[broker, *queue] = store.min_queue_offset(*queue)
+
+    def may_have(self, put: Put) -> bool:
+        """Whether a message may be gone; one whose place nobody knows may be anywhere."""
+        if put.place is None:
+            return bool(self._brokers)
+        broker, topic, queue_id, offset = put.place
+        # a queue that has no message left may be gone as a whole
+        least = self._least.get((broker, topic, queue_id), offset + 1)
+        return broker in self._brokers and offset < least
 
 
 def _copies(
@@ -170,10 +201,12 @@ def must_have(plan: Plan, history: History, put: Put) -> bool:
     return not weak or (put.place is not None and put.place.broker not in weak)
 
 
-def _lost(plan: Plan, history: History, contents: Contents) -> Iterator[Broken]:
+def _lost(plan: Plan, history: History, contents: Contents, expired: Expired) -> Iterator[Broken]:
     there = set(contents.values())
     for number, put in history.puts.items():
-        if number not in there and must_have(plan, history, put):
+        if number in there or expired.may_have(put):
+            continue
+        if must_have(plan, history, put):
             yield Broken("lost", f"{number}, acknowledged after {put.ended_s:.6f}, {put}")
 
 
@@ -258,8 +291,10 @@ def _in_order(
 ) -> Iterator[Broken]:
     """A group that consumes in order passes over nothing.
 
-    Of a queue that has got another master only what came since then counts.
+    Of a queue that has got another master only what came since then counts, and of one that loses
+    its oldest messages only what is left.
     """
+    quotas = {group.name for group in plan.groups if any(group.quotas)}
     ordered = (Way.ORDERLY, Way.POP_IN_ORDER)
     orderly = {one.group for one in plan.consumers if one.way in ordered}
     for group in orderly:
@@ -273,7 +308,8 @@ def _in_order(
             if history.is_deleted_later(each):
                 # a delayed message may come again, to the same place of the topic that follows
                 continue
-            if history.deleted(*queue[:2]) or each.place.broker in promoted_s:
+            broker = each.place.broker
+            if history.deleted(*queue[:2]) or broker in promoted_s or broker in quotas:
                 # numbers have begun again: what lies in front now has to have come before
                 front = contents.get(each.place._replace(offset=offset - 1), each.number)
                 is_there = contents.get(each.place) == each.number
@@ -285,9 +321,9 @@ def _in_order(
             reached[queue] = max(reached.get(queue, -1), offset)
 
 
-def _read_again(history: History, weak: set[str]) -> Iterator[Broken]:
+def _read_again(history: History, weak: set[str], expired: Expired) -> Iterator[Broken]:
     """A group whose offsets were reset has got again what was there then."""
-    for reset, put in history.unread_since():
+    for reset, put in history.unread_since(expired.may_have):
         if reset.broker not in weak:
             yield Broken("not read again", f"{put} behind {reset}")
 

@@ -42,6 +42,9 @@ _PROMOTIONS: Final = 0.5
 #: The shares of plans with a group that pops in order, and with offsets that somebody resets.
 _ORDERED_POPS: Final = 0.3
 _RESETS: Final = 0.3
+#: The share of groups of brokers whose logs have a quota, each its own, in log files.
+_QUOTAS: Final = 0.2
+_QUOTA_FILES: Final = (0, 2, 3, 5)
 #: The share of plans that take so many times as long, with no more load.
 _SLOW: Final = 0.1
 _SLOWER: Final = 60
@@ -168,12 +171,14 @@ class Group:
 
     Attributes:
         slack: how much longer their services rest than they want to.
+        quotas: the bytes of log that each keeps, the master first; 0: all; empty: all keep all.
     """
 
     name: str
     slaves: int
     slack: float = 1.0
     settings: dict[str, Any] = field(default_factory=dict)
+    quotas: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +212,10 @@ class Plan:
             seed=told["seed"],
             for_s=told["for_s"],
             names=told["names"],
-            groups=tuple(Group(**each) for each in told["groups"]),
+            groups=tuple(
+                Group(**{**each, "quotas": tuple(each.get("quotas", ()))})
+                for each in told["groups"]
+            ),
             clients=tuple(told["clients"]),
             topics=tuple(told["topics"]),
             operations=tuple(
@@ -248,6 +256,7 @@ def draw(seed: object, minutes: float = 1.0, *, power_cuts: bool = False) -> Pla
     if rng.random() >= _WITHOUT_FAULTS:
         faults = _draw_faults(rng, _some(rng, kinds), names, groups, clients, topics, for_s)
     faults += _draw_promotions(seed, groups, for_s)
+    groups = _draw_quotas(seed, groups)
     consumers += _draw_ordered_pops(seed, clients, topics)
     faults += _draw_resets(seed, consumers, for_s)
     plan = Plan(str(seed), for_s, names, groups, clients, topics, operations, consumers, faults)
@@ -271,12 +280,23 @@ def _slowed(plan: Plan, rng: random.Random) -> Plan:
         consumers=tuple(
             dataclasses.replace(each, leaves_s=each.leaves_s * _SLOWER) for each in plan.consumers
         ),
-        faults=tuple(
-            dataclasses.replace(
-                each, at_s=each.at_s * _SLOWER, for_s=each.for_s * rng.choice((1, _SLOWER))
-            )
-            for each in plan.faults
-        ),
+        faults=tuple(_slower(each, plan.for_s, rng.choice((1, _SLOWER))) for each in plan.faults),
+    )
+
+
+def _slower(befalls: Befalls, for_s: float, factor: int) -> Befalls:
+    """A fault of a slowed plan, which does not last beyond the plan's end for longer than before.
+
+    Args:
+        befalls: of the plan as it was.
+        for_s: how long that lasted.
+        factor: so many times as long does the fault last.
+    """
+    left_s = (for_s - befalls.at_s) * _SLOWER
+    return dataclasses.replace(
+        befalls,
+        at_s=befalls.at_s * _SLOWER,
+        for_s=max(befalls.for_s, min(befalls.for_s * factor, left_s)),
     )
 
 
@@ -421,6 +441,21 @@ def _draw_promotions(seed: object, groups: tuple[Group, ...], for_s: float) -> t
     )
 
 
+def _draw_quotas(seed: object, groups: tuple[Group, ...]) -> tuple[Group, ...]:
+    """Let some brokers delete the oldest files of their logs."""
+    rng = random.Random(f"{seed}/quotas")  # noqa: S311 - repeatable
+    size = settings_of(groups[0], 0)["mappedFileSizeCommitLog"]
+    return tuple(
+        dataclasses.replace(
+            group,
+            quotas=tuple(size * rng.choice(_QUOTA_FILES) for _ in servers_of((group,))),
+        )
+        if rng.random() < _QUOTAS
+        else group
+        for group in groups
+    )
+
+
 def _draw_ordered_pops(
     seed: object, clients: tuple[str, ...], topics: tuple[str, ...]
 ) -> tuple[ConsumerPlan, ...]:
@@ -463,6 +498,8 @@ def settings_of(group: Group, number: int) -> dict[str, Any]:
     settings = {**FILE_SIZES, **TIMEOUTS, "brokerName": group.name, **group.settings}
     if number:
         settings |= {"brokerRole": "SLAVE", "brokerId": number}
+    if group.quotas and group.quotas[number]:
+        settings["retention_bytes"] = group.quotas[number]
     return settings
 
 

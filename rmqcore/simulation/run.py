@@ -21,7 +21,7 @@ from rmqcore.simulation.cluster import BROKER_PORT, Process, Server, SimulatedCl
 from rmqcore.simulation.cluster_loop import new_loop
 from rmqcore.simulation.disk import Disks, is_watched
 from rmqcore.simulation.errors import SimulationError
-from rmqcore.simulation.history import Deletion, Outcome, Place, Reset, number_of
+from rmqcore.simulation.history import Deletion, Outcome, Place, Put, Reset, number_of
 from rmqcore.simulation.invariants import (
     Broken,
     judge,
@@ -47,6 +47,8 @@ from rmqcore.simulation.workload import Workload
 #: A cluster has this long until it takes and delivers every message again.
 _GET_ON_S: Final = 120.0
 _DRAIN_S: Final = 1800.0
+#: A message whose place nobody knows has come this long behind its time, or not at all.
+_COMES_S: Final = 120.0
 _LOOK_EVERY_S: Final = 1.0
 #: All is delivered when `_QUIET_LOOKS` looks, this far apart, have found nothing left.
 _DRAINED_EVERY_S: Final = 5.0
@@ -114,6 +116,8 @@ class _Run:
         self._masters = Masters(self._cluster, plan)
         self._workload.on_ok = self._confirmed
         self._begin_s = 0.0
+        #: when all faults end
+        self._heals_s = 0.0
         #: servers that somebody starts; an operator leaves such a one to the other
         self._starting: set[Server] = set()
         #: whether faults have ended, and whether nobody starts anything any more
@@ -128,6 +132,7 @@ class _Run:
                 report.broken += judge(
                     self._plan, self._workload.history, self._stores(), self._masters
                 )
+                self._note_expired()
             except SimulationError as error:
                 report.broken.append(Broken("stuck", str(error)))
             finally:
@@ -177,6 +182,7 @@ class _Run:
             await cluster.clients[plan.clients[0]].spawn(self._workload.make_topics())
             await loop.pause(_TOPICS_KNOWN_S)
         self._workload.begin()
+        self._heals_s = loop.time() + plan.for_s
         for befalls in plan.faults:
             loop.create_task(self._at(befalls))
         await loop.pause(plan.for_s)
@@ -248,6 +254,7 @@ class _Run:
                 number not in got
                 and put.operation.topic in topics
                 and must_have(self._plan, history, put)
+                and not self._is_expired(put)
                 for number, put in history.puts.items()
             ):
                 return True
@@ -269,8 +276,20 @@ class _Run:
                 return True
         return any(
             reset.broker not in weak | promoted_groups(self._plan)
-            for reset, _ in history.unread_since()
+            for reset, _ in history.unread_since(self._is_expired)
         )
+
+    def _is_expired(self, put: Put) -> bool:
+        """Whether a message may be gone with the oldest files of its log."""
+        quotas = {group.name for group in self._plan.groups if any(group.quotas)}
+        if put.place is None:
+            waits_s = put.operation.count if put.operation.does is Does.TIMER else 0
+            return bool(quotas) and self._loop.time() > put.began_s + waits_s + _COMES_S
+        serving = self._masters.server_of(put.place.broker).serving
+        store = serving.store if isinstance(serving, Broker) else None
+        if store is None or put.place.broker not in quotas:
+            return False
+        return put.place.offset < store.min_queue_offset(put.place.topic, put.place.queue_id)
 
     def _number_at(self, place: Place) -> int:
         """The number of the message at a place; -1 when its broker cannot be asked now."""
@@ -439,6 +458,14 @@ class _Run:
     def _note(self, name: str) -> None:
         self._report.counts[name] = self._report.counts.get(name, 0) + 1
 
+    def _note_expired(self) -> None:
+        """Count the logs that begin later, as they have a quota."""
+        limited = tuple(group for group in self._plan.groups if any(group.quotas))
+        for name in servers_of(limited):
+            log = self._cluster.brokers[name].path / "commitlog"
+            if int(min((file.name for file in log.iterdir()), default="0")):
+                self._note("a log beyond its quota")
+
     async def _restart(self, befalls: Befalls) -> None:
         server = self._process(befalls.whom)
         if isinstance(server, Server) and server.serving is not None and not server.is_starting:
@@ -510,8 +537,9 @@ class _Run:
 
     async def _pause(self, befalls: Befalls) -> None:
         node = self._process(befalls.whom).node
-        if node is not None:
-            self._loop.pause_node(node, round(befalls.for_s * NANOSECONDS))
+        for_s = min(befalls.for_s, self._heals_s - self._loop.time())
+        if node is not None and for_s > 0:
+            self._loop.pause_node(node, round(for_s * NANOSECONDS))
 
     async def _clock(self, befalls: Befalls) -> None:
         self._process(befalls.whom).step_clock(round(befalls.size * NANOSECONDS))

@@ -51,6 +51,7 @@ MUST_COME_ABOUT: Final = (
     "fault promotion",
     "promoted",
     "fault reset",
+    "a log beyond its quota",
     "offsets reset",
     "refused by a full disk",
     "refused by a failing disk",

@@ -107,6 +107,19 @@ def test_a_group_whose_offsets_are_set_back_reads_again_though_its_broker_is_kil
     assert report.counts["delivered again"] >= 30
 
 
+def test_what_has_gone_with_the_oldest_log_files_is_not_missed():
+    plan = plan_of(sends=0)
+    operations = tuple(
+        Operation(0.5 + 0.05 * number, "client0", Does.SEND, number, "T0", 0, 2000)
+        for number in range(80)
+    )
+    group = Group("broker0", 0, quotas=(2 * 40960,))
+    report = run(dataclasses.replace(plan, operations=operations, groups=(group,)))
+    assert not report.broken
+    assert report.counts["a log beyond its quota"] == 1
+    assert report.counts["delivered"] == report.counts["send ok"] == 82
+
+
 def test_a_plan_may_take_an_hour_with_no_more_load(seed):
     plans = [draw(f"{seed}/{number}") for number in range(40)]
     slow = [plan for plan in plans if plan.for_s > 120]
