@@ -107,6 +107,17 @@ class Slave:
 ALL = {"topics", "offsets", "groups", "modes", "delays", "timer", "deletions"}
 
 
+def test_nothing_is_taken_from_who_is_a_slave_itself(tmp_path, monkeypatch):
+    """It was the master before; the new one may not know what it has deleted."""
+    told = b'{"table":{"commitLogMinOffset":"0","commitLogMaxOffset":"4096","brokerRole":"%s"}}'
+    slave = Slave(tmp_path)
+    for role, taken in (b"SLAVE", set()), (b"ASYNC_MASTER", ALL):
+        monkeypatch.setitem(ANSWERS, RequestCode.GET_BROKER_RUNTIME_INFO, told % role)
+        assert asyncio.run(slave.synchronize()) is bool(taken)
+        assert slave.taken == taken
+        assert ("slave itself" in (slave.problem() or "")) is not bool(taken)
+
+
 def test_all_is_taken_from_the_master_whose_log_it_is(tmp_path):
     slave = Slave(tmp_path)
     assert asyncio.run(slave.synchronize())

@@ -70,6 +70,7 @@ class RuntimeInfo:
                 "brokerVersionDesc": f"rmqcore {__version__}",
                 "brokerVersion": str(VERSION),
                 "brokerActive": "true",
+                "brokerRole": store.config.broker_role.value,
                 "clusterName": config.broker_cluster_name,
                 "brokerName": config.broker_name,
                 "commitLogDiskRatio": ratio,

@@ -10,10 +10,11 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rmqcore.broker.state.resets import RESETS_TOLD, Resets
 from rmqcore.broker.state.topics_of_log import has_queue
+from rmqcore.config import BrokerRole
 from rmqcore.errors import StoreError
 from rmqcore.files.config_tables import ConfigTable, TopicConfigTable
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC
@@ -134,6 +135,8 @@ class SlaveSynchronize:
         self._timer_check = TimerCheck(folder)
         self._clock_ms = clock_ms
         self._first_pending: int | None = 0
+        #: whether who was asked last for its log's range is a slave itself
+        self._of_a_slave = False
         self._agrees = agrees
         self._witness = witness
         #: whether the master that was asked last has another log than the one that comes
@@ -235,7 +238,7 @@ class SlaveSynchronize:
         # before the question: what comes meanwhile may be more than the master had
         end = self._log_end()
         log = await self._log_range(address)
-        in_order = log is not None and end <= log.max_offset
+        in_order = log is not None and end <= log.max_offset and not self._of_a_slave
         done = [in_order]
         for code, table in self._tables.items():
             text = await self._ask(address, code)
@@ -254,6 +257,9 @@ class SlaveSynchronize:
             done.append(await self._follow_progress(address))
         if log is None:
             self._failed(_RANGE, address, "it does not say where its log ends")
+        elif self._of_a_slave:
+            # who was the master before has tables, and deletions, that the new one does not know
+            self._failed(_RANGE, address, "it is a slave itself")
         else:
             self._failures.pop(_RANGE, None)
         return all(done)
@@ -431,8 +437,12 @@ class SlaveSynchronize:
             if self.is_other:
                 return None
             answer = await self._client.invoke(address, command, _TIMEOUT_MS)
-            return _range_in(answer)
-        except (RemotingError, ValueError, TypeError, KeyError) as error:
+            if answer.code != ResponseCode.SUCCESS:
+                return None
+            table = parse_java_json(bytes(answer.body).decode())["table"]
+            self._of_a_slave = table.get("brokerRole") == BrokerRole.SLAVE.value
+            return _range_in(table)
+        except (RemotingError, ValueError, TypeError, KeyError, AttributeError) as error:
             logger.info("master %s: does not say where its log is: %s", address, error)
             return None
 
@@ -451,15 +461,12 @@ class SlaveSynchronize:
         return answer.code == ResponseCode.SUCCESS and bytes(answer.body) == record
 
 
-def _range_in(answer: RemotingCommand) -> LogRange | None:
-    """Where the log begins and ends that an answer to request 28 tells of; None of another code.
+def _range_in(table: Mapping[str, Any]) -> LogRange:
+    """Where the log begins and ends that the table of an answer to request 28 tells of.
 
     Raises:
         ValueError, TypeError, KeyError: no log is there.
     """
-    if answer.code != ResponseCode.SUCCESS:
-        return None
-    table = parse_java_json(bytes(answer.body).decode())["table"]
     told = LogRange(int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"]))
     # -1 is RocketMQ's smallest offset of an empty log
     if not -1 <= told.min_offset <= told.max_offset < OFFSET_MAX:
