@@ -62,6 +62,20 @@ class Masters:
         # not `max_phy_offset`, which dispatches: a store that its disk has failed cannot
         return store.followed_log.appended_offset
 
+    def left_behind(self) -> list[Server]:
+        """The slaves whose logs end in front of what their masters still have, to be led back."""
+        found = []
+        for group in self._groups.values():
+            serving = self.server_of(group.name).serving
+            store = serving.store if isinstance(serving, Broker) else None
+            begin = 0 if store is None else store.min_phy_offset
+            for name in self.slaves_of(group):
+                # an empty log begins where the master's does
+                if 0 < self.log_end(name) < begin:
+                    self._parted[name] = group.name
+                    found.append(self._cluster.brokers[name])
+        return found
+
     def successor(self, group: str) -> str | None:
         """The slave with the longest log; None when not all of them serve, so that nobody knows."""
         ends = {name: self.log_end(name) for name in self.slaves_of(self._groups[group])}

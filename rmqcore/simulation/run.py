@@ -228,7 +228,15 @@ class _Run:
             if await self._workload.send_now(client, probe) in enough:
                 left.pop(0)
             else:
+                await self._lead_back()
                 await loop.pause(_LOOK_EVERY_S)
+
+    async def _lead_back(self) -> None:
+        """Let slaves that their masters have nothing more for begin anew, as an operator does."""
+        for server in self._masters.left_behind():
+            self._note("led back behind a quota")
+            await server.stop()
+            await self._start(server)
 
     async def _drain(self) -> None:
         """Every group gets everything that is there, and that has still to come there."""
@@ -236,6 +244,7 @@ class _Run:
         self._workload.draining = True
         while self._loop.time() < end_s and quiet < _QUIET_LOOKS:
             await self._loop.pause(_DRAINED_EVERY_S)
+            await self._lead_back()
             left = self._workload.running or self._is_left() or self._behind()
             quiet = 0 if left else quiet + 1
         if behind := self._behind():
