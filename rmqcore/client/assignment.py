@@ -116,7 +116,7 @@ class Assignment:
             RequestRefusedError: a broker cannot use an expression.
             RemotingError: no name server answers.
         """
-        self._wanted = asyncio.Event()
+        self._wanted, self._soon = asyncio.Event(), None
         self._instance.on_routes = self._wanted.set
         await self._update_routes()
         routes = self._instance.routes

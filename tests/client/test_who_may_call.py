@@ -10,7 +10,7 @@ import weakref
 import pyarrow as pa
 import pytest
 from children import in_child, run_child
-from patience import TIMEOUT_S, until
+from patience import TIMEOUT_S, until, until_async
 
 from rmqcore.client import (
     Admin,
@@ -397,3 +397,24 @@ def test_who_waits_when_the_thread_ends_waits_no_more(rocketmq_broker, rocketmq_
         loop.call(lambda: asyncio.sleep(0))
     with pytest.raises(ClientClosedError):
         client.receive()
+
+
+def test_a_consumer_that_another_loop_opens_again_tries_again_what_has_failed(
+    rocketmq_broker, rocketmq_topic, monkeypatch
+):
+    client = Consumer(rocketmq_broker.namesrv_addr, "G-again", {rocketmq_topic: "*"})
+    tries = []
+
+    async def fails_once():
+        async with client:
+            client._assignment._balance_soon()
+
+    asyncio.run(fails_once())
+    monkeypatch.setattr(client._assignment, "_balance_now", lambda: tries.append(1))
+
+    async def fails_again():
+        async with client:
+            client._assignment._balance_soon()
+            await until_async(lambda: tries, "another try")
+
+    asyncio.run(fails_again())
