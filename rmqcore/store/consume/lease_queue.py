@@ -29,6 +29,7 @@ class LeaseQueue:
         position: number of the first message that was never handed out.
         committed: what `ConsumerOffsetTable` was told last; None before that.
         committing: what it was about to be told last: an interrupt leaves open whether it was.
+        gave_at: number of the lease that gave something of it last; 0 before that.
         free: messages that were handed out before and may be handed out again now.
     """
 
@@ -38,6 +39,7 @@ class LeaseQueue:
         "_returned",
         "committed",
         "committing",
+        "gave_at",
         "group",
         "number",
         "position",
@@ -52,6 +54,7 @@ class LeaseQueue:
         self.queue_id = queue_id
         self.committed: int | None = None
         self.committing: int | None = None
+        self.gave_at = 0
         self.begin(0)
 
     def begin(self, position: int) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
@@ -147,7 +149,6 @@ class LeaseTable:
         #: by (group, topics, by priority): lists of queues that take turns, the list of the
         #: highest priority first
         self._routes: dict[tuple[str, tuple[str, ...], bool], list[list[LeaseQueue]]] = {}
-        self._turns: dict[str, int] = {}
         #: what each call of another process was given, the oldest call first
         self._handed: dict[str, list[Handed]] = {}
 
@@ -472,7 +473,8 @@ class LeaseTable:
         Args:
             group: who asks.
             topics: by name, each once; the group's retry topic comes with them.
-            by_priority: queues with higher ids first, always; else all take turns.
+            by_priority: queues with higher ids first, always; else all take turns, as those of
+                one id do: first the one that gave something longest ago.
         """
         self._find_new_queues()
         route = self._routes.get((group, topics, by_priority))
@@ -483,13 +485,9 @@ class LeaseTable:
                 alike.setdefault(queue_id if by_priority else 0, []).append(queue)
             route = [alike[priority] for priority in sorted(alike, reverse=True)]
             self._routes[group, topics, by_priority] = route
-        turn = self._turns[group] = self._turns.get(group, -1) + 1
-        asked: list[LeaseQueue] = []
         for queues in route:
-            first = turn % len(queues)
-            asked += queues[first:]
-            asked += queues[:first]
-        return asked
+            queues.sort(key=attrgetter("gave_at"))
+        return list(chain.from_iterable(route))
 
     def keys_of(self, group: str, topics: Iterable[str]) -> list[tuple[str, int]]:
         """(topic, queue id) of each queue of a group's topics and of its retry topic, sorted.

@@ -12,6 +12,7 @@ Differs: a lease that ends lets the message itself come again, in its place in t
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -94,6 +95,8 @@ class Leases:
         self._nameless = Holder()
         self._table = LeaseTable(store, path, clock_ms, monotonic_s, catch_up_all)
         self._reads = LeaseReads(store)
+        #: numbers of leases that gave something, by which queues take turns
+        self._gave = itertools.count(1)
         with self._lock.within():
             self._lock.refuse_interrupt()
             self._table.load()
@@ -225,6 +228,8 @@ class Leases:
                     queue.lease(offset, 1, 0, 0, times - 1)
             raise
         queue.pass_over(following)
+        if items:
+            queue.gave_at = next(self._gave)
         for offset, times, item in items:
             place = queue.topic, queue.queue_id, offset, times - 1, due_ms, item.phy_offset
             taken.add(queue, item, Lease(*place))
