@@ -94,6 +94,9 @@ class HighWaterMark:
 
     def read(self) -> int:
         """The remembered offset; 0 when there is none, or none that is whole."""
+        if not self.path.is_file():
+            # of a pipe the reading would never end
+            return 0
         try:
             with self.path.open("rb") as file:
                 content = file.read(_MARK.size + 1)

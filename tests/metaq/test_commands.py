@@ -141,6 +141,17 @@ def test_a_mark_that_was_made_far_too_long_fills_no_memory(config, tmp_path):
     assert run_command("recover", tmp_path / "meta")[0] == 0
 
 
+def test_a_pipe_in_the_place_of_a_mark_is_waited_for_by_nobody(config, tmp_path):
+    with MessageStoreManager(config(unflush_threshold=0)) as manager:
+        manager.get_or_create("t", 0).append(1, b"x")
+    mark = tmp_path / "meta" / "t-0" / "high-water-mark"
+    mark.unlink()
+    os.mkfifo(mark)
+    for command in ("stat", "verify", "recover"):
+        assert run_command(command, tmp_path / "meta")[0] == 0
+    assert run_command("cat", tmp_path / "meta", "t", "0")[:2] == (0, "x\n")
+
+
 def test_a_directory_whose_name_begins_with_a_zero_is_no_partition(config, tmp_path):
     folder = tmp_path / "meta"
     with MessageStoreManager(config()) as manager:
