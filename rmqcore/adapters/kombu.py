@@ -8,7 +8,7 @@ one of them; see docs/adapters/celery.md.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from queue import Empty
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
@@ -24,6 +24,7 @@ from rmqcore.adapters.kombu_queues import SharedQueues, queue_topic
 from rmqcore.adapters.opened import DELETE_CONSUMED_EVERY_S, OpenedStore, lease_of
 from rmqcore.errors import ConfigError, StoreError
 from rmqcore.message import EXPIRES_MS
+from rmqcore.store.consume.lease_request import LEASE_MS_MAX
 from rmqcore.version import __version__
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ _BATCH: Final = 32
 #: Beside a channel whose window is full, `drain_events` waits no longer than this for another one.
 _FULL_WAIT_S: Final = 0.05
 _NEVER: Final = 1 << 30
+#: A longer time is no lease: some 34 years.
+_VISIBILITY_MOST_S: Final = LEASE_MS_MAX // 1000
 
 
 class _Consumer(NamedTuple):
@@ -65,8 +68,8 @@ class Channel(SharedQueues):
     )
     #: seconds after which a message that nobody acknowledged is delivered again
     visibility_timeout: float = 3600
-    #: deliveries after which a message goes to the dead-letter topic
-    max_reconsume_times: int = _NEVER
+    #: deliveries after which a message goes to the dead-letter topic; None: it never does
+    max_reconsume_times: int | None = None
 
     connection: Transport
 
@@ -184,13 +187,14 @@ class Channel(SharedQueues):
             max_messages: how many at most.
             timeout_s: how long to wait for the first.
         """
+        times = self.max_reconsume_times
         return self.connection.opened.lease(
             GROUP,
             {queue_topic(queue): "*" for queue in queues},
             max_messages=max_messages,
             lease_ms=int(self.visibility_timeout * 1000),
             timeout_ms=timeout_s * 1000,
-            max_reconsume_times=self.max_reconsume_times,
+            max_reconsume_times=_NEVER if times is None else times,
             by_priority=True,
             drop_expired=True,
         )
@@ -323,7 +327,8 @@ class Transport(virtual.Transport):  # type: ignore[misc]
         """The store, opened at the first use; other connections of this process share it.
 
         Raises:
-            ConfigError: the address names no directory, or greenlets have replaced threads.
+            ConfigError: the address names no directory, greenlets have replaced threads, or an
+                option is one with which nothing could be received.
         """
         if self._opened is None:
             environment = detect_environment()
@@ -331,6 +336,7 @@ class Transport(virtual.Transport):  # type: ignore[misc]
                 # no error of the connection: kombu would try that again and again
                 rule = "prefork, threads or solo: its greenlets replace the threads of a store"
                 raise ConfigError("pool", environment, rule)
+            _check_options(self.client.transport_options)
             settings = self.client.transport_options.get("store") or {}
             self._opened = OpenedStore(path_of(self._address()), settings)
         return self._opened
@@ -429,6 +435,16 @@ class Transport(virtual.Transport):  # type: ignore[misc]
         for message in ready[0].lease(queues, 1, timeout_s):
             delivered |= owner[lease_of(message).topic].deliver([message])
         return delivered
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    seconds = options.get("visibility_timeout", Channel.visibility_timeout)
+    if not isinstance(seconds, int | float) or not 0.001 <= seconds <= _VISIBILITY_MOST_S:
+        rule = f"seconds, a number from 0.001 to {_VISIBILITY_MOST_S}"
+        raise ConfigError("visibility_timeout", seconds, rule)
+    times = options.get("max_reconsume_times")
+    if times is not None and (not isinstance(times, int) or not 0 <= times <= _NEVER):
+        raise ConfigError("max_reconsume_times", times, "a whole number, or None for no limit")
 
 
 TRANSPORT_ALIASES["rmqcore"] = "rmqcore.adapters.kombu:Transport"
