@@ -26,7 +26,8 @@ from rmqcore.world import World, sync_fd
 
 SEGMENT_SUFFIX = ".meta"
 _SEGMENT_NAME = re.compile(r"(\d{1,20})\.meta", re.ASCII)
-_MAX_OFFSET = 2**63 - 1
+#: A file whose name is a greater number is no segment: what is appended to one has to have offsets.
+_MAX_OFFSET = 2**62
 _MARK = struct.Struct(">qI")
 
 
@@ -105,7 +106,7 @@ class HighWaterMark:
         if len(content) != _MARK.size:
             return 0
         offset, crc = _MARK.unpack(content)
-        return offset if offset >= 0 and crc == zlib.crc32(content[:8]) else 0
+        return offset if 0 <= offset <= _MAX_OFFSET and crc == zlib.crc32(content[:8]) else 0
 
     def note(self, offset: int) -> None:
         """Remember that everything below ``offset`` is on disk."""

@@ -382,11 +382,12 @@ def test_damage_in_the_newest_segment_hides_no_message_behind_it(open_store, tmp
 def test_files_that_are_no_segments_are_left_alone(open_store, tmp_path):
     path = tmp_path / "meta" / "t-0"
     write_segments(path, [(0, A)])
-    for name in ("notes.meta", "x.txt", f"{2**70}.meta", "00000000000000000000.meta.arc"):
+    far = f"{2**63 - 1:020d}.meta"
+    for name in ("notes.meta", "x.txt", f"{2**70}.meta", far, "00000000000000000000.meta.arc"):
         (path / name).write_text("?")
     (path / "00000000000000000050.meta").mkdir()
     store = open_store()
-    assert {p.name for p in store.foreign} == {"notes.meta", f"{2**70}.meta"}
+    assert {p.name for p in store.foreign} == {"notes.meta", f"{2**70}.meta", far}
     store.append(2, b"x")
     assert (path / "notes.meta").read_text() == "?"
 
