@@ -135,8 +135,11 @@ class ArchiveLog:
         )
 
     def behind(self, split: Split) -> Split:
-        """A split of the store, that is read here where its file has been deleted."""
-        if split.is_archived or split.start >= self.end:
+        """A split of the store, that is read here where its file has been deleted.
+
+        The file may be archived, and deleted, after this was made.
+        """
+        if split.is_archived:
             return split
         return replace(split, archive=self.url, storage_options=self._options)
 

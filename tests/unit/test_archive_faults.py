@@ -8,8 +8,9 @@ import pytest
 from children import copies_of
 
 import rmqcore
+from rmqcore.errors import ConfigError
 from rmqcore.files.objects import directory, open_objects
-from rmqcore.files.objects.errors import ObjectAccessError, ObjectChangedError
+from rmqcore.files.objects.errors import ArchiveError, ObjectAccessError, ObjectChangedError
 from rmqcore.files.store_dir import RESTORE_MARK
 from rmqcore.scan import object_file, read_store
 from rmqcore.scan.manifest import Manifest, commit, load_manifest
@@ -105,3 +106,15 @@ def test_all_of_an_archive_is_verified_where_a_disk_does_not_give_some_of_it(arc
     assert report.files == 3
     (finding,) = report.findings
     assert str(path) in finding
+
+
+def test_places_that_are_no_archive_are_told(tmp_path):
+    pytest.importorskip("fsspec")
+    with pytest.raises(ArchiveError, match="no archive is here"):
+        read_store("memory://nothing")
+    with pytest.raises(ConfigError, match="no credentials in a URL") as error:
+        read_store("s3://KEY:SECRET@bucket/p")
+    assert "SECRET" not in str(error.value)
+    with pytest.raises(ConfigError, match="aws_endpoint_url") as error:
+        read_store("s3://bucket/p", storage_options={"aws_secret": "SECRET"})
+    assert "SECRET" not in str(error.value)
