@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping
 from typing import Any, Final
@@ -13,12 +14,13 @@ from rmqcore.errors import ConfigError
 from rmqcore.lake.bodies import Bodies
 from rmqcore.lake.sources import Place, Progress, Span
 from rmqcore.lake.table_pair import EXPIRE_EVERY_S, KEEP_S, TablePair, places_of, plain_schema
-from rmqcore.lake.target import TopicMadeAnewError
+from rmqcore.lake.target import NUMBER, TopicMadeAnewError
 from rmqcore.world import monotonic_s
 
 #: What a batch has to have: which message a row is, and what is in it.
 _NEEDED: Final = ("topic", "queue_id", "queue_offset", "phy_offset", "store_timestamp", "body")
-_OFFSET_MAX: Final = (1 << 63) - 1
+#: The columns of a row's `Mark`.
+MARK: Final = ("store_timestamp", "phy_offset")
 
 
 class BatchTable:
@@ -68,14 +70,17 @@ class BatchTable:
     def write(self, frame: Any, batch_id: int = 0) -> None:
         """Commit the rows of a batch that the table does not have yet.
 
+        It has what lies in front of the last row of a queue: batches go in the order of each queue.
+
         Args:
             frame: Spark's, or a table of pyarrow; with the columns ``topic queue_id queue_offset
                 phy_offset store_timestamp body``, others of a table are empty where it lacks them.
             batch_id: Spark's; rows tell by themselves whether the table has them.
 
         Raises:
-            ConfigError: a column is missing, or a row is another topic's.
-            TopicMadeAnewError: rows are of a topic that was made anew.
+            ConfigError: a column is missing, a row says not which message it is, or is another
+                topic's.
+            TopicMadeAnewError: rows are of a topic that was made anew, or of a log that was cut.
             TableChangedError: another writer was faster; nothing was committed.
         """
         rows = self._rows(frame if isinstance(frame, pa.Table) else frame.toArrow())
@@ -93,6 +98,8 @@ class BatchTable:
         for name in _NEEDED:
             if name not in given.column_names:
                 raise ConfigError("columns", given.column_names, f"{name} among them")
+            if name != "body" and given.column(name).null_count:
+                raise ConfigError(f"column {name}", None, "a value in each row")
         others = set(pc.unique(given.column("topic")).to_pylist()) - {self._topic}
         if others:
             rule = f"rows of {self._topic} only; a topic has a table of its own"
@@ -107,28 +114,66 @@ class BatchTable:
                 empty = "" if field.name == "broker" else None
                 columns[field.name] = pa.array([empty] * given.num_rows, field.type)
         order = [(name, "ascending") for name in ("broker", "queue_id", "queue_offset")]
-        return pa.table(columns, wanted).sort_by(order)
+        return _once(pa.table(columns, wanted).sort_by(order))
+
+
+def _once(rows: pa.Table) -> pa.Table:
+    """Rows in the order of each queue, those that come several times once."""
+    if rows.num_rows < 2:
+        return rows
+    before, behind = rows.slice(0, rows.num_rows - 1), rows.slice(1)
+    is_again = _are_equal(before, behind, NUMBER)
+    is_other = pc.and_(is_again, pc.invert(_are_equal(before, behind, MARK)))
+    _refuse(behind.filter(is_other), "has two messages {}")
+    return pa.concat_tables([rows.slice(0, 1), behind.filter(pc.invert(is_again))])
+
+
+def _are_equal(some: pa.Table, others: pa.Table, names: tuple[str, ...]) -> pa.ChunkedArray:
+    """Which rows have the same in all these columns."""
+    found = (pc.equal(some.column(name), others.column(name)) for name in names)
+    return functools.reduce(pc.and_, found)
 
 
 def _new_rows(rows: pa.Table, known: Progress) -> pa.Table:
-    """Rows that a table does not have."""
+    """Rows that a table does not have.
+
+    Raises:
+        TopicMadeAnewError: they are not of the log that the table's are of: this has another
+            message by the number of the table's last one, or has the numbers in another order.
+    """
     names = pc.binary_join_element_wise(
         rows.column("broker"), rows.column("queue_id").cast(pa.string()), "/"
     )
     queues = names.combine_chunks().dictionary_encode()
     places = [known.get(queue, Place(0)) for queue in queues.dictionary.to_pylist()]
-    ends = [place.mark.phy_offset if place.mark else _OFFSET_MAX for place in places]
     at = pa.array([place.offset for place in places], pa.int64()).take(queues.indices)
-    end = pa.array(ends, pa.int64()).take(queues.indices)
-    is_known = pc.less(rows.column("queue_offset"), at)
-    anew = rows.filter(pc.and_(is_known, pc.greater(rows.column("phy_offset"), end)))
-    if anew.num_rows:
-        row = anew.slice(0, 1).to_pylist()[0]
-        raise TopicMadeAnewError(
-            f"{row['broker']}/{row['queue_id']}",
-            f"has another message {row['queue_offset']} than the table",
-        )
+    marks = {
+        name: pa.array([place.mark and place.mark[field] for place in places], pa.int64())
+        for field, name in enumerate(MARK)
+    }
+    time_ms, end = (marks[name].take(queues.indices) for name in MARK)
+    number, lies_at = rows.column("queue_offset"), rows.column("phy_offset")
+    is_known = pc.less(number, at)
+    is_last = pc.equal(number, pc.subtract(at, 1))
+    is_marked = pc.and_(
+        pc.equal(lies_at, end),
+        pc.equal(rows.column("store_timestamp").cast(pa.int64()), pc.multiply(time_ms, 1000)),
+    )
+    is_other = pc.or_(
+        pc.and_(is_last, pc.invert(is_marked)),
+        pc.xor(is_known, pc.less_equal(lies_at, end)),
+    )
+    # of a queue without a mark nothing tells
+    _refuse(rows.filter(pc.fill_null(is_other, False)), "has another message {} than the table")
     return rows.filter(pc.invert(is_known))
+
+
+def _refuse(rows: pa.Table, detail: str) -> None:
+    """Refuse rows of another topic, or of another log, if there are any."""
+    if rows.num_rows:
+        row = rows.slice(0, 1).to_pylist()[0]
+        queue = f"{row['broker']}/{row['queue_id']}"
+        raise TopicMadeAnewError(queue, detail.format(row["queue_offset"]))
 
 
 def _reached(rows: pa.Table) -> Progress:

@@ -1,0 +1,99 @@
+"""Batches of a Spark stream in a table: which rows it has already, and which are of another log."""
+
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+
+import rmqcore
+from rmqcore.errors import ConfigError
+from rmqcore.lake import BatchTable
+from rmqcore.lake.target import TopicMadeAnewError
+from rmqcore.scan import read_store
+
+deltalake = pytest.importorskip("deltalake")
+
+pytestmark = pytest.mark.engine
+
+FILE_SIZE = 1 << 16
+SIZES = {"mapped_file_size_commit_log": FILE_SIZE}
+
+
+def put(path, *bodies):
+    with rmqcore.open_store(path, **SIZES) as store:
+        for body in bodies:
+            store.put("T", body)
+
+
+def cut(path, queue_offset):
+    """A log whose end a power cut took, from a message on."""
+    with rmqcore.open_store(path, mode="r") as store:
+        end = store.get_message("T", 0, queue_offset).messages[0].phy_offset
+    with (path / "commitlog" / f"{0:020d}").open("r+b") as log:
+        log.seek(end)
+        log.write(bytes(FILE_SIZE - end))
+    with rmqcore.open_store(path, **SIZES, on_corruption="truncate"):
+        pass
+
+
+def batch(path, first=0):
+    return pa.table(read_store(path, topics=["T"], queue_offsets={"T": {0: (first, 1 << 40)}}))
+
+
+def bodies_of(path):
+    return sorted(deltalake.DeltaTable(str(path)).to_pyarrow_table()["body"].to_pylist())
+
+
+@pytest.fixture
+def store(tmp_path):
+    put(tmp_path / "store", b"a", b"b", b"c", b"d", b"e")
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def table(tmp_path, store):
+    found = BatchTable(tmp_path / "table", topic="T")
+    found.write(batch(store))
+    return found
+
+
+@pytest.mark.parametrize("first", [0, 4, 5], ids=["from the first on", "the last", "behind it"])
+def test_a_batch_of_a_log_that_was_cut_and_has_gone_on_is_refused(store, table, tmp_path, first):
+    cut(store, 1)
+    put(store, *[b"n"] * 9)
+    rows = batch(store, first)
+    if first == 5:
+        # which in the log that the table knows lie behind its last one
+        rows = rows.slice(0, 1).set_column(
+            rows.schema.get_field_index("phy_offset"), "phy_offset", pa.array([1], pa.int64())
+        )
+    with pytest.raises(TopicMadeAnewError, match="queue /0 has another message"):
+        table.write(rows)
+    assert bodies_of(tmp_path / "table") == [b"a", b"b", b"c", b"d", b"e"]
+
+
+def test_a_batch_in_which_rows_come_twice_has_each_of_them_once(store, table, tmp_path):
+    put(store, b"f", b"g")
+    rows = batch(store, 3)
+    table.write(pa.concat_tables([rows, rows.slice(1), rows]))
+    assert bodies_of(tmp_path / "table") == [b"a", b"b", b"c", b"d", b"e", b"f", b"g"]
+
+
+def test_a_batch_with_two_messages_of_one_number_is_refused(store, tmp_path):
+    rows = batch(store)
+    other = pa.array([datetime(2026, 1, 1, tzinfo=UTC)] * 5, pa.timestamp("us", "UTC"))
+    others = rows.set_column(
+        rows.schema.get_field_index("store_timestamp"), "store_timestamp", other
+    )
+    table = BatchTable(tmp_path / "table", topic="T")
+    with pytest.raises(TopicMadeAnewError, match="two messages 0"):
+        table.write(pa.concat_tables([rows, others.cast(rows.schema)]))
+
+
+@pytest.mark.parametrize("name", ["queue_id", "queue_offset", "phy_offset", "store_timestamp"])
+def test_a_row_that_does_not_say_which_message_it_is_is_refused(store, tmp_path, name):
+    rows = batch(store)
+    at = rows.schema.get_field_index(name)
+    nulls = pa.nulls(rows.num_rows, rows.schema.field(at).type)
+    with pytest.raises(ConfigError, match=f"column {name}"):
+        BatchTable(tmp_path / "table", topic="T").write(rows.set_column(at, name, nulls))
