@@ -22,6 +22,7 @@ from rmqcore.scan.any_log import select
 from rmqcore.spark.queue_lag import WALKED_A_QUEUE, Counts, QueueLag
 from rmqcore.spark.rows_wanted import rows_wanted
 from rmqcore.spark.stream import Offsets, RmqStreamReader, Tails
+from rmqcore.spark.stream_start import STARTING, as_begun
 from rmqcore.world import monotonic_s
 
 #: Of no more queues than these all are asked, and the log is read once.
@@ -71,6 +72,7 @@ class LimitedStreamReader(RmqStreamReader, SupportsTriggerAvailableNow):
         """
         first = self.offsets(start)
         self._began = start.get("latest", {})
+        self.begun = as_begun(self.options, start.get(STARTING))
         tails: Tails = start.get("tails", {})
         ends = self.published(first, tails)
         # a log that the stream has not seen yet is read from its earliest record on
@@ -97,7 +99,8 @@ class LimitedStreamReader(RmqStreamReader, SupportsTriggerAvailableNow):
                 ends[name], rows = self._end_of_rows(name, first[name], ends[name], share)
                 left -= rows
         self._batch = (first, dict(ends))
-        return self.offset_of(ends, tails, self._began or {})
+        facts = {name: start[name] for name in (STARTING, "latest") if name in start}
+        return self.offset_of(ends, tails, facts)
 
     def _is_to_wait(self, first: Offsets, ends: Offsets) -> bool:
         """Whether a trigger is passed over because there are too few new messages yet."""
@@ -219,9 +222,7 @@ class LimitedStreamReader(RmqStreamReader, SupportsTriggerAvailableNow):
         if start >= end:
             return
         plan = self._plans[name]
-        wanted = rows_wanted(
-            self.options, plan, self.choice, None, (self._began or {}).get(name, 0)
-        )
+        wanted = rows_wanted(self.begun, plan, self.choice, None, (self._began or {}).get(name, 0))
         wanted.pop("tags", None)
         wanted.pop("begin_ms", None)
         wanted.pop("queue_times", None)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import lru_cache
+from typing import Any
 
 from pyspark.sql.datasource import InputPartition
 
@@ -26,6 +27,7 @@ from rmqcore.scan.joined_log import JoinedLog, JoinedTopics
 from rmqcore.spark.options import EARLIEST, LATEST, ReadOptions, named_offsets
 from rmqcore.spark.rows_wanted import rows_wanted
 from rmqcore.spark.selection import check_ranges, check_selection
+from rmqcore.spark.stream_start import as_begun
 from rmqcore.spark.topic_choice import TopicChoice
 from rmqcore.store.opening import open_store
 
@@ -48,6 +50,7 @@ class LogPartition(InputPartition):
         besides: those whose rows have been read before; None for none.
         latest_phy_offset: where "latest" of ``startingOffsets`` is.
         archive_state: of the archive when this was planned, see `archive_state_of`.
+        starting: what the stream began with, see `start_of`; None where the options say it.
     """
 
     def __init__(
@@ -59,8 +62,10 @@ class LogPartition(InputPartition):
         latest_phy_offset: int = 0,
         *,
         archive_state: str = "",
+        starting: Any = None,
     ) -> None:
         super().__init__(split.start)
+        self.starting = starting
         self.split = split
         self.archive_state = archive_state
         self.broker = broker
@@ -71,7 +76,8 @@ class LogPartition(InputPartition):
     def selection(self, options: ReadOptions) -> Selection:
         """Which records of its split are rows."""
         topics = _Topics(dict(options.stores)[self.broker], options, self.archive_state)
-        return rows_wanted(options, topics, self.choice, self.besides, self.latest_phy_offset)
+        begun = as_begun(options, self.starting)
+        return rows_wanted(begun, topics, self.choice, self.besides, self.latest_phy_offset)
 
     def __repr__(self) -> str:
         return f"LogPartition({self.broker}, {self.split.start} to {self.split.end})"

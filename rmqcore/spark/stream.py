@@ -24,6 +24,7 @@ from rmqcore.spark.planning import LogPartition, archive_state_of, open_plan, sp
 from rmqcore.spark.reading import read_partition
 from rmqcore.spark.rows_wanted import rows_wanted
 from rmqcore.spark.selection import check_ranges, check_selection
+from rmqcore.spark.stream_start import STARTING, as_begun, start_of
 from rmqcore.spark.topic_choice import TopicChoice
 
 #: The only log has this name in an offset, so that a checkpoint still fits when the store is
@@ -51,6 +52,8 @@ class RmqStreamReader(DataSourceStreamReader):
     def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
         _check_stream(options, takes_limits=self.takes_limits)
         self.options = options
+        #: with the start that the query had
+        self.begun = options
         self.schema = schema
         self.stores = dict(options.stores) if options.show_broker else {_ONLY: options.stores[0][1]}
         self._plans: dict[str, AnyLog] = {}
@@ -63,9 +66,10 @@ class RmqStreamReader(DataSourceStreamReader):
         first = {broker: self._first(broker) for broker in self.stores}
         check_selection(self.options, self._plans.values())
         check_ranges(self.options, self._plans.values())
-        named = named_offsets(self.options.starting_offsets)
-        ends = {broker: plan.end for broker, plan in self._plans.items()}
-        return self.offset_of(first, {}, ends if named else {})
+        facts: dict[str, Any] = {STARTING: start_of(self.options)}
+        if named_offsets(self.options.starting_offsets):
+            facts["latest"] = {broker: plan.end for broker, plan in self._plans.items()}
+        return self.offset_of(first, {}, facts)
 
     def latestOffset(self) -> dict[str, Any]:
         """The end of the next batch."""
@@ -86,6 +90,7 @@ class RmqStreamReader(DataSourceStreamReader):
             StoreError: with ``failOnDataLoss``: what the batch has to read is gone.
         """
         first, last = self.offsets(start), self.offsets(end)
+        self.begun = as_begun(self.options, end.get(STARTING))
         told: Tails = end.get("tails", {})
         row_max = self.options.max_partition_records
         latest: Offsets = end.get("latest", {})
@@ -117,6 +122,7 @@ class RmqStreamReader(DataSourceStreamReader):
                     besides,
                     latest.get(broker, 0),
                     archive_state=archive_state_of(plan),
+                    starting=end.get(STARTING),
                 )
                 for low, high, besides in stretches
                 if low < high
@@ -146,7 +152,7 @@ class RmqStreamReader(DataSourceStreamReader):
             besides: those whose rows have been read before; None for none.
             began: where the log ended when the stream began, if that is noted.
         """
-        return select(plan, rows_wanted(self.options, plan, choice, besides, began), low, high)
+        return select(plan, rows_wanted(self.begun, plan, choice, besides, began), low, high)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition."""
@@ -170,13 +176,14 @@ class RmqStreamReader(DataSourceStreamReader):
             )
         return dict(offset["phy_offset"])
 
-    def offset_of(self, offsets: Offsets, tails: Tails, latest: Offsets) -> dict[str, Any]:
+    def offset_of(self, offsets: Offsets, tails: Tails, facts: dict[str, Any]) -> dict[str, Any]:
         """Physical offsets as an offset of Spark's.
 
         Args:
             offsets: up to which each log is read.
             tails: of what lay in front of there, for a log that does not reach so far any more.
-            latest: where the logs ended when the stream began, if the options name offsets.
+            facts: of when the stream began, which all its offsets have: ``starting``, see
+                `start_of`, and if the options name offsets ``latest``, where the logs ended.
         """
         told = {}
         for broker, end in offsets.items():
@@ -190,7 +197,7 @@ class RmqStreamReader(DataSourceStreamReader):
             "tails": told,
             **self.choice.to_json(),
         }
-        return found | ({"latest": dict(latest)} if latest else {})
+        return found | facts
 
     def _choice_of(self, offset: dict[str, Any]) -> TopicChoice | None:
         """The topics and queues up to an offset; None for one of the first version.

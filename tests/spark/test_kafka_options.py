@@ -124,6 +124,46 @@ def test_a_stream_begins_at_the_times_of_its_queues(timed):
         Stream(timed, endingOffsetsByTimestamp=starts)
 
 
+@pytest.mark.parametrize(
+    "later",
+    [
+        {"startingOffsets": '{"T": {"0": 18, "1": 18}}'},
+        {"startingOffsets": '{"T": {"0": 30}}'},
+        {"startingOffsetsByTimestamp": json.dumps({"T": {"0": at(18)}})},
+        {"startingTimestamp": str(at(18))},
+        {"startingPhyOffset": "100000"},
+        {"startingOffsets": "latest"},
+    ],
+    ids=["offsets", "one offset", "times", "a time", "a place", "latest"],
+)
+@pytest.mark.parametrize(
+    ("first", "count"),
+    [({"startingOffsets": "earliest"}, 40), ({"startingOffsets": '{"T": {"0": 15}}'}, 25)],
+    ids=["earliest", "an offset"],
+)
+def test_where_a_stream_begins_is_not_asked_again_of_one_with_a_checkpoint(
+    timed, first, count, later
+):
+    stream = Stream(timed, maxOffsetsPerTrigger="7", **first)
+    seen = stream.trigger()
+    assert 0 < len(seen) <= 7
+    again = Stream(timed, at=stream.at, maxOffsetsPerTrigger="7", **later)
+    while rows := again.trigger():
+        seen += rows
+    assert len(seen) == len({row["phy_offset"] for row in seen}) == count
+
+
+def test_a_checkpoint_of_an_earlier_release_is_read_by_the_options_of_the_run(timed):
+    stream = Stream(timed, startingOffsets="earliest", maxOffsetsPerTrigger="4")
+    stream.trigger()
+    at = {name: value for name, value in stream.at.items() if name != "starting"}
+    again = Stream(timed, at=at, startingOffsets='{"T": {"0": 15}}')
+    assert counts(again.trigger()) == [5, 18]
+    assert "starting" not in again.at
+    with pytest.raises(ConfigError, match="expected a start"):
+        Stream(timed, at={**at, "starting": [5]}).trigger()
+
+
 def test_a_time_behind_which_a_queue_has_nothing(timed):
     starts = json.dumps({"T": {"0": at(20), "1": at(0)}})
     with pytest.raises(ConfigError, match="nothing was stored then or later"):
