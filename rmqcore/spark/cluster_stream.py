@@ -29,6 +29,7 @@ from rmqcore.spark.cluster_planning import (
     known_marks,
     read_cluster_partition,
 )
+from rmqcore.spark.stream_start import STARTING, cluster_as_begun, cluster_start_of
 
 _VERSION = 1
 _log = logging.getLogger(__name__)
@@ -59,7 +60,8 @@ class ClusterStreamReader(DataSourceStreamReader):
             plan.check_names()
             begins, ends = cluster.begins(plan.queues), cluster.ends(plan.queues)
             starts = plan.starts(begins, ends, default="latest")
-            return offset_of(starts, plan.marks(starts))
+            found = offset_of(starts, plan.marks(starts))
+        return found | {STARTING: cluster_start_of(self.options)}
 
     def latestOffset(self) -> dict[str, Any]:
         """The end of the next batch."""
@@ -80,8 +82,9 @@ class ClusterStreamReader(DataSourceStreamReader):
         """
         first, last = offsets_of(start), offsets_of(end)
         read, told = marks_of(start), marks_of(end)
+        begun = cluster_as_begun(self.options, end.get(STARTING))
         with Cluster(self.options.access) as cluster:
-            plan = ClusterPlan(cluster, self.options)
+            plan = ClusterPlan(cluster, begun)
             moved = {
                 queue: stop
                 for queue, stop in last.items()

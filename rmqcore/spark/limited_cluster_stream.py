@@ -20,6 +20,7 @@ from rmqcore.spark.cluster_stream import (
     offset_of,
     offsets_of,
 )
+from rmqcore.spark.stream_start import STARTING
 from rmqcore.world import monotonic_s
 
 
@@ -75,7 +76,8 @@ class LimitedClusterStreamReader(ClusterStreamReader, SupportsTriggerAvailableNo
         if isinstance(limit, ReadMaxRows):
             ends = shared(first, ends, limit.max_rows)
         self._batch_end = ends
-        return offset_of(ends, self.marks_at(ends, known, read))
+        begun = {STARTING: start[STARTING]} if STARTING in start else {}
+        return offset_of(ends, self.marks_at(ends, known, read)) | begun
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Where the queues end, for the progress report of the query, and what is behind it.

@@ -99,7 +99,7 @@ class LimitedStreamReader(RmqStreamReader, SupportsTriggerAvailableNow):
                 ends[name], rows = self._end_of_rows(name, first[name], ends[name], share)
                 left -= rows
         self._batch = (first, dict(ends))
-        facts = {name: start[name] for name in (STARTING, "latest") if name in start}
+        facts = {name: value for name, value in start.items() if name in (STARTING, "latest")}
         return self.offset_of(ends, tails, facts)
 
     def _is_to_wait(self, first: Offsets, ends: Offsets) -> bool:

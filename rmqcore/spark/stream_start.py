@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from rmqcore.errors import ConfigError
+from rmqcore.spark.cluster_options import ClusterOptions
 from rmqcore.spark.options import ReadOptions
 
 #: In an offset, what the options said when the query began.
@@ -47,6 +48,30 @@ def as_begun(options: ReadOptions, starting: Any) -> ReadOptions:
     except (AttributeError, TypeError):
         raise ConfigError("checkpointLocation", starting, "expected a start") from None
     return replace(options, **found)
+
+
+def cluster_start_of(options: ClusterOptions) -> dict[str, Any]:
+    """As `start_of`, of a cluster: times only, since an offset has the number in each queue."""
+    return start_of(_with_times(options.read, options.starting_times))
+
+
+def cluster_as_begun(options: ClusterOptions, starting: Any) -> ClusterOptions:
+    """As `as_begun`, of a cluster.
+
+    Args:
+        options: of this run.
+        starting: what `cluster_start_of` has made, or None.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    read = as_begun(_with_times(options.read, options.starting_times), starting)
+    times: Any = read.starting_times
+    return replace(options, read=read, starting_times=times)
+
+
+def _with_times(options: ReadOptions, times: Any) -> ReadOptions:
+    return replace(options, starting_times=times)
 
 
 def _hashable(value: Any) -> Any:

@@ -147,6 +147,27 @@ def test_a_stream_begins_at_the_end_and_has_what_comes(rocketmq_broker, topic, s
     assert again.trigger() == []
 
 
+def test_a_time_to_begin_with_is_not_asked_again_of_a_stream_with_a_checkpoint(
+    rocketmq_broker, topic, send
+):
+    hour_ms = 3_600_000
+    early, late = (str(wall_clock_ms() + hours * hour_ms) for hours in (-1, 1))
+    begun = (
+        {"startingOffsets": "earliest"},
+        {"startingTimestamp": early},
+        {"startingOffsetsByTimestamp": json.dumps({topic: {"0": int(early)}})},
+    )
+    send(topic, b"old")
+    streams = [Stream(rocketmq_broker, subscribe=topic, **options) for options in begun]
+    assert [bodies_of(stream.trigger()) for stream in streams] == 3 * [[b"old"]]
+    send(topic, b"new")
+    later = {"subscribe": topic, "startingTimestamp": late}
+    for stream in streams:
+        again = Stream(rocketmq_broker, at=stream.at, **later)
+        assert bodies_of(again.trigger()) == [b"new"]
+        assert again.at["starting"] == stream.at["starting"]
+
+
 def test_topics_and_queues_that_are_new_enter_at_their_earliest(
     rocketmq_broker,
     rocketmq_topic,
