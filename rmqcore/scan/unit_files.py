@@ -48,7 +48,7 @@ QueueKey = tuple[str, int]
 _NAME_MAX = 255
 
 
-def _can_be_named(key: QueueKey) -> bool:
+def can_be_named(key: QueueKey) -> bool:
     """True for a topic that a directory can have: a damaged header may name anything."""
     try:
         name = os.fsencode(key[0])
@@ -117,7 +117,7 @@ class UnitFiles:
     def _starts(self, key: QueueKey) -> dict[int, int]:
         found = self._known.get(key)
         if found is None:
-            listed = numbered_files(self.path(key)) if _can_be_named(key) else []
+            listed = numbered_files(self.path(key)) if can_be_named(key) else []
             found = {start: size for start, _, size in listed}
             self._known[key] = found
         return found
@@ -207,7 +207,7 @@ class UnitFiles:
         """Every unit of a queue of stored batches, up to the first that is all zeros."""
         found = self._batches.get(key)
         if found is None:
-            listed = numbered_files(self.batch_path(key)) if _can_be_named(key) else []
+            listed = numbered_files(self.batch_path(key)) if can_be_named(key) else []
             files = (self._read_small(path) for _, path, _ in listed)
             whole = (data[: len(data) // BATCH_UNIT_SIZE * BATCH_UNIT_SIZE] for data in files)
             found = np.frombuffer(b"".join(whole), BATCH_UNITS)

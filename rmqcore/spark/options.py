@@ -21,6 +21,8 @@ from rmqcore.files.objects import is_url
 #: (topic, queue id) -> queue offset
 QueueOffsets = tuple[tuple[str, int, int], ...]
 EARLIEST, LATEST = -2, -1
+#: Of the numbers of a message, and of a queue.
+_NUMBER_MAX, _QUEUE_ID_MAX = 2**63 - 1, 2**31 - 1
 _UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -106,10 +108,21 @@ class WriteOptions:
 # ---- the grammar of values
 
 
-def _whole(name: str, text: str, *, least: int = 0) -> int:
-    if not re.fullmatch(r"\d{1,19}", text.strip(), re.ASCII) or int(text) < least:
-        raise ConfigError(name, text, f"expected a whole number, at least {least}")
+def _whole(name: str, text: str, *, least: int = 0, most: int = _NUMBER_MAX) -> int:
+    if not re.fullmatch(r"\d{1,19}", text.strip(), re.ASCII) or not least <= int(text) <= most:
+        rule = f"expected a whole number, at least {least}"
+        rule += f" and at most {most}" if text.strip().isdigit() and int(text) > most else ""
+        raise ConfigError(name, text, rule)
     return int(text)
+
+
+def _queue_id(text: str) -> int:
+    """The id of a queue in JSON, which is a text there.
+
+    Raises:
+        ValueError: it is none.
+    """
+    return _whole("queue", text, most=_QUEUE_ID_MAX)
 
 
 def _time(name: str, text: str) -> int:
@@ -179,7 +192,7 @@ def _tags(name: str, text: str) -> tuple[str, ...]:
 
 
 def _queue_ids(name: str, text: str) -> tuple[int, ...]:
-    return tuple(_whole(name, part) for part in _names(name, text))
+    return tuple(_whole(name, part, most=_QUEUE_ID_MAX) for part in _names(name, text))
 
 
 def _pattern(name: str, text: str) -> str:
@@ -218,13 +231,15 @@ def _offsets(name: str, text: str) -> str | QueueOffsets:
     try:
         found = json.loads(text)
         offsets = tuple(
-            (topic, int(queue_id), offset)
+            (topic, _queue_id(queue_id), offset)
             for topic, queues in found.items()
             for queue_id, offset in queues.items()
         )
     except (ValueError, AttributeError):
         raise ConfigError(name, text, rule) from None
-    if not all(type(offset) is int and offset >= EARLIEST for _, _, offset in offsets):
+    if not all(
+        type(offset) is int and EARLIEST <= offset <= _NUMBER_MAX for _, _, offset in offsets
+    ):
         raise ConfigError(name, text, rule)
     return offsets
 
@@ -238,7 +253,9 @@ def _assigned(name: str, text: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
     except (ValueError, TypeError, AttributeError):
         raise ConfigError(name, text, rule) from None
     ids = [queue_id for _, queue_ids in found for queue_id in queue_ids]
-    if not ids or not all(type(queue_id) is int and queue_id >= 0 for queue_id in ids):
+    if not ids or not all(
+        type(queue_id) is int and 0 <= queue_id <= _QUEUE_ID_MAX for queue_id in ids
+    ):
         raise ConfigError(name, text, rule)
     return tuple(sorted(found))
 
@@ -247,7 +264,7 @@ def _times(name: str, text: str) -> QueueOffsets:
     rule = 'expected JSON with Unix milliseconds, such as {"TopicA": {"0": 1764000000000}}'
     try:
         found = tuple(
-            (topic, int(queue_id), time_ms)
+            (topic, _queue_id(queue_id), time_ms)
             for topic, queues in json.loads(text).items()
             for queue_id, time_ms in queues.items()
         )

@@ -166,15 +166,19 @@ class RmqStreamReader(DataSourceStreamReader):
         Raises:
             ConfigError: a checkpoint of other stores, or of a later version.
         """
-        if offset.get("version") not in _VERSIONS or not (
-            offset["phy_offset"].keys() <= self.stores.keys()
+        places: Any = offset.get("phy_offset")
+        tails = offset.get("tails", {})
+        if (
+            offset.get("version") not in _VERSIONS
+            or not (_are_numbers(places) and _are_numbers(tails))
+            or not places.keys() <= self.stores.keys()
         ):
             raise ConfigError(
                 "checkpointLocation",
                 offset,
                 f"expected the checkpoint of a stream over {', '.join(self.stores)}",
             )
-        return dict(offset["phy_offset"])
+        return dict(places)
 
     def offset_of(self, offsets: Offsets, tails: Tails, facts: dict[str, Any]) -> dict[str, Any]:
         """Physical offsets as an offset of Spark's.
@@ -275,6 +279,10 @@ class RmqStreamReader(DataSourceStreamReader):
         if self.options.fail_on_data_loss:
             raise StoreError(f"{text}; set failOnDataLoss=false to go on with what is left")
         _log.warning("%s (failOnDataLoss=false)", text)
+
+
+def _are_numbers(told: Any) -> bool:
+    return isinstance(told, dict) and all(type(number) is int for number in told.values())
 
 
 def _check_stream(options: ReadOptions, *, takes_limits: bool) -> None:

@@ -26,6 +26,7 @@ pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
 FILE_SIZE = 64 << 10
+LENIENT = {"failOnDataLoss": "false"}
 
 
 @pytest.fixture
@@ -148,6 +149,11 @@ def test_a_damaged_body_is_not_handed_out_unless_asked_for(store_path, flipped, 
         ({"startingTimestamp": "1700000000"}, "seconds: did you mean 1700000000000?"),
         ({"endingTimestamp": "1700000000000000"}, "microseconds: did you mean 1700000000000?"),
         ({"startingTimestamp": "9", "endingTimestamp": "9"}, "expected a time behind 9"),
+        ({"startingOffsets": f'{{"T": {{"0": {2**63}}}}}', **LENIENT}, "expected earliest"),
+        ({"startingOffsets": f'{{"T": {{"{2**31}": 0}}}}'}, "expected earliest"),
+        ({"endingPhyOffset": str(2**63), **LENIENT}, f"at most {2**63 - 1}"),
+        ({"queueIds": str(2**31)}, f"at most {2**31 - 1}"),
+        ({"assign": f'{{"T": [{2**31}]}}'}, "expected JSON"),
     ],
 )
 def test_offsets_and_times_that_were_meant_otherwise_are_refused(store_path, log, options, text):
@@ -159,6 +165,8 @@ def test_offsets_and_times_that_were_meant_otherwise_are_refused(store_path, log
     [
         ({"topics": "T,Tt"}, "nothing matches topic='Tt': unknown; did you mean T?"),
         ({"subscribe": "Orders"}, "nothing matches topic='Orders': unknown; there are T"),
+        ({"topics": "x" * 300}, "nothing matches topic='xxx"),
+        ({"assign": '{"\\ud800": [0]}'}, "nothing matches topic='\\ud800'"),
         ({"subscribePattern": "T."}, "nothing matches subscribePattern='T.'"),
         ({"queueIds": "5"}, "nothing matches queueIds=5; there are 0"),
         ({"startingTimestamp": "99999999999999"}, "it lies in the future"),

@@ -6,7 +6,7 @@ import pytest
 from spark_by_hand import Stream, bodies_of, numbered, put, reading, rows_of
 
 from rmqcore import open_store
-from rmqcore.errors import StoreError
+from rmqcore.errors import ConfigError, StoreError
 
 pytestmark = pytest.mark.engine
 
@@ -80,6 +80,23 @@ def test_what_is_put_behind_a_shorter_log_is_not_hidden(store_path, read):
     assert stream.trigger() == []
     put(store_path, "T", *NEW[2:])
     assert bodies_of(stream.trigger()) == NEW
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        {"phy_offset": {"log": "5"}},
+        {"phy_offset": {"log": 1.5}},
+        {"phy_offset": None},
+        {"tails": None},
+        {"tails": {"log": "5"}},
+        {"version": 3},
+    ],
+)
+def test_a_checkpoint_that_somebody_has_edited_is_refused(store_path, read, edited):
+    at = {**read().at, **edited}
+    with pytest.raises(ConfigError, match="expected the checkpoint of a stream over log"):
+        Stream(store_path, at=at, **LENIENT).trigger()
 
 
 def test_a_batch_that_was_planned_before_is_the_next_one_s(store_path, read):
