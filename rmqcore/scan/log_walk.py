@@ -95,8 +95,9 @@ class LogWalk:
             stop = min(start + split.file_size, split.end)
             try:
                 file = split.file_at(start, self._open_files)
-            except RecordsGoneError as error:
-                self._gone(error.path, at, stop)
+            except RecordsGoneError:
+                # the error has no URL, but a path
+                self._gone(split.url_at(start), at, stop)
                 at = stop
                 continue
             try:

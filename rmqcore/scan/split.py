@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rmqcore.files.log_file import LogFile
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
-from rmqcore.scan.object_file import ObjectFile
+from rmqcore.scan.object_file import ObjectFile, log_name
 from rmqcore.scan.unit_ranges import UnitRange
 
 
@@ -64,6 +64,14 @@ class Split:
         """The file that begins at a physical offset, of a store in a directory."""
         return Path(self.commit_log) / f"{file_start:020d}"
 
+    def url_at(self, file_start: int) -> str:
+        """The object of the archive that begins at a physical offset."""
+        return f"{self._above}/{log_name(file_start)}"
+
+    @property
+    def _above(self) -> str:
+        return self.store if self.is_archived else self.archive
+
     def file_at(self, file_start: int, open_files: OpenFiles) -> LogFile:
         """The file that begins at a physical offset, to be read.
 
@@ -78,7 +86,7 @@ class Split:
         if not self.is_archived and not (self.archive and not path.exists()):
             return MappedFile(path, self.file_size, file_start, open_files, writable=False)
         return ObjectFile(
-            self.store if self.is_archived else self.archive,
+            self._above,
             dict(self.storage_options),
             file_start,
             self.file_size,

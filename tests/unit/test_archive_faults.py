@@ -8,7 +8,7 @@ import pytest
 from children import copies_of
 
 import rmqcore
-from rmqcore.errors import ConfigError
+from rmqcore.errors import ConfigError, RecordsGoneError
 from rmqcore.files.objects import directory, open_objects
 from rmqcore.files.objects.errors import ArchiveError, ObjectAccessError, ObjectChangedError
 from rmqcore.files.store_dir import RESTORE_MARK
@@ -118,3 +118,16 @@ def test_places_that_are_no_archive_are_told(tmp_path):
     with pytest.raises(ConfigError, match="aws_endpoint_url") as error:
         read_store("s3://bucket/p", storage_options={"aws_secret": "SECRET"})
     assert "SECRET" not in str(error.value)
+
+
+def test_an_object_that_is_gone_is_told_with_its_url(archive):
+    fsspec = pytest.importorskip("fsspec")
+    url = "memory://archive-with-a-gap"
+    Archiver(archive[0].parent / "store", url).run_once()
+    name = f"{url}/commitlog/{archive[1].name}"
+    fsspec.filesystem("memory").rm(name)
+    with pytest.raises(RecordsGoneError, match=f"^{name} at "):
+        list(read_store(url))
+    told = []
+    list(read_store(url, on_damage=told.append))
+    assert [damage.path for damage in told] == [name]
