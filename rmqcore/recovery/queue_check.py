@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 from rmqcore.errors import CorruptConsumeQueueError, CorruptRecordError
 from rmqcore.files.batch_consume_queue import BatchConsumeQueue
+from rmqcore.files.consume_queue import LIGHT_QUEUE_PREFIX
 from rmqcore.files.log_walker import good_record_at
 from rmqcore.files.unit_file import UNIT_HEAD
+from rmqcore.message import light_numbers
 from rmqcore.native.derive.runs import TopicRuns, begins_anew, with_more_follow
 from rmqcore.native.format._numbers import UNIT_SIZE
 from rmqcore.recovery.batch_check import BatchCheck
@@ -304,6 +306,8 @@ class QueueCheck:
 
     def _leads_back(self, queue: ConsumeQueue, stretch: QueueStretch) -> bool:
         """True for a number behind the end of a queue that goes on behind the record in the log."""
+        if _is_light(queue):
+            return False
         phy_offset, _ = UNIT_HEAD.unpack_from(stretch.units)
         if stretch.first_queue_offset < queue.max_offset or phy_offset >= queue.end_phy_offset:
             return False
@@ -316,8 +320,10 @@ class QueueCheck:
         """Raise for a record whose number is another one than its queue and its neighbours say.
 
         RocketMQ's format protects a record's queue offset by nothing. When it is believed, the
-        queue goes on behind a hole that never was.
+        queue goes on behind a hole that never was. In a light queue a producer may have written it.
         """
+        if _is_light(queue):
+            return
         for first, units in stretch.plain():
             phy_offset, _ = UNIT_HEAD.unpack_from(units)
             if phy_offset >= queue.end_phy_offset:
@@ -347,6 +353,8 @@ class QueueCheck:
             return False
         if message is None:
             return False
+        if _is_light(queue):
+            return (queue.topic, number) in light_numbers(message)
         named = message.topic, message.queue_id, message.queue_offset
         return named == (queue.topic, queue.queue_id, number)
 
@@ -442,3 +450,7 @@ class QueueCheck:
             _log.warning("%s", finding)
             found.append(finding)
         return found
+
+
+def _is_light(queue: StoredQueue) -> bool:
+    return queue.topic.startswith(LIGHT_QUEUE_PREFIX)

@@ -1,17 +1,19 @@
 """Light queues (LMQ): whose numbers count in them, and what a record that made some up can do."""
 
 import shutil
+import struct
 
 import pytest
 
 from rmqcore import Message, MessageIllegalError, StoreConfig, open_store
-from rmqcore._codec import encode_batch, encode_record
+from rmqcore._codec import blank_record, encode_batch, encode_record
 from rmqcore.doctor import verify
 from rmqcore.native.format._wire_message import WireMessage
 from rmqcore.rebuild import rebuild_consume_queues
 
 pytestmark = pytest.mark.engine
 
+BLANK_SIZE = 8
 FAR = "99999999999"
 SMALL = {"mapped_file_size_commit_log": 1 << 20}
 LIGHT = {**SMALL, "enable_lmq": True, "enable_multi_dispatch": True}
@@ -192,3 +194,27 @@ def test_a_slave_without_their_settings_has_the_light_queues_of_its_master(store
         with open_store(tmp_path / name, broker_role="SLAVE", **SMALL, **given) as store:
             store.followed_log.append_data(log_file.read_bytes()[:end], 0)
             assert bodies(store, "%LMQ%a") == expected
+
+
+def test_a_number_0_that_a_record_made_up_begins_no_light_queue_anew(store_path):
+    """It ends a file of the log; RocketMQ leaves it out of a queue that has that number."""
+    size = 1 << 16
+    settings = {**LIGHT, "mapped_file_size_commit_log": size, "open_check_bytes": 0}
+    put = [made_up("%LMQ%a", number, b"%d" % n) for n, number in enumerate("01203")]
+    put[3].body += bytes(size - len(log_of(*put[:4])) - BLANK_SIZE)
+    log = log_of(*put[:4]) + blank_record(BLANK_SIZE)
+    log += encode_record(put[4], queue_offset=4, phy_offset=size, store_timestamp_ms=5)
+    (store_path / "commitlog").mkdir(parents=True)
+    for start in (0, size):
+        file = store_path / "commitlog" / f"{start:020d}"
+        file.write_bytes(log[start:][:size].ljust(size, b"\0"))
+    with open_store(store_path, **settings) as store:
+        records = list(store.messages("Mine", 0))
+    (queue,) = store_path.glob("consumequeue/%LMQ%a/0/*")
+    with queue.open("r+b") as units:
+        for record in (*records[:3], records[4]):
+            units.write(struct.pack(">qiq", record.phy_offset, record.store_size, 0))
+    for _ in range(2):
+        with open_store(store_path, **settings) as store:
+            assert bodies(store, "%LMQ%a") == [b"0", b"1", b"2", b"4"]
+            assert len(bodies(store, "Mine")) == 5
