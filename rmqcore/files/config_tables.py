@@ -26,6 +26,8 @@ _DERIVED_PREFIXES: Final = ("%RETRY%", "%DLQ%")
 _TOPIC_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 OFFSET_MAX: Final = 2**63 - 1
 QUEUE_ID_MAX: Final = 2**31 - 1
+#: Every broker of RocketMQ has these topics, so a table with one of them lists all topics.
+BROKERS_OWN: Final = frozenset(("SELF_TEST_TOPIC", "TBW102", "OFFSET_MOVED_EVENT"))
 #: A field of our own: the version of the master's table that a slave has taken over.
 _FOLLOWED: Final = "followedVersion"
 #: Another one: entries that a table which was begun anew did not have.
@@ -207,7 +209,8 @@ class ConfigTable:
         #: when the table was begun, here or where it was taken over from; None: nobody says
         self.begun_ms: int | None = None
         content = self._file.load()
-        #: False where the file was lost, or one of before is in its place: changes may lack
+        #: False where the file was lost, or never a broker's, or one of before is in its place:
+        #: changes may lack
         self.is_whole = self._file.is_newest
         if content is not None:
             self._other, self.data_version = content[0], content[1]
@@ -219,7 +222,7 @@ class ConfigTable:
             if self.begun_ms is not None:
                 # RocketMQ writes a table anew that has not changed
                 self.is_whole &= not self._file.is_as_backup()
-            self.is_whole &= not self._is_empty(content[2])
+            self.is_whole &= self._is_of_a_broker(content[2])
             self._install(content[2])
 
     @property
@@ -408,6 +411,10 @@ class ConfigTable:
     def _is_empty(told: Any) -> bool:
         return not told
 
+    def _is_of_a_broker(self, told: Any) -> bool:
+        """Whether what the file has may be all that a broker had."""
+        return not self._is_empty(told)
+
     @staticmethod
     def _decode(content: dict[str, object]) -> object:
         """Take this table's fields out of the file's content; ValueError when they are wrong."""
@@ -476,6 +483,9 @@ class TopicConfigTable(ConfigTable):
 
     def _install(self, table: dict[str, TopicConfig]) -> None:
         self._topics = table
+
+    def _is_of_a_broker(self, told: dict[str, TopicConfig]) -> bool:
+        return not BROKERS_OWN.isdisjoint(told)
 
     @staticmethod
     def _names(table: dict[str, TopicConfig]) -> frozenset[str]:

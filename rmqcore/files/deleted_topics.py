@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from rmqcore.errors import CorruptConfigFileError
 from rmqcore.files.config_file import ConfigFile, sealed, unsealed
-from rmqcore.files.config_tables import TopicConfigTable
+from rmqcore.files.config_tables import BROKERS_OWN, TopicConfigTable
 from rmqcore.files.mapped_file_queue import numbered_files
 from rmqcore.files.store_dir import subdirectories
 from rmqcore.files.store_mark import StoreMark
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from rmqcore.files.store_dir import StoreDir
 
 DELETED_TOPICS_NAME = "deletedTopics.json"
-#: Every broker of RocketMQ has these topics, so a table with one of them lists all topics.
-_BROKERS_OWN = ("SELF_TEST_TOPIC", "TBW102", "OFFSET_MOVED_EVENT")
 #: No record lies here.
 _NOWHERE = 2**63 - 1
 #: Topics with these names are never in that table, or are made with their first message.
@@ -100,7 +98,7 @@ class DeletedTopics:
             table = TopicConfigTable(self._directory.config, clock=wall_clock_ms)
             self.is_slaves, self._lists_all = table.follows, table.is_whole
             names = frozenset(entry.topic_name for entry in table)
-            if names.intersection(_BROKERS_OWN):
+            if names.intersection(BROKERS_OWN):
                 return names
         return None
 

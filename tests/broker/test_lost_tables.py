@@ -97,13 +97,23 @@ def test_a_table_of_topics_of_yesterday_hides_no_topic_and_brings_none_back(tmp_
     asyncio.run(scenario())
 
 
-def test_topics_of_a_store_that_a_program_has_filled_are_known(tmp_path):
-    with open_store(tmp_path / "store", mapped_file_size_commit_log=1 << 20) as store:
+@pytest.mark.parametrize("has_table", [False, True])
+def test_topics_of_a_store_that_a_program_has_filled_are_known(tmp_path, has_table):
+    """Its table of topics, where it has one, lists those of its key-value tables alone."""
+    small = {"mapped_file_size_commit_log": 1 << 20, "max_hash_slot_num": 1000}
+    settings = {**small, "max_index_num": 4000, "deliver_delayed": True}
+    with open_store(tmp_path / "store", **settings) as store:
+        if has_table:
+            store.kv_put("table", b"key", b"value")
         assert store.put("T", b"embedded", queue_id=9).ok
+        assert store.put("Later", b"delayed", delay_level=18).ok
+    assert store.topics.path.exists() == has_table
 
     async def scenario():
-        async with served(tmp_path / "store") as (_, peer):
+        async with served(tmp_path / "store") as (broker, peer):
             assert bodies(await peer.pull("T", queue_id=9)) == [b"embedded"]
+            assert broker.store.topics.get("Later") is not None
+            assert broker.store.kv_get("table", [b"key"]) == [b"value" if has_table else None]
 
     asyncio.run(scenario())
 

@@ -267,8 +267,8 @@ class Topics:
         """
         usual, counts = self._config().default_topic_queue_nums, dict[str, int]()
         for topic, queue_id in queues:
-            is_of_group = topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
-            least = 1 if is_of_group or self.table.get(topic) is not None else usual
+            has_one = topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX, TABLE_PREFIX))
+            least = 1 if has_one or self.table.get(topic) is not None else usual
             # no consumer reads as many queues as a stray number would ask for
             needed = queue_id + 1 if queue_id < QUEUES_MAX else least
             counts[topic] = max(counts.get(topic, least), needed)
