@@ -49,3 +49,21 @@ def test_what_a_slave_was_told_counts_until_it_is_told_again(tmp_path):
     promoted = Resets(tmp_path)
     promoted.bring_back(lambda _: None)
     assert promoted == {("CG", "T", 0): 0}
+
+
+def test_a_broker_that_crashes_for_ever_keeps_a_number_of_queues_that_are_gone(
+    tmp_path, monkeypatch
+):
+    """Its programs make topics, and delete them: what their groups may have read is kept."""
+    monkeypatch.setattr("rmqcore.broker.state.resets._GONE_MAX", 15)
+    sizes = []
+    for crash in range(6):
+        resets = Resets(tmp_path)
+        jobs = {(f"Job{crash}", queue_id): 7 for queue_id in range(10)}
+        resets.take_over({}, jobs | {("T", 0): 7})
+        resets.forget_topic(f"Job{crash}")
+        resets.persist_told()
+        sizes.append(len(resets.unknown_groups))
+        assert resets.unknown_groups["", "T", 0] == 7
+        assert resets.unknown_groups["", f"Job{crash}", 9] == 0
+    assert sizes[1] < sizes[2] == sizes[3] == sizes[5]

@@ -33,6 +33,8 @@ RESETS_TOLD: Final = (_RESETS, _ENDS, _UNKNOWN)
 _CAME: Final = -1
 #: A group is noted in `UnknownGroups` while it has fewer members; so many questions of clients.
 _UNKNOWN_MAX: Final = 2 * OFFSETS_MAX
+#: Of queues whose topics were deleted since a crash this many are known behind the next one.
+_GONE_MAX: Final = 65_536
 _ANSWERS_MAX: Final = 65_536
 #: Bytes of `UnknownGroups` in an answer to slaves, which has 16 MiB for the offsets, too; what an
 #: entry takes of them beside its names.
@@ -137,6 +139,11 @@ class UnknownGroups(dict[ReadQueue, int]):
             return end
         self._back.add(place)
         return None
+
+    def forget_oldest(self, is_gone: Callable[[ReadQueue], bool]) -> None:
+        """Keep no more than `_GONE_MAX` of the queues that are gone, those that came last."""
+        for key in [key for key in self if is_gone(key)][:-_GONE_MAX]:
+            del self[key]
 
     def told(self) -> dict[ReadQueue, int]:
         """What slaves are told: as much as an answer has room for; light queues, the last of it."""
@@ -262,10 +269,12 @@ class Resets(dict[ReadQueue, int]):
 
         Args:
             ends: by group and queue, of groups that have offsets.
-            of_all: by topic and queue id, for groups that have none.
+            of_all: by topic and queue id, for groups that have none; of all queues, or of none.
         """
         of_all = of_all or {}
         known = self.unknown_groups
+        if of_all:
+            known.forget_oldest(lambda key: key[1:] not in of_all)
         came = {key: of_all[key[1:]] for key in known if key[0] and key[1:] in of_all}
         for key, end in (came | dict(ends)).items():
             self.ends[key] = min(end, self.ends.get(key, end))
