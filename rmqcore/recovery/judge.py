@@ -8,9 +8,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from rmqcore._codec import record_layout
 from rmqcore.config import OnCorruption
 from rmqcore.errors import CorruptRecordError
-from rmqcore.files.log_walker import GoodRecord, find_good_record
+from rmqcore.files.log_walker import GoodRecord, find_good_record, good_record_at
 from rmqcore.native.format._message_ext import status_text
 from rmqcore.native.format._next_record import ScanStatus, lacks_size_only
 from rmqcore.recovery.report import Ending
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("rmqcore")
 _READ_SIZE = 1 << 20
+#: How the property with a record's CRC begins; ten digits and a separator follow.
+_CRC = b"__CRC32#\x01"
+_CRC_SIZE = len(_CRC) + 11
 #: What is said of a blank, the record that ends a file, where a queue leads behind it.
 BLANK_IN_FRONT = "an end-of-file record stands in front of whole records"
 SAVED_BY_REPAIR = "rmqcore doctor plan STORE says what a repair saves"
@@ -111,7 +115,8 @@ class Judge:
         # no crash has left this in place of a record that was there. It has rotted, or was
         # overwritten. Only published records get into a queue.
         known = self._no_page_lost and file.file_from_offset + at < self._known_end
-        if (self._clean_shutdown or known) and self._policy is OnCorruption.RAISE:
+        certain = self._clean_shutdown or known or _never_had_crc(file, at, status)
+        if certain and self._policy is OnCorruption.RAISE:
             raise self._damage(file, at, status, "no good record")
         # A power cut while the last record was on its way: some of its pages are on the disk,
         # others are not. RocketMQ, which stores a record's size first, leaves it by a kill, too.
@@ -128,7 +133,7 @@ class Judge:
             self._end_torn(file, at)
             return None
         flushed = self._clean_shutdown or following.store_timestamp_ms < self._flushed_until_ms
-        if not (flushed or self._no_page_lost):
+        if not (flushed or self._no_page_lost or _never_had_crc(file, at, status)):
             # A power cut during a flush: pages reach the disk in any order, so a record may be
             # there before the one in front of it. No flush has returned since either was put.
             self._end_torn(file, at)
@@ -165,9 +170,13 @@ class Judge:
 
     @staticmethod
     def _damage(file: MappedFile, at: int, status: ScanStatus, goes_on: str) -> CorruptRecordError:
+        what = f"{status_text(status)}; {goes_on}. Nothing was changed. "
+        advice = f"{SAVED_BY_REPAIR}. "
+        if _never_had_crc(file, at, status):
+            what = f"the record is whole, and was put without the CRC of all of it; {goes_on}. "
+            advice = "Nothing was changed. Open the store without force_verify_prop_crc. "
         reason = (
-            f"{status_text(status)}; {goes_on}. Nothing was changed. rmqcore doctor plan STORE "
-            'says what a repair saves. Read the store as it is with mode="r", or open it with '
+            f'{what}{advice}Read the store as it is with mode="r", or open it with '
             'on_corruption="skip" to go on without what is damaged, or on_corruption="truncate" to '
             "end the log here, and lose what follows"
         )
@@ -186,6 +195,21 @@ class Judge:
             report.dropped_bytes,
             report.dropped_records,
         )
+
+
+def _never_had_crc(file: MappedFile, at: int, status: ScanStatus) -> bool:
+    """True for a whole record without the CRC property that reads demand.
+
+    No crash leaves that of one that had it, as the last of its properties: what has not reached the
+    disk is zero.
+    """
+    record = good_record_at(file, at) if status is ScanStatus.BAD_CRC else None
+    if record is None:
+        return False
+    data = bytes(file.read(at, record.size))
+    at, size = record_layout(data)["properties"]
+    last = data[at:][:size][-_CRC_SIZE:]
+    return b"\0" not in last and not last.startswith(_CRC)
 
 
 def used_bytes(files: list[MappedFile], at: int) -> int:

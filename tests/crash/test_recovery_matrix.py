@@ -439,3 +439,38 @@ def test_a_refused_opening_loses_no_queue(written):
             result = store.get_message(topic, queue_id, 0, max_messages=1000)
             found += [int(bytes(m.body).split()[0]) for m in result.messages]
         assert sorted(found) == [n for n in range(COUNT) if n != COUNT - 5]
+
+
+@pytest.mark.parametrize("count", [1, 5])
+@pytest.mark.parametrize("properties", [None, {"a": "b"}])
+def test_records_that_were_put_without_the_crc_that_is_demanded_are_no_torn_tail(
+    tmp_path, count, properties
+):
+    """Nothing of them has reached the disk for certain, and a power cut leaves none like them."""
+    with rmqcore.open_store(tmp_path / "s", **SETTINGS) as store:
+        put_all = [b"%d" % number for number in range(count)]
+        for body in put_all:
+            store.put("T", body, properties=properties)
+        shutil.copytree(tmp_path / "s", tmp_path / "copy")
+    with pytest.raises(CorruptRecordError, match="without force_verify_prop_crc"):
+        rmqcore.open_store(tmp_path / "copy", force_verify_prop_crc=True, **SETTINGS)
+    with rmqcore.open_store(tmp_path / "copy", **SETTINGS) as store:
+        assert [message.body for message in store.messages("T", 0)] == put_all
+
+
+@pytest.mark.parametrize("lost", range(1, 24))
+def test_a_torn_record_with_its_crc_is_no_record_without(tmp_path, lost):
+    """What lies in a sector that is not on the disk is zero, wherever that ends."""
+    demands = {**SETTINGS, "force_verify_prop_crc": True}
+    with rmqcore.open_store(tmp_path / "s", **demands) as store:
+        store.put("T", b"whole", properties={"a": "b"})
+        end = store.put("T", b"torn", properties={"a": "b"}).phy_offset
+        stop = store.max_phy_offset
+        shutil.copytree(tmp_path / "s", tmp_path / "copy")
+    (log,) = log_files(tmp_path / "copy")
+    for first, size in ((stop - lost, lost), (stop - 24, lost)):
+        shutil.copytree(tmp_path / "copy", tmp_path / "torn", dirs_exist_ok=True)
+        overwrite(tmp_path / "torn" / "commitlog" / log.name, first, bytes(size))
+        with rmqcore.open_store(tmp_path / "torn", **demands) as store:
+            assert store.max_phy_offset == end
+        shutil.rmtree(tmp_path / "torn")
