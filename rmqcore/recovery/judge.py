@@ -133,7 +133,9 @@ class Judge:
             self._end_torn(file, at)
             return None
         flushed = self._clean_shutdown or following.store_timestamp_ms < self._flushed_until_ms
-        if not (flushed or self._no_page_lost or _never_had_crc(file, at, status)):
+        # nor was a whole record on its way
+        flushed |= _never_had_crc(file, at, status)
+        if not (flushed or self._no_page_lost):
             # A power cut during a flush: pages reach the disk in any order, so a record may be
             # there before the one in front of it. No flush has returned since either was put.
             self._end_torn(file, at)
