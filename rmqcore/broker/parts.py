@@ -127,6 +127,7 @@ class BrokerParts(BrokerState):
         Raises:
             OSError, StoreError: it cannot be read, or what has changed cannot be written.
         """
+        self.timer.expect_file()
         if self.config().is_slave:
             self._follow()
         else:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from rmqcore.doctor.log_survey import QueueKey
+from rmqcore.errors import CorruptConfigFileError
 from rmqcore.files.config_tables import ConfigTable, TopicConfigTable
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC
 from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
@@ -100,7 +102,9 @@ def set_back(path: Path, end_of: Callable[[QueueKey], int | None]) -> bytes | No
     """
     if path.name == TIMER_CHECK_NAME:
         end = end_of((TIMER_TOPIC, 0))
-        return None if end is None else TimerCheck(path.parent).set_back(end)
+        with suppress(CorruptConfigFileError):
+            return None if end is None else TimerCheck(path.parent).set_back(end)
+        return None
     content = table_of(path)
     if content is None or not _set_back(path.name, content, end_of):
         return None

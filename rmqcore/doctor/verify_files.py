@@ -222,7 +222,12 @@ def _check_timer(log: LogPlan, report: VerifyReport) -> None:
     finally:
         files.close()
     timer = TimerCheck(log.directory.config)
-    if end is not None and not report.live and timer.set_back(end) is not None:
+    try:
+        is_ahead = end is not None and not report.live and timer.set_back(end) is not None
+    except CorruptConfigFileError as error:
+        report.add(Severity.ERROR, "config", timer.path, -1, error.reason)
+        return
+    if is_ahead:
         what = f"timer messages count as delivered behind {end}, where {TIMER_TOPIC} ends"
         report.add(Severity.WARNING, "config", timer.path, -1, what, _SET_BACK)
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from rmqcore.errors import CorruptConfigFileError
+from rmqcore.files.store_dir import NOT_A_FILE
 from rmqcore.files.zeros import read_small
 from rmqcore.world import sync_directory, sync_fd
 
@@ -97,6 +99,15 @@ class TimerCheck:
         """Name the file in a store's ``config`` folder; nothing is opened."""
         self.path = directory / NAME
 
+    def expect_file(self) -> None:
+        """Refuse what is no file in its place.
+
+        Raises:
+            CorruptConfigFileError: there is such.
+        """
+        if self.path.exists() and not self.path.is_file():
+            raise CorruptConfigFileError(self.path, -1, NOT_A_FILE)
+
     def load(self) -> TimerProgress | None:
         """Read it; None when it is missing, or too short to be one.
 
@@ -140,6 +151,8 @@ class TimerCheck:
             raw = read_small(self.path)
         except FileNotFoundError:
             return None
+        except IsADirectoryError as error:
+            raise CorruptConfigFileError(self.path, -1, NOT_A_FILE) from error
         return raw if len(raw) >= _JAVA.size else None
 
     def store(self, progress: TimerProgress, now_ms: int) -> None:

@@ -7,10 +7,11 @@ import struct
 import threading
 
 import pytest
-from broker.conftest import records
+from broker.conftest import records, served
 from patience import TIMEOUT_S, until_async
 
 from rmqcore.broker.timer.timer import TimerMessages
+from rmqcore.errors import CorruptConfigFileError
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck, TimerProgress, progress_told
 from rmqcore.ha.resync import Divergence, cut
@@ -569,3 +570,22 @@ def test_beside_a_delay_level_no_time_counts_however_it_is_written(with_broker, 
         assert message.properties["REAL_TOPIC"] == "T"
 
     with_broker(scenario)
+
+
+def test_a_broker_names_a_directory_in_the_place_of_its_progress(tmp_path):
+    """Else it would start, and timer messages would wait without end."""
+
+    async def scenario():
+        async with served(tmp_path / "store"):
+            pass
+        check = tmp_path / "store" / "config" / "timercheck"
+        check.unlink(missing_ok=True)
+        check.mkdir()
+        with pytest.raises(CorruptConfigFileError, match="timercheck"):
+            async with served(tmp_path / "store"):
+                pass
+        check.rmdir()
+        async with served(tmp_path / "store"):
+            pass
+
+    asyncio.run(scenario())

@@ -31,6 +31,7 @@ PLACES = [
     "config/topics.json",
     "config/storeMark.json",
     "config/consumerLeases.log",
+    "config/timercheck",
     "consumequeue",
     "consumequeue/T",
     "consumequeue/T/0",
@@ -72,6 +73,7 @@ def store(store_path):
     with rmqcore.open_store(store_path, config=SIZES) as opened:
         for number in range(60):
             opened.put("T", b"%d" % number * 100, queue_id=number % 2)
+        opened.put("rmq_sys_wheel_timer", b"later")
     return store_path
 
 

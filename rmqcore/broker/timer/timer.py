@@ -262,6 +262,14 @@ class TimerMessages:
         except OSError:
             logger.exception("how far timer messages are delivered cannot be set back")
 
+    def expect_file(self) -> None:
+        """Refuse what no pause puts right, before messages wait for it.
+
+        Raises:
+            CorruptConfigFileError: something else is in the place of ``config/timercheck``.
+        """
+        self._check.expect_file()
+
     def load(self) -> None:
         """Read what is pending; once, before anything else.
 
