@@ -26,6 +26,8 @@ from rmqcore.doctor.small_files import other_generation
 from rmqcore.doctor.step import Step, StepKind
 from rmqcore.doctor.verify import verify
 from rmqcore.errors import CorruptStoreError, StoreError
+from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
+from rmqcore.files.readers_of_lost import READERS_OF_LOST_NAME, begin_groups_anew
 from rmqcore.files.store_checkpoint import StoreCheckpoint
 from rmqcore.files.store_dir import StoreDir, make_directory, room_at
 from rmqcore.rebuild.consume_queues import derive_consume_queues
@@ -33,6 +35,7 @@ from rmqcore.rebuild.index_files import derive_index, open_index
 from rmqcore.scan.plan import LogPlan
 from rmqcore.scan.runner import Runner
 from rmqcore.scan.unit_files import UnitFiles
+from rmqcore.world import wall_clock_ms
 
 
 @dataclass(slots=True)
@@ -250,19 +253,35 @@ class _Repair:
         def make(fresh: Path) -> None:
             make_directory(fresh / "consumequeue")
             make_directory(fresh / "batchconsumequeue")
-            derive_consume_queues(
+            report = derive_consume_queues(
                 self._log(),
                 fresh / "consumequeue",
                 fresh / "batchconsumequeue",
                 self._jobs,
                 progress=self._report_progress("queues"),
             )
+            if report.begun_anew:
+                self._begin_groups_anew(report.begun_anew, fresh / "config")
 
         both = self._journal.prepare(make)
+        anew = both / "config"
+        for table in sorted(anew.iterdir()) if anew.is_dir() else ():
+            # copies: what is done is counted when an interrupted repair goes on
+            copied = self._journal.prepare(partial(_copy, table))
+            self._journal.place(copied, directory.config / table.name)
         self._journal.place(both / "consumequeue", directory.consume_queue)
         batches = both / "batchconsumequeue"
         if directory.batch_consume_queue.is_dir() or (batches.is_dir() and any(batches.iterdir())):
             self._journal.place(batches, directory.batch_consume_queue)
+
+    def _begin_groups_anew(self, queues: list[tuple[str, int]], fresh: Path) -> None:
+        """Make the tables by which groups begin with queues whose topics were made again."""
+        make_directory(fresh)
+        for name in (READERS_OF_LOST_NAME, ConsumerOffsetTable.file_name):
+            for table in self._directory.config.glob(f"{name}*"):
+                if table.name in (name, f"{name}.bak"):
+                    _copy(table, fresh / table.name)
+        begin_groups_anew(fresh, queues, wall_clock_ms)
 
     def _rebuild_index(self, step: Step) -> None:
         def make(fresh: Path) -> None:

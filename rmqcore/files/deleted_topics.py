@@ -112,7 +112,7 @@ class DeletedTopics:
             return {}
         root = self._directory.consume_queue / topic
         found = {
-            int(name): _first_record(root / name)
+            int(name): first_record(root / name)
             for name in subdirectories(root)
             if name.isascii() and name.isdigit()
         }
@@ -233,8 +233,12 @@ class DeletedTopics:
         self._deleted_at = deleted_at
 
 
-def _first_record(queue: Path) -> int | None:
-    """Where the record with number 0 of a queue lies, None when its unit is not there."""
+def first_record(queue: Path) -> int | None:
+    """Where the record with number 0 of a queue lies, None when its unit is not there.
+
+    Args:
+        queue: directory of the queue.
+    """
     with suppress(FileNotFoundError), (queue / f"{0:020d}").open("rb") as file:
         unit = file.read(UNIT_HEAD.size)
         if len(unit) == UNIT_HEAD.size:

@@ -6,15 +6,16 @@ given to other messages.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from rmqcore.files.config_file import ConfigFile
+from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
 from rmqcore.java.json import format_compact_java_json, parse_java_json
 
-_NAME: Final = "readersOfLost.json"
+READERS_OF_LOST_NAME: Final = "readersOfLost.json"
 _READERS: Final = "readers"
 _UNKNOWN: Final = "unknownGroups"
 _SERVING: Final = "serving"
@@ -85,7 +86,7 @@ class ReadersOfLostFile:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._file = ConfigFile(folder / _NAME, _readers_in)
+        self._file = ConfigFile(folder / READERS_OF_LOST_NAME, _readers_in)
 
     def load(self) -> ReadersOfLost:
         """Read it; one that is missing says nothing.
@@ -109,6 +110,31 @@ class ReadersOfLostFile:
         if readers.log_end is not None:
             content[_LOG_END] = readers.log_end
         self._file.store(format_compact_java_json(content))
+
+
+def begin_groups_anew(
+    folder: Path, queues: Collection[tuple[str, int]], clock: Callable[[], int]
+) -> None:
+    """Let groups begin with queues of topics that were made again.
+
+    Args:
+        folder: the ``config`` folder of a store that nobody has open.
+        queues: by topic and queue id.
+        clock: Unix time in milliseconds.
+
+    Raises:
+        OSError, CorruptConfigFileError: it cannot be written, or read.
+    """
+    file = ReadersOfLostFile(folder)
+    readers = file.load()
+    for queue in queues:
+        readers.note_begin(*queue)
+    # first, as a broker has it: offsets that are gone rely on where groups begin
+    file.store(readers)
+    offsets = ConsumerOffsetTable(folder, clock=clock)
+    for queue in queues:
+        offsets.forget_queue(*queue)
+    offsets.persist_removal()
 
 
 def _readers_in(text: str) -> ReadersOfLost:

@@ -37,6 +37,7 @@ class RebuildReport:
         digest_before, digest_after: SHA-256 of the old and the new files.
         notes: what could not be derived, or was taken over.
         damaged: (physical offset, reason) of damage that was passed over.
+        begun_anew: queues whose topics were made again since what their old files had.
     """
 
     kind: str
@@ -46,6 +47,7 @@ class RebuildReport:
     digest_after: str = ""
     notes: list[str] = field(default_factory=list)
     damaged: list[tuple[int, str]] = field(default_factory=list)
+    begun_anew: list[tuple[str, int]] = field(default_factory=list)
 
     @property
     def identical(self) -> bool:

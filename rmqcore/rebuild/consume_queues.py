@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -20,9 +21,11 @@ from rmqcore.config import StoreConfig
 from rmqcore.errors import CorruptRecordError, CorruptStoreError
 from rmqcore.files.batch_consume_queue import BatchConsumeQueue
 from rmqcore.files.consume_queue import HOLE_UNITS_MAX, ConsumeQueue
-from rmqcore.files.deleted_topics import DeletedTopics
+from rmqcore.files.deleted_topics import DeletedTopics, first_record
 from rmqcore.files.mapped_file import OpenFiles
+from rmqcore.files.readers_of_lost import begin_groups_anew
 from rmqcore.files.store_dir import StoreDir, make_directory, queue_id_of, subdirectories
+from rmqcore.files.unit_file import UNIT_HEAD
 from rmqcore.native.derive._dispatch import DispatchBatch
 from rmqcore.native.format._numbers import FILLER_SIZE, UNIT_SIZE
 from rmqcore.rebuild.cold_store import (
@@ -39,7 +42,8 @@ from rmqcore.scan.log_walk import Damage, LogWalk
 from rmqcore.scan.plan import SPLIT_SIZE, LogPlan
 from rmqcore.scan.runner import Runner, run
 from rmqcore.scan.split import Split
-from rmqcore.scan.unit_files import UNITS, UnitFiles
+from rmqcore.scan.unit_files import BATCH_UNITS, UNITS, UnitFiles
+from rmqcore.world import wall_clock_ms
 
 _COPY_UNITS = 1 << 16
 _MORE = "rmqcore doctor plan STORE says whether their headers are damaged"
@@ -168,6 +172,9 @@ def rebuild_consume_queues(
             directory.consume_queue, directory.batch_consume_queue, fresh, fresh_batches
         )
         report.digest_before, report.digest_after = _joined(digests[:2]), _joined(digests[2:])
+        if report.begun_anew:
+            # the next opening finds no queue of the topic before
+            begin_groups_anew(directory.config, report.begun_anew, wall_clock_ms)
         swap_in(fresh, directory.consume_queue)
         if any(fresh_batches.iterdir()) or directory.batch_consume_queue.is_dir():
             swap_in(fresh_batches, directory.batch_consume_queue)
@@ -223,6 +230,8 @@ class _QueuesRebuild:
         self._directory = log.directory
         self._fresh = fresh
         self._fresh_batches = fresh_batches
+        self._begun_anew = set[QueueKey]()
+        self._deleted = DeletedTopics(log.directory).load()
         self._work = partial(
             rebuild,
             root=self._fresh,
@@ -231,13 +240,20 @@ class _QueuesRebuild:
             multi_dispatch=light_queues(log),
             batch_queues=frozenset(queue_keys(log.directory.batch_consume_queue)),
             skip_damage=skip_damage,
-            deleted=DeletedTopics(log.directory).load(),
+            deleted=self._deleted,
         )
         self.report = RebuildReport("consume queues")
 
     def run(self) -> RebuildReport:
         runs, batches = self._write_units()
         self._finish(runs, batches)
+        self.report.begun_anew = sorted(
+            key for key in {*runs, *batches} if self._begins_anew(key, batches.get(key))
+        )
+        self.report.notes += [
+            f"{topic}/{queue_id} is of a topic that was made again: groups begin with it"
+            for topic, queue_id in self.report.begun_anew
+        ]
         self.report.files = sum(
             1
             for root in (self._fresh, self._fresh_batches)
@@ -264,6 +280,7 @@ class _QueuesRebuild:
     def _noted(self, parts: list[tuple[QueuesWritten, list[Damage]]]) -> dict[QueueKey, bytearray]:
         batches: dict[QueueKey, bytearray] = {}
         for written, damaged in parts:
+            self._begun_anew |= written.begun_anew
             self.report.records += written.records
             self.report.damaged += [(damage.phy_offset, damage.reason) for damage in damaged]
             for key, units in written.batches.items():
@@ -361,6 +378,44 @@ class _QueuesRebuild:
         self.report.notes.append(
             f"every message of {key[0]}/{key[1]} has expired; it goes on at {old.min_offset}"
         )
+
+    def _begins_anew(self, key: QueueKey, batches: bytearray | None) -> bool:
+        """Whether what groups have consumed of a queue may be of the topic before.
+
+        As recovery has it: the files end in front of the record that has number 0 now, or a slave
+        has none.
+        """
+        if batches is None:
+            begins = first_record(self._fresh / key[0] / str(key[1]))
+        else:
+            phy_offset, _ = UNIT_HEAD.unpack_from(batches)
+            begins = phy_offset if np.frombuffer(batches, BATCH_UNITS)["base"][0] == 0 else None
+        if begins is None:
+            return False
+        known = self._known_of(key)
+        if not known:
+            return self._deleted.is_slaves and key in self._begun_anew
+        return all(first != begins and end <= begins for first, end in known)
+
+    def _known_of(self, key: QueueKey) -> list[tuple[int, int]]:
+        """Where the first and behind the last message lies that old files have of a queue."""
+        config, directory = self._log.config, self._directory
+        found: list[tuple[int, int]] = []
+        for kind, root, size in (
+            (ConsumeQueue, directory.consume_queue, config.mapped_file_size_consume_queue),
+            (
+                BatchConsumeQueue,
+                directory.batch_consume_queue,
+                config.mapper_file_size_batch_consume_queue,
+            ),
+        ):
+            queue = kind(root / key[0] / str(key[1]), *key, size, OpenFiles(), writable=False)
+            with suppress(CorruptStoreError):
+                queue.load()
+                unit = queue.unit_at(queue.min_offset)
+                found += [] if unit is None else [(unit[0], queue.end_phy_offset)]
+            queue.close()
+        return found
 
     def _write_batches(self, key: QueueKey, units: bytes) -> None:
         size = self._log.config.mapper_file_size_batch_consume_queue

@@ -1,6 +1,7 @@
 """A slave becomes the master before the former one has told who begins a topic anew."""
 
 import asyncio
+import shutil
 
 import pytest
 from ha.test_brokers import SMALL as BROKER
@@ -11,6 +12,8 @@ from killed_copy import copy_as_killed, written_apart
 from rmqcore import open_store
 from rmqcore.broker import Broker
 from rmqcore.client import Producer
+from rmqcore.doctor import repair
+from rmqcore.rebuild import rebuild_consume_queues
 from rmqcore.remoting import RequestCode, ResponseCode
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("asks_when_told")]
@@ -133,5 +136,44 @@ def test_who_has_read_more_than_a_promoted_slave_has_is_sent_back_though_a_table
                 pair.slave.store.put("T", body)
             for group in ("CG", "UNKNOWN"):
                 assert await sent_to(pair, 6, group) == 3
+
+    asyncio.run(scenario())
+
+
+def rebuilt(path):
+    assert rebuild_consume_queues(path).begun_anew == [("T", 0)]
+
+
+def rebuilt_in_parts(path):
+    assert rebuild_consume_queues(path, jobs=map, split_size=200).begun_anew == [("T", 0)]
+
+
+def repaired(path):
+    assert repair(path).left == []
+
+
+@pytest.mark.parametrize("put_right", [rebuilt, rebuilt_in_parts, repaired])
+@pytest.mark.parametrize("lost", [False, True], ids=["", "queue lost"])
+def test_who_has_read_a_topic_gets_all_of_the_next_of_a_killed_slave_that_was_put_right(
+    tmp_path, monkeypatch, put_right, lost
+):
+    """What puts it right drops the queue of the topic before, and with it what recovery asks."""
+    written_apart(monkeypatch)
+
+    async def scenario():
+        async with with_an_old_topic(tmp_path) as (pair, producer):
+            with monkeypatch.context() as patch:
+                reput = pair.slave.store.parts.log_services.reput
+                patch.setattr(reput, "_dispatch_below", lambda _: None)
+                await made_again(pair, producer)
+                copy_as_killed(tmp_path / "s", tmp_path / "cut" / "s")
+            if lost:
+                shutil.rmtree(tmp_path / "cut" / "s" / "consumequeue" / "T")
+            put_right(tmp_path / "cut" / "s")
+            await promoted(pair, tmp_path / "cut")
+            assert bodies(pair.slave.store) == numbered(b"new", 5)
+            for group in ("CG", "UNKNOWN"):
+                assert await sent_to(pair, 6, group) == 0
+                assert await sent_to(pair, 3, group) == 0
 
     asyncio.run(scenario())

@@ -15,13 +15,12 @@ from rmqcore.files.archive_note import shorten_archive_note
 from rmqcore.files.commit_log import CommitLog
 from rmqcore.files.commit_log_writer import CommitLogWriter
 from rmqcore.files.config_tables import TopicConfigTable
-from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
 from rmqcore.files.deleted_topics import DeletedTopics
 from rmqcore.files.import_note import end_imports
 from rmqcore.files.kept_cuts import KeptCuts
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.files.mapped_file_queue import MappedFileQueue
-from rmqcore.files.readers_of_lost import ReadersOfLostFile
+from rmqcore.files.readers_of_lost import begin_groups_anew
 from rmqcore.files.store_checkpoint import StoreCheckpoint
 from rmqcore.files.store_mark import StoreMark
 from rmqcore.files.transient_store_pool import TransientStorePool
@@ -212,14 +211,7 @@ class StoreFiles:
         Raises:
             OSError: it cannot be written.
         """
-        file = ReadersOfLostFile(self.directory.config)
-        readers = file.load()
-        readers.note_begin(topic, queue_id)
-        # first, as a broker has it: offsets that are gone rely on where groups begin
-        file.store(readers)
-        offsets = ConsumerOffsetTable(self.directory.config, clock=self._world.clock_ms)
-        offsets.forget_queue(topic, queue_id)
-        offsets.persist_removal()
+        begin_groups_anew(self.directory.config, [(topic, queue_id)], self._world.clock_ms)
 
     def _begin_topics(self) -> None:
         """Tell the end of the log where each queue goes on, and which take inner batches."""
