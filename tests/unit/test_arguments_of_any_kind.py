@@ -166,3 +166,16 @@ def test_a_limit_beyond_64_bits_is_none(store):
         assert len(store.query_message("T", "k", **asked)) == 40
         assert len(store.query_message("T", "k", end_ms=2**80, **asked)) == 40
         assert len(store.query_message("T", "k", begin_ms=2**80, **asked)) == 0
+
+
+@pytest.mark.parametrize("mode", ["a", "r"])
+def test_a_number_in_front_of_all_that_there_are_is_one(tmp_path, mode):
+    with open_store(tmp_path / "s", **SIZES) as store:
+        store.put("T", b"body", keys="key")
+    with open_store(tmp_path / "s", mode=mode, **SIZES) as store:
+        for before in (-(2**63) - 1, -(2**70)):
+            assert len(store.query_message("T", "key", begin_ms=before).messages) == 1
+            assert not store.query_message("T", "key", end_ms=before).messages
+            assert len(store.query_many("T", ["key"], begin_ms=before)[0].messages) == 1
+            assert not store.query_many("T", ["key"], end_ms=before)[0].messages
+            assert not store.get_message("T", 0, before).messages

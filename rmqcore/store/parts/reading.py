@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 128 << 20
 _MOST = 2**63 - 1
+#: The first time that a record can name.
+_FIRST_MS = -(2**63)
 
 
 class GetBounds(TypedDict):
@@ -334,13 +336,13 @@ class Reading:
         fast = self._files.reader.fast
         if fast is not None and page is None and not explain:
             # no message has a key without UTF-8
-            with suppress(UnicodeEncodeError):
+            with suppress(UnicodeEncodeError, OverflowError):
                 result = fast.query(topic, key, max_messages, begin_ms, end_ms)
                 if result is not None:
                     return result
         topic, key = text("topic", topic), text("key", key)
-        whole_number("begin_ms", begin_ms)
-        whole_number("end_ms", 0 if end_ms is None else end_ms)
+        begin_ms = _time_of("begin_ms", begin_ms)
+        end_ms = None if end_ms is None else _time_of("end_ms", end_ms)
         whole_number("max_messages", max_messages, 1)
         self._level.catch_up_log()
         return self._files.reader.query_message(
@@ -369,8 +371,8 @@ class Reading:
             a result for each key, in their order.
         """
         topic, wanted = text("topic", topic), texts_of("keys", keys)
-        whole_number("begin_ms", begin_ms)
-        whole_number("end_ms", 0 if end_ms is None else end_ms)
+        begin_ms = _time_of("begin_ms", begin_ms)
+        end_ms = None if end_ms is None else _time_of("end_ms", end_ms)
         whole_number("max_messages", max_messages, 1)
         return self._query_each(topic, wanted, max_messages, begin_ms, end_ms)
 
@@ -540,3 +542,8 @@ def _check_bounds(queue_offset: object, bounds: GetBounds) -> None:
     whole_number("max_scanned", bounds["max_scanned"], 1, _MOST)
     if bounds["tags"] is not None:
         text("tags", bounds["tags"])
+
+
+def _time_of(name: str, value: object) -> int:
+    """A time as a whole number; one in front of all times is the first."""
+    return max(whole_number(name, value), _FIRST_MS)
