@@ -7,6 +7,7 @@ import pytest
 from broker.conftest import records, served
 
 from rmqcore import open_store
+from rmqcore.files.config_tables import TopicConfig
 from rmqcore.remoting import RequestCode, ResponseCode
 
 pytestmark = pytest.mark.engine
@@ -137,5 +138,21 @@ def test_no_backup_says_what_was_consumed_of_a_topic_that_was_deleted(tmp_path, 
             answer = await peer.pull("T", offset=3)
             assert answer.code == ResponseCode.PULL_OFFSET_MOVED
             assert answer.ext_fields["nextBeginOffset"] == "0"
+
+    asyncio.run(scenario())
+
+
+def test_a_topic_that_was_deleted_before_its_first_message_came_does_not_come_back(tmp_path):
+    """A delayed one comes later, and makes a queue without making the topic."""
+
+    async def scenario():
+        async with served(tmp_path / "store") as (broker, peer):
+            await peer.send("Other", b"before")
+            broker.managers.topics.put(TopicConfig(topic_name="T"))
+            await delete(peer, "T")
+            assert broker.store.put("T", b"late").ok
+        async with served(tmp_path / "store") as (broker, peer):
+            assert ("T", 0) in broker.store.queues()
+            assert broker.store.topics.get("T") is None
 
     asyncio.run(scenario())

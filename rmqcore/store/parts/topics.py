@@ -150,6 +150,9 @@ class Topics:
         log_start = self._files.log.min_offset
         known_of = max(self._deleted.since(topic), log_start)
         if not has_queues and begun_at.get(topic, 0) <= known_of:
+            if self._table.get(topic) is not None:
+                # what waits for its time makes a queue without making the topic
+                self._deleted.delete(topic, self._files.tail.max_offset, log_start)
             return False
         # written first: a disk that is full refuses it before anything is changed
         self._deleted.delete(topic, self._files.tail.max_offset, log_start)
