@@ -121,7 +121,12 @@ class Expired:
         self._least: dict[tuple[str, str, int], int] = {}
 
     def look_at(self, broker: str, path: Path) -> None:
-        """Note where the queues of a master's store begin, which nobody writes."""
+        """Note where the queues of a store begin.
+
+        Args:
+            broker: the name of the group whose master's it is.
+            path: of the store, which nobody writes.
+        """
         if broker not in self._brokers:
             return
         with open_store(path, mode="r") as store:
