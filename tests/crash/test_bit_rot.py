@@ -4,6 +4,7 @@ import shutil
 import struct
 
 import pytest
+from held_time import HeldTime
 
 import rmqcore
 from crash.small_store import SETTINGS, put
@@ -16,6 +17,7 @@ from rmqcore.errors import (
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.files.store_mark import StoreMark
 from rmqcore.services.store_marker import StoreMarker
+from rmqcore.store.message_store import DefaultMessageStore
 
 pytestmark = pytest.mark.engine
 
@@ -235,7 +237,10 @@ def test_a_rotten_unit_lets_no_opening_take_other_queues_for_emptied(store_path,
 
 def test_what_a_get_finds_damaged_is_noted_beside_a_mark_that_is_whole(store_path, monkeypatch):
     seen = []
-    with rmqcore.open_store(store_path) as store:
+    held = HeldTime()
+    config = rmqcore.StoreConfig()
+    # without the service that marks by itself
+    with DefaultMessageStore(store_path, config, world=held.world, runner=held.services) as store:
         store.put("T", b"1")
         store.flush()
         first_units = StoreMarker._first_units

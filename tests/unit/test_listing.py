@@ -66,6 +66,8 @@ def store(store_path):
 
 def test_a_racing_listing_is_made_again(store, monkeypatch):
     directory = store.log.queue.directory
+    # nobody makes files meanwhile
+    store.close()
     names = sorted(path.name for path in directory.iterdir())
     for times in (1, 2, 3):
         racing = Racing(monkeypatch, directory, names[-2], times)
