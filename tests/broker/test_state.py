@@ -1,6 +1,7 @@
 """What a broker holds beside the log: over kills, restarts, deletions, and nonsense it is sent."""
 
 import asyncio
+import errno
 import json
 import re
 import threading
@@ -555,7 +556,7 @@ def test_what_changes_while_its_table_is_written_is_waited_for_once_more():
 
     async def scenario():
         table = Table()
-        file = TableFile(table)
+        file = TableFile(table, lambda: None)
         file.changed("T")
         saving = asyncio.create_task(file.save())
         assert await asyncio.to_thread(table.begun.wait, TIMEOUT_S)
@@ -567,6 +568,30 @@ def test_what_changes_while_its_table_is_written_is_waited_for_once_more():
         assert (table.written, file.is_saved("T")) == (1, False)
         await file.save()
         assert (await waiting, table.written, file.is_saved("T")) == (True, 2, True)
+
+    asyncio.run(scenario())
+
+
+def test_who_asks_for_what_the_disk_has_refused_has_it_tried_again():
+    class Table:
+        changed, full = True, True
+
+        def persist(self):
+            if self.full:
+                raise OSError(errno.ENOSPC, "full")
+
+    async def scenario():
+        table, asked = Table(), []
+        file = TableFile(table, lambda: asked.append("save"))
+        file.changed("T")
+        with pytest.raises(OSError, match="full"):
+            await file.save()
+        assert not asked
+        waiting = asyncio.create_task(file.saved("T"))
+        await until_async(lambda: asked == ["save"], "somebody is asked to save")
+        table.full = False
+        await file.save()
+        assert await waiting
 
     asyncio.run(scenario())
 

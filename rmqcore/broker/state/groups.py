@@ -137,7 +137,7 @@ class Groups:
             on_change: called after each change, to write the table.
         """
         self.table = table
-        self.file = TableFile(table)
+        self.file = TableFile(table, on_change)
         self._config = config
         self._on_change = on_change
         for group in _SYSTEM_GROUPS:

@@ -19,7 +19,7 @@ class RequestModes:
 
     def __init__(self, table: MessageRequestModeTable, on_change: Callable[[], None]) -> None:
         self.table = table
-        self.file = TableFile(table)
+        self.file = TableFile(table, on_change)
         self._on_change = on_change
 
     async def put(self, topic: str, group: str, mode: str, share: int) -> None:

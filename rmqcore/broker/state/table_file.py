@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from rmqcore.files.config_tables import ConfigTable
 from rmqcore.remoting import RequestRefusedError, ResponseCode
@@ -15,10 +16,12 @@ class TableFile:
 
     Args:
         table: what is written.
+        save_soon: lets somebody call `save`.
     """
 
-    def __init__(self, table: ConfigTable) -> None:
+    def __init__(self, table: ConfigTable, save_soon: Callable[[], None]) -> None:
         self._table = table
+        self._save_soon = save_soon
         #: how often each entry has changed that the file may not have
         self._unsaved: dict[str, int] = {}
         self._written = asyncio.Event()
@@ -34,6 +37,9 @@ class TableFile:
 
     async def saved(self, name: str) -> bool:
         """Wait until an entry is in the file as it is; False when that cannot be written now."""
+        if self._refused and name in self._unsaved:
+            # who asks again need not wait for the next time
+            self._save_soon()
         while name in self._unsaved:
             await self._written.wait()
             if self._refused:

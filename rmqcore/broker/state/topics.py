@@ -81,7 +81,7 @@ class Topics:
         self.system_topics = frozenset(self._create_system_topics())
         #: a topic that this file does not have when the store is opened counts as deleted by
         #: RocketMQ, and its messages go with it: a send is answered when it is written
-        self.file = TableFile(table)
+        self.file = TableFile(table, on_change)
 
     def get(self, topic: str) -> TopicConfig | None:
         """The configuration of a topic, None when there is none."""
