@@ -1,7 +1,6 @@
 """What a broker holds beside the log: over kills, restarts, deletions, and nonsense it is sent."""
 
 import asyncio
-import errno
 import json
 import re
 import threading
@@ -14,7 +13,6 @@ from broker.test_transactions import COMMIT, GIVEN_UP, decision, send_half
 from patience import TIMEOUT_S, rounds, until_async
 
 from rmqcore.broker.pop.request import INVISIBLE_MS_MAX
-from rmqcore.broker.state.table_file import TableFile
 from rmqcore.broker.state.topics import HALF_TOPIC
 from rmqcore.files.timer_check import TIMER_TOPIC
 from rmqcore.remoting import RemotingClient, RemotingCommand, RequestCode, ResponseCode
@@ -540,60 +538,6 @@ def test_the_log_is_kept_as_long_as_a_timer_message_waits_in_it(lives, tmp_path,
         assert [each.body for each in records((await peer.pull("T")).body)] == [b"later"]
 
     lives(filled, delivered, **settings)
-
-
-def test_what_changes_while_its_table_is_written_is_waited_for_once_more():
-    class Table:
-        def __init__(self):
-            self.value, self.written, self.begun = 1, 0, threading.Event()
-            self.goes_on = threading.Event()
-
-        def persist(self):
-            taken = self.value
-            self.begun.set()
-            assert self.goes_on.wait(TIMEOUT_S)
-            self.written = taken
-
-    async def scenario():
-        table = Table()
-        file = TableFile(table, lambda: None)
-        file.changed("T")
-        saving = asyncio.create_task(file.save())
-        assert await asyncio.to_thread(table.begun.wait, TIMEOUT_S)
-        table.value = 2
-        file.changed("T")
-        waiting = asyncio.create_task(file.saved("T"))
-        table.goes_on.set()
-        await saving
-        assert (table.written, file.is_saved("T")) == (1, False)
-        await file.save()
-        assert (await waiting, table.written, file.is_saved("T")) == (True, 2, True)
-
-    asyncio.run(scenario())
-
-
-def test_who_asks_for_what_the_disk_has_refused_has_it_tried_again():
-    class Table:
-        changed, full = True, True
-
-        def persist(self):
-            if self.full:
-                raise OSError(errno.ENOSPC, "full")
-
-    async def scenario():
-        table, asked = Table(), []
-        file = TableFile(table, lambda: asked.append("save"))
-        file.changed("T")
-        with pytest.raises(OSError, match="full"):
-            await file.save()
-        assert not asked
-        waiting = asyncio.create_task(file.saved("T"))
-        await until_async(lambda: asked == ["save"], "somebody is asked to save")
-        table.full = False
-        await file.save()
-        assert await waiting
-
-    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("sizes", [{"mappedFileSizeCommitLog": 1 << 16}, {}])
