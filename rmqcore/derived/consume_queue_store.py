@@ -20,7 +20,12 @@ from rmqcore.files.batch_consume_queue import BatchConsumeQueue, StoredQueue
 from rmqcore.files.consume_queue import LIGHT_QUEUE_PREFIX, ConsumeQueue
 from rmqcore.files.consume_queue_ext import ConsumeQueueExt
 from rmqcore.files.mapped_file_queue import numbered_files
-from rmqcore.files.store_dir import NOT_A_FILE, queue_id_of, subdirectories
+from rmqcore.files.store_dir import (
+    NOT_A_FILE,
+    names_directory,
+    queue_id_of,
+    subdirectories,
+)
 from rmqcore.files.unit_file import DAMAGED_UNIT, UNIT_HEAD
 from rmqcore.native.format._numbers import BATCH_UNIT_SIZE
 from rmqcore.world import sync_directory
@@ -33,8 +38,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("rmqcore")
 #: A round of flushes writes through this many queues, however little is new in them.
 _QUEUES_A_ROUND = 64
-#: Bytes of the longest name of a directory.
-_NAME_MAX = 255
 
 
 class ConsumeQueueStore:
@@ -228,7 +231,7 @@ class ConsumeQueueStore:
         queue = None
         for root, kind in self._roots():
             directory = root / topic / str(queue_id)
-            if not _is_name(topic) or not directory.is_dir():
+            if not names_directory(topic) or not directory.is_dir():
                 continue
             if self._is_of_kind(topic, queue_id, kind):
                 queue = self._loaded(topic, queue_id, directory, kind)
@@ -593,8 +596,3 @@ def _holds_batches(directory: Path) -> bool:
             if any(file.read(BATCH_UNIT_SIZE)):
                 return True
     return False
-
-
-def _is_name(topic: str) -> bool:
-    size = len(topic.encode("utf-8", "replace"))
-    return "/" not in topic and topic not in ("", ".", "..") and size <= _NAME_MAX

@@ -32,6 +32,8 @@ from rmqcore.world import sync_directory, sync_fd, sync_found_name
 
 LOCK_TEXT = b"lock"
 QUEUE_ID_MAX = 2**31 - 1
+#: Bytes of the longest name of a directory.
+_NAME_MAX = 255
 #: below the store: the journals of the doctor's repairs, each a directory named by its number
 REPAIRS_NAME = "doctor"
 REPAIR_JOURNAL = "journal.jsonl"
@@ -99,6 +101,16 @@ def leads_to(kind: Callable[[], bool]) -> bool:
         if error.errno != errno.ELOOP:
             raise
         return False
+
+
+def names_directory(topic: str) -> bool:
+    """True for a topic that a directory can have: a damaged record, and a caller, may name any."""
+    try:
+        size = len(os.fsencode(topic))
+    except UnicodeEncodeError:
+        return False
+    fits = size <= _NAME_MAX and topic not in ("", ".", "..")
+    return fits and not {"/", "\0"} & set(topic)
 
 
 def queue_id_of(name: str) -> int | None:

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from rmqcore.config import StoreConfig
 from rmqcore.errors import is_bad_sector
 from rmqcore.files.consume_queue import LIGHT_QUEUE_PREFIX
-from rmqcore.files.store_dir import StoreDir, subdirectories
+from rmqcore.files.store_dir import StoreDir, names_directory, subdirectories
 from rmqcore.files.store_mark import StoreMark
 from rmqcore.files.unit_file import UNIT_HEAD
 from rmqcore.native.format._numbers import FILLER_SIZE, UNIT_SIZE
-from rmqcore.scan.unit_files import UNITS, QueueKey, UnitFiles, can_be_named
+from rmqcore.scan.unit_files import UNITS, QueueKey, UnitFiles
 from rmqcore.scan.unit_ranges import UnitRange
 
 #: This many units are read together in search of one that is no filler.
@@ -56,7 +56,7 @@ class QueueUnits:
         return found
 
     def _names(self, topic: str) -> list[str]:
-        if not can_be_named((topic, 0)) or topic in ("", ".", ".."):
+        if not names_directory(topic):
             return []
         names = subdirectories(self._directory.consume_queue / topic)
         return [name for name in names if name.isascii() and name.isdigit()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +13,7 @@ from rmqcore._codec import LAYOUT
 from rmqcore.errors import Naming, is_bad_sector
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.files.mapped_file_queue import numbered_files
-from rmqcore.files.store_dir import StoreDir
+from rmqcore.files.store_dir import StoreDir, names_directory
 from rmqcore.files.unit_file import UNIT_HEAD
 from rmqcore.files.zeros import is_blank_behind, read_pages, read_small, read_up_to
 from rmqcore.native.base._mapped import Descriptor
@@ -45,16 +44,6 @@ BATCH_UNIT_TAGS = np.dtype(
 LOOK_UNITS = 1 << 16
 QueueKey = tuple[str, int]
 #: The name of a directory has at most this many bytes.
-_NAME_MAX = 255
-
-
-def can_be_named(key: QueueKey) -> bool:
-    """True for a topic that a directory can have: a damaged header may name anything."""
-    try:
-        name = os.fsencode(key[0])
-    except UnicodeEncodeError:
-        return False
-    return len(name) <= _NAME_MAX and not {"/", "\0"} & set(key[0])
 
 
 def empty_units(units: NDArray[np.void]) -> NDArray[np.bool_]:
@@ -117,7 +106,7 @@ class UnitFiles:
     def _starts(self, key: QueueKey) -> dict[int, int]:
         found = self._known.get(key)
         if found is None:
-            listed = numbered_files(self.path(key)) if can_be_named(key) else []
+            listed = numbered_files(self.path(key)) if names_directory(key[0]) else []
             found = {start: size for start, _, size in listed}
             self._known[key] = found
         return found
@@ -207,7 +196,7 @@ class UnitFiles:
         """Every unit of a queue of stored batches, up to the first that is all zeros."""
         found = self._batches.get(key)
         if found is None:
-            listed = numbered_files(self.batch_path(key)) if can_be_named(key) else []
+            listed = numbered_files(self.batch_path(key)) if names_directory(key[0]) else []
             files = (self._read_small(path) for _, path, _ in listed)
             whole = (data[: len(data) // BATCH_UNIT_SIZE * BATCH_UNIT_SIZE] for data in files)
             found = np.frombuffer(b"".join(whole), BATCH_UNITS)

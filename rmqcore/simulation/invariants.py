@@ -117,7 +117,7 @@ class Expired:
     """
 
     def __init__(self, plan: Plan) -> None:
-        self._brokers = {group.name for group in plan.groups if any(group.quotas)}
+        self._brokers = {group.name for group in plan.groups if group.expires}
         self._least: dict[tuple[str, str, int], int] = {}
 
     def look_at(self, broker: str, path: Path) -> None:
@@ -299,7 +299,7 @@ def _in_order(
     Of a queue that has got another master only what came since then counts, and of one that loses
     its oldest messages only what is left.
     """
-    quotas = {group.name for group in plan.groups if any(group.quotas)}
+    quotas = {group.name for group in plan.groups if group.expires}
     ordered = (Way.ORDERLY, Way.POP_IN_ORDER)
     orderly = {one.group for one in plan.consumers if one.way in ordered}
     for group in orderly:

@@ -180,6 +180,11 @@ class Group:
     settings: dict[str, Any] = field(default_factory=dict)
     quotas: tuple[int, ...] = ()
 
+    @property
+    def expires(self) -> bool:
+        """Whether a broker of it deletes its oldest messages."""
+        return any(self.quotas)
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:

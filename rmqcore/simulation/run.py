@@ -290,7 +290,7 @@ class _Run:
 
     def _is_expired(self, put: Put) -> bool:
         """Whether a message may be gone with the oldest files of its log."""
-        quotas = {group.name for group in self._plan.groups if any(group.quotas)}
+        quotas = {group.name for group in self._plan.groups if group.expires}
         if put.place is None:
             waits_s = put.operation.count if put.operation.does is Does.TIMER else 0
             return bool(quotas) and self._loop.time() > put.began_s + waits_s + _COMES_S
@@ -469,7 +469,7 @@ class _Run:
 
     def _note_expired(self) -> None:
         """Count the logs that begin later, as they have a quota."""
-        limited = tuple(group for group in self._plan.groups if any(group.quotas))
+        limited = tuple(group for group in self._plan.groups if group.expires)
         for name in servers_of(limited):
             log = self._cluster.brokers[name].path / "commitlog"
             if int(min((file.name for file in log.iterdir()), default="0")):

@@ -1,6 +1,8 @@
 """A broker in this process, and a client that speaks frames."""
 
 import asyncio
+import errno
+import os
 from contextlib import asynccontextmanager
 
 import pytest
@@ -9,6 +11,7 @@ from patience import TIMEOUT_S, until_async
 
 from rmqcore._codec import decode_record, encode_properties
 from rmqcore.broker import Broker
+from rmqcore.files import config_file
 from rmqcore.remoting import RemotingClient, RemotingCommand, RequestCode
 from rmqcore.world import REAL, hold_time, release_time, wall_clock_ms, wall_clock_ns
 
@@ -135,6 +138,20 @@ async def served(path, world=REAL, **settings):
     finally:
         await peer.client.close()
         await broker.stop()
+
+
+@pytest.fixture
+def topics_refused(monkeypatch):
+    """A list: as long as something is in it, the disk has no room for the table of topics."""
+    full = []
+
+    def write(path, raw, really=config_file._write):
+        if full and path.name.startswith("topics.json"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        really(path, raw)
+
+    monkeypatch.setattr(config_file, "_write", write)
+    return full
 
 
 @pytest.fixture

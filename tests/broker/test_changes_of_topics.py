@@ -1,10 +1,8 @@
 """What becomes of a changed topic: written, told to the name servers, and nothing waits for it."""
 
 import asyncio
-import errno
 import itertools
 import json
-import os
 import socket
 import threading
 from contextlib import asynccontextmanager
@@ -16,7 +14,6 @@ from patience import TIMEOUT_S, until, until_async
 
 from rmqcore.broker import Broker
 from rmqcore.errors import DiskFullError
-from rmqcore.files import config_file
 from rmqcore.files.config_file import ConfigFile
 from rmqcore.namesrv import NameServer
 from rmqcore.remoting import RemotingClient, RemotingCommand, RequestCode, ResponseCode
@@ -261,20 +258,11 @@ def test_what_a_full_disk_does_not_take_is_refused_and_done_later(
 
 
 def test_nothing_is_stored_again_and_again_for_a_topic_that_cannot_be_written(
-    with_broker, monkeypatch
+    with_broker, topics_refused
 ):
-    full = []
-
-    def write(path, raw, really=config_file._write):
-        if full and path.name.startswith("topics.json"):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        really(path, raw)
-
-    monkeypatch.setattr(config_file, "_write", write)
-
     async def scenario(broker, peer):
         assert (await peer.send("T", b"x")).code == ResponseCode.SUCCESS
-        full.append(True)
+        topics_refused.append(True)
         tries = (
             lambda: peer.ask(
                 RequestCode.CONSUMER_SEND_MSG_BACK, {"group": "CG", "offset": 0, "delayLevel": 1}
@@ -288,7 +276,7 @@ def test_nothing_is_stored_again_and_again_for_a_topic_that_cannot_be_written(
         for again in tries * 2:
             assert (await again()).code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert broker.store.max_phy_offset == end
-        full.clear()
+        topics_refused.clear()
         for again in tries:
             assert (await again()).code == ResponseCode.SUCCESS
 

@@ -345,17 +345,9 @@ def test_a_full_disk_keeps_no_broker_from_starting_behind_a_crash(lives, monkeyp
 
 @pytest.mark.parametrize("full_for_long", [False, True])
 def test_a_topic_of_the_log_is_not_forgotten_when_it_could_not_be_written(
-    lives, tmp_path, monkeypatch, full_for_long
+    lives, tmp_path, topics_refused, full_for_long
 ):
     """Whoever is killed before the table is written looks for it once more."""
-    full = []
-
-    def write(path, raw, really=config_file._write):
-        if full and path.name.startswith("topics.json"):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        really(path, raw)
-
-    monkeypatch.setattr(config_file, "_write", write)
 
     async def as_a_slave(broker, peer):
         await send_many(peer, 3, queues=1)
@@ -368,7 +360,7 @@ def test_a_topic_of_the_log_is_not_forgotten_when_it_could_not_be_written(
         assert sent.code == ResponseCode.SERVICE_NOT_AVAILABLE
         if not full_for_long:
             copy_as_killed(broker.store.path, tmp_path / "killed")
-        full.clear()
+        topics_refused.clear()
         # it is tried again
         await until_async(
             lambda: broker.managers.topics.file.is_saved("T"), "the table is written after all"
@@ -384,7 +376,7 @@ def test_a_topic_of_the_log_is_not_forgotten_when_it_could_not_be_written(
         assert (b"acknowledged" in bodies) == full_for_long
 
     lives(as_a_slave)
-    full.append(True)
+    topics_refused.append(True)
     lives(as_the_master, flushConsumerOffsetInterval=100)
     shutil.rmtree(tmp_path / "store")
     (tmp_path / "killed").rename(tmp_path / "store")

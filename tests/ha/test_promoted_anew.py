@@ -44,6 +44,24 @@ async def sent_to(pair, offset, group):
     return int(answer.ext_fields["nextBeginOffset"])
 
 
+async def all_begin_anew(pair):
+    """Groups come to the first message of the new topic, and go on from there."""
+    for group in ("CG", "UNKNOWN"):
+        assert await sent_to(pair, 6, group) == 0
+        assert await sent_to(pair, 3, group) == 0
+        for offset in (0, 3):
+            assert await sent_to(pair, offset, group) is None
+
+
+async def killed_before_dispatch(pair, producer, path, monkeypatch):
+    """Leave in `cut` a slave that has the records of the new topic, and no queue of it."""
+    with monkeypatch.context() as patch:
+        reput = pair.slave.store.parts.log_services.reput
+        patch.setattr(reput, "_dispatch_below", lambda _: None)
+        await made_again(pair, producer)
+        copy_as_killed(path / "s", path / "cut" / "s")
+
+
 @pytest.mark.parametrize("meanwhile", ["", "started again", "killed"])
 @pytest.mark.parametrize("told", [False, True], ids=["by its numbers", "told"])
 def test_who_has_read_a_topic_gets_all_of_the_next_of_its_name(
@@ -63,11 +81,7 @@ def test_who_has_read_a_topic_gets_all_of_the_next_of_its_name(
             await made_again(pair, producer)
             assert bodies(pair.slave.store) == numbered(b"new", 5)
             await promoted(pair, tmp_path, meanwhile)
-            for group in ("CG", "UNKNOWN"):
-                assert await sent_to(pair, 6, group) == 0
-                assert await sent_to(pair, 3, group) == 0
-                for offset in (0, 3):
-                    assert await sent_to(pair, offset, group) is None
+            await all_begin_anew(pair)
 
     asyncio.run(scenario())
 
@@ -80,21 +94,13 @@ def test_who_has_read_a_topic_gets_all_of_the_next_that_a_killed_slave_has_not_d
 
     async def scenario():
         async with with_an_old_topic(tmp_path) as (pair, producer):
-            with monkeypatch.context() as patch:
-                reput = pair.slave.store.parts.log_services.reput
-                patch.setattr(reput, "_dispatch_below", lambda _: None)
-                await made_again(pair, producer)
-                copy_as_killed(tmp_path / "s", tmp_path / "cut" / "s")
+            await killed_before_dispatch(pair, producer, tmp_path, monkeypatch)
             if again:
                 with open_store(tmp_path / "cut" / "s", broker_role="SLAVE"):
                     copy_as_killed(tmp_path / "cut" / "s", tmp_path / "cut" / "cut" / "s")
             await promoted(pair, tmp_path / "cut" / "cut" if again else tmp_path / "cut")
             assert bodies(pair.slave.store) == numbered(b"new", 5)
-            for group in ("CG", "UNKNOWN"):
-                assert await sent_to(pair, 6, group) == 0
-                assert await sent_to(pair, 3, group) == 0
-                for offset in (0, 3):
-                    assert await sent_to(pair, offset, group) is None
+            await all_begin_anew(pair)
 
     asyncio.run(scenario())
 
@@ -162,18 +168,12 @@ def test_who_has_read_a_topic_gets_all_of_the_next_of_a_killed_slave_that_was_pu
 
     async def scenario():
         async with with_an_old_topic(tmp_path) as (pair, producer):
-            with monkeypatch.context() as patch:
-                reput = pair.slave.store.parts.log_services.reput
-                patch.setattr(reput, "_dispatch_below", lambda _: None)
-                await made_again(pair, producer)
-                copy_as_killed(tmp_path / "s", tmp_path / "cut" / "s")
+            await killed_before_dispatch(pair, producer, tmp_path, monkeypatch)
             if lost:
                 shutil.rmtree(tmp_path / "cut" / "s" / "consumequeue" / "T")
             put_right(tmp_path / "cut" / "s")
             await promoted(pair, tmp_path / "cut")
             assert bodies(pair.slave.store) == numbered(b"new", 5)
-            for group in ("CG", "UNKNOWN"):
-                assert await sent_to(pair, 6, group) == 0
-                assert await sent_to(pair, 3, group) == 0
+            await all_begin_anew(pair)
 
     asyncio.run(scenario())
