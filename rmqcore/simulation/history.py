@@ -59,12 +59,19 @@ class Put:
 
 @dataclass(slots=True)
 class Delivery:
-    """One message that was handed out."""
+    """One message that was handed out.
+
+    Attributes:
+        number, place: which, and where it was.
+        at_s, done_s: when, and when the consumer was done with it; infinite when it never was.
+        again: whether the broker says that it was handed out before.
+    """
 
     number: int
     place: Place
     at_s: float
     again: bool
+    done_s: float = float("inf")
 
 
 @dataclass(slots=True)
@@ -101,6 +108,14 @@ class Reset:
 
 
 @dataclass(slots=True)
+class Trouble:
+    """A fault that has befallen the cluster: when it began, and when all was in order again."""
+
+    began_s: float
+    ended_s: float = float("inf")
+
+
+@dataclass(slots=True)
 class History:
     """Everything.
 
@@ -111,6 +126,7 @@ class History:
         popped: how many messages that POP handed out brokers took back as done.
         deletions: of topics, in the order in which they were asked for.
         resets: of groups, likewise.
+        troubles: all faults, in the order in which they began.
     """
 
     puts: dict[int, Put] = field(default_factory=dict)
@@ -119,6 +135,7 @@ class History:
     popped: int = 0
     deletions: list[Deletion] = field(default_factory=list)
     resets: list[Reset] = field(default_factory=list)
+    troubles: list[Trouble] = field(default_factory=list)
 
     def deleted(self, broker: str, topic: str) -> bool:
         """Whether a topic may have been deleted at a broker.
@@ -180,6 +197,20 @@ class History:
                 is_there = put.place[:2] == where and put.ended_s < reset.began_s
                 if is_there and not is_expired(put):
                     yield reset, put
+
+    def was_calm(self, since_s: float, until_s: float, for_s: float) -> bool:
+        """Whether there was no trouble for so long between two times.
+
+        Args:
+            since_s: the first.
+            until_s: the second.
+            for_s: how long, in seconds.
+        """
+        for trouble in self.troubles:
+            if trouble.began_s - since_s >= for_s:
+                break
+            since_s = max(since_s, trouble.ended_s)
+        return until_s - since_s >= for_s
 
     def is_homeless(self, number: int) -> bool:
         """Whether a message may have come, late, to a broker that had lost its topic.

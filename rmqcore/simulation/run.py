@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-import errno
-import random
 import resource
 import shutil
 import tempfile
-from collections.abc import Callable, Coroutine
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from rmqcore._codec import decode_message_id
 from rmqcore.broker import Broker
 from rmqcore.client import SendResult
-from rmqcore.simulation.cluster import BROKER_PORT, Process, Server, SimulatedCluster
+from rmqcore.simulation.cluster import Server, SimulatedCluster
 from rmqcore.simulation.cluster_loop import new_loop
 from rmqcore.simulation.disk import Disks, is_watched
 from rmqcore.simulation.errors import SimulationError
-from rmqcore.simulation.history import Deletion, Outcome, Place, Put, Reset, number_of
+from rmqcore.simulation.faults import Faults
+from rmqcore.simulation.history import Outcome, Place, Put, number_of
 from rmqcore.simulation.invariants import (
     Broken,
     judge,
@@ -29,11 +25,8 @@ from rmqcore.simulation.invariants import (
     promoted_groups,
     weak_brokers,
 )
-from rmqcore.simulation.loop import NANOSECONDS
 from rmqcore.simulation.plan import (
-    Befalls,
     Does,
-    Fault,
     Operation,
     Plan,
     Way,
@@ -41,6 +34,7 @@ from rmqcore.simulation.plan import (
     settings_of,
 )
 from rmqcore.simulation.promotion import Masters
+from rmqcore.simulation.report import Report
 from rmqcore.simulation.stand_ins import let_go, stand_ins
 from rmqcore.simulation.workload import Workload
 
@@ -58,33 +52,7 @@ _TOPICS_KNOWN_S: Final = 15.0
 _PROBE_SIZE: Final = 100
 #: Probes have numbers from here on, which no plan gives to its messages.
 _PROBES_FROM: Final = 1_000_000_000
-#: This many looks find out whether a server has come to a sync.
-_LOOKS: Final = 20
-#: Calls that fail on a full disk, and on one that cannot write any more, with their errors.
-_FULL: Final = dict.fromkeys(("fallocate", "ftruncate", "mkdir", "open", "write"), errno.ENOSPC)
-_FAILING: Final = dict.fromkeys(("msync", "fsync", "fdatasync"), errno.EIO)
 _IN_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a directory of its own is made there
-
-
-@dataclass(slots=True)
-class Report:
-    """What a run was.
-
-    Attributes:
-        broken: what did not hold.
-        trace: follows from every event; a run of the same plan has the same one.
-        events: how many events it had.
-        for_s: how long it lasted, simulated.
-        took_s: how long it took, of the processor's time.
-        counts: what was reached, by name.
-    """
-
-    broken: list[Broken] = field(default_factory=list)
-    trace: int = 0
-    events: int = 0
-    for_s: float = 0.0
-    took_s: float = 0.0
-    counts: dict[str, int] = field(default_factory=dict)
 
 
 def run(plan: Plan, scratch: Path | None = None) -> Report:
@@ -110,18 +78,14 @@ class _Run:
         self._loop = new_loop(plan.seed)
         self._disks = Disks() if is_watched() else None
         self._cluster = SimulatedCluster(self._loop, root, plan.seed, self._disks)
-        self._cuts = random.Random(f"{plan.seed}/cuts")  # noqa: S311 - repeatable
         self._workload = Workload(self._cluster, plan)
         self._report = Report()
         self._masters = Masters(self._cluster, plan)
+        self._faults = Faults(
+            plan, self._cluster, self._masters, self._workload, self._report, self._disks
+        )
         self._workload.on_ok = self._confirmed
         self._begin_s = 0.0
-        #: when all faults end
-        self._heals_s = 0.0
-        #: servers that somebody starts; an operator leaves such a one to the other
-        self._starting: set[Server] = set()
-        #: whether faults have ended, and whether nobody starts anything any more
-        self._is_healed = self._is_over = False
 
     def run(self) -> Report:
         report, loop, took_s = self._report, self._loop, _processor_s()
@@ -182,36 +146,20 @@ class _Run:
             await cluster.clients[plan.clients[0]].spawn(self._workload.make_topics())
             await loop.pause(_TOPICS_KNOWN_S)
         self._workload.begin()
-        self._heals_s = loop.time() + plan.for_s
-        for befalls in plan.faults:
-            loop.create_task(self._at(befalls))
+        self._faults.begin()
         await loop.pause(plan.for_s)
         await self._get_on()
         await self._drain()
-        self._is_over = True
+        self._faults.is_over = True
         for process in cluster.clients.values():
             process.end()
         for server in self._servers():
             await server.stop()
 
-    async def _at(self, befalls: Befalls) -> None:
-        await self._loop.pause(befalls.at_s)
-        self._note(f"fault {befalls.what.value}")
-        await self._faults()[befalls.what](befalls)
-
     async def _get_on(self) -> None:
         """Everything is in order again: every message has to be taken."""
-        loop, network = self._loop, self._loop.network
-        self._is_healed = True
-        network.heal()
-        await self._mend()
-        masters = self._masters.names()
-        # the masters first: who was one before needs the new one to get its log
-        for server in sorted(self._servers(), key=lambda one: one.name not in masters):
-            while server.is_ending:
-                await loop.pause(_LOOK_EVERY_S)
-            if server.is_down():
-                await self._start(server)
+        loop = self._loop
+        await self._faults.heal()
         number = _PROBES_FROM
         end_s = loop.time() + _GET_ON_S
         # slaves that have what their master has lost do not follow it any more: see docs/ha.md
@@ -234,9 +182,9 @@ class _Run:
     async def _lead_back(self) -> None:
         """Let slaves that their masters have nothing more for begin anew, as an operator does."""
         for server in self._masters.left_behind():
-            self._note("led back behind a quota")
+            self._report.note("led back behind a quota")
             await server.stop()
-            await self._start(server)
+            await self._faults.start(server)
 
     async def _drain(self) -> None:
         """Every group gets everything that is there, and that has still to come there."""
@@ -351,233 +299,13 @@ class _Run:
                     places += [Place(group.name, topic, queue_id, offset) for offset in offsets]
         return places
 
-    # ---- faults
-
-    def _faults(self) -> dict[Fault, Callable[[Befalls], Coroutine[Any, Any, None]]]:
-        return {
-            Fault.KILL: self._kill,
-            Fault.POWER_CUT: self._kill,
-            Fault.RESTART: self._restart,
-            Fault.PAUSE: self._pause,
-            Fault.CLOCK: self._clock,
-            Fault.PARTITION: self._partition,
-            Fault.ONE_WAY: self._partition,
-            Fault.BREAK: self._break,
-            Fault.SLOW: self._slow,
-            Fault.LOSS: self._slow,
-            Fault.DELETE: self._delete,
-            Fault.FULL: self._refuse,
-            Fault.FAIL: self._refuse,
-            Fault.PROMOTE: self._promote,
-            Fault.RESET: self._reset,
-        }
-
-    def _process(self, name: str) -> Process:
-        cluster = self._cluster
-        return {**cluster.names, **cluster.brokers, **cluster.clients}[name]
-
-    async def _delete(self, befalls: Befalls) -> None:
-        for group in self._plan.groups:
-            deletion = Deletion(group.name, befalls.other, self._loop.time())
-            self._workload.history.deletions.append(deletion)
-            address = self._masters.server_of(group.name).address
-            client = self._cluster.clients[befalls.whom]
-            await client.spawn(self._workload.delete(deletion, f"{address}:{BROKER_PORT}"))
-            if deletion.ended_s < float("inf"):
-                self._note("topic deleted")
-
-    async def _reset(self, befalls: Befalls) -> None:
-        for group in self._plan.groups:
-            reset = Reset(befalls.whom, group.name, befalls.other, self._loop.time())
-            self._workload.history.resets.append(reset)
-            address = self._masters.server_of(group.name).address
-            client = self._cluster.clients[self._plan.clients[0]]
-            await client.spawn(self._workload.reset(reset, f"{address}:{BROKER_PORT}"))
-            if reset.ended_s < float("inf"):
-                self._note("offsets reset")
-
-    async def _start(self, server: Server) -> None:
-        if self._is_over or server in self._starting:
-            return
-        self._starting.add(server)
-        try:
-            await self._masters.rejoin(server)
-            life = server.start()
-            # one that dies meanwhile is down again, and its life never ends to start
-            self._starting.discard(server)
-            await life
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, it has to start
-            if server.disk is not None and server.disk.refuses:
-                # it ends, and is started when its disk is well
-                self._note("not started on a disk that is not well")
-                server.kill()
-                return
-            self._report.broken.append(Broken("starts", f"{server.name}: {error!r}"))
-        finally:
-            self._starting.discard(server)
-
-    async def _kill(self, befalls: Befalls) -> None:
-        server = self._process(befalls.whom)
-        if not isinstance(server, Server) or server.is_down():
-            return
-        if befalls.size:
-            await self._in_the_middle(server, befalls)
-        if not server.is_down() and not self._is_healed:
-            self._end(server, befalls.what)
-        await self._loop.pause(befalls.for_s)
-        self._loop.network.power_on(server.address)
-        if server.is_down():
-            await self._start(server)
-
-    def _end(self, server: Server, how: Fault) -> None:
-        if how is Fault.POWER_CUT:
-            before = server.path
-            server.cut_power(self._cuts)
-            if self._masters.note_cut(server, before):
-                self._note("a cut took what a slave has")
-        else:
-            server.kill()
-
-    async def _in_the_middle(self, server: Server, befalls: Befalls) -> None:
-        """End a server when it syncs, or writes, the nth time; wait for that for a while."""
-        disk, disks, left = server.disk, self._disks, abs(int(befalls.size))
-        if disk is None or disks is None:
-            return
-
-        def comes() -> None:
-            nonlocal left
-            left -= 1
-            if not left and not self._is_healed:
-                self._note("died at a sync" if befalls.size > 0 else "died at a write")
-                self._end(server, befalls.what)
-
-        if befalls.size > 0:
-            disk.on_sync = comes
-        else:
-            disks.watch_writes(disk, comes)
-        for _ in range(_LOOKS):
-            await self._loop.pause(_LOOK_EVERY_S / _LOOKS)
-            if disk.ended:
-                break
-        disk.on_sync = None
-        disks.watch_writes(disk, None)
-
-    def _note(self, name: str) -> None:
-        self._report.counts[name] = self._report.counts.get(name, 0) + 1
-
     def _note_expired(self) -> None:
         """Count the logs that begin later, as they have a quota."""
         limited = tuple(group for group in self._plan.groups if group.expires)
         for name in servers_of(limited):
             log = self._cluster.brokers[name].path / "commitlog"
             if int(min((file.name for file in log.iterdir()), default="0")):
-                self._note("a log beyond its quota")
-
-    async def _restart(self, befalls: Befalls) -> None:
-        server = self._process(befalls.whom)
-        if isinstance(server, Server) and server.serving is not None and not server.is_starting:
-            await server.stop()
-            await self._loop.pause(befalls.for_s)
-            if server.disk is not None:
-                # nobody starts it on a disk that is not well
-                server.disk.refuses = {}
-            if server.is_down():
-                await self._start(server)
-
-    async def _refuse(self, befalls: Befalls) -> None:
-        """Let a disk be full, or fail to bring anything to it, for a while."""
-        server = self._process(befalls.whom)
-        disk = server.disk if isinstance(server, Server) else None
-        if disk is None or disk.ended:
-            return
-        disk.refuses = _FULL if befalls.what is Fault.FULL else _FAILING
-        refused = disk.refused
-        await self._loop.pause(befalls.for_s)
-        disk.refuses = {}
-        if disk.refused > refused:
-            self._note(f"refused by a {befalls.what.value}")
-
-    async def _mend(self) -> None:
-        """Make the disks well, and start those anew that take nothing since one has failed."""
-        for name, server in self._cluster.brokers.items():
-            if server.disk is not None:
-                server.disk.refuses = {}
-            serving = server.serving
-            store = serving.store if isinstance(serving, Broker) else None
-            if store is None or server.disk is None:
-                continue
-            is_master = name in self._masters.names()
-            # a slave takes no puts anyhow
-            if store.why_not_writable() is not None if is_master else server.disk.refused:
-                self._note("started anew behind a failed disk")
-                await server.stop()
-
-    async def _promote(self, befalls: Befalls) -> None:
-        """Let the slave with the longest log be the master, and the master its slave."""
-        group, masters = befalls.whom, self._masters
-        before = masters.server_of(group)
-        if befalls.size and before.serving is not None and not before.is_starting:
-            await before.stop()
-        elif not before.is_down():
-            before.kill()
-        await self._loop.pause(_LOOK_EVERY_S)
-        name = masters.successor(group)
-        if before is not masters.server_of(group):
-            return
-        if name is None:
-            self._note("not promoted, as a slave is away")
-            if before.is_down():
-                await self._start(before)
-            return
-        if not before.is_down():
-            # somebody has started it meanwhile
-            before.kill()
-        masters.promote(group, name)
-        self._note("promoted")
-        server = self._cluster.brokers[name]
-        await server.stop()
-        if server.is_down():
-            await self._start(server)
-        await self._loop.pause(befalls.for_s)
-        if before.is_down():
-            await self._start(before)
-
-    async def _pause(self, befalls: Befalls) -> None:
-        node = self._process(befalls.whom).node
-        for_s = min(befalls.for_s, self._heals_s - self._loop.time())
-        if node is not None and for_s > 0:
-            self._loop.pause_node(node, round(for_s * NANOSECONDS))
-
-    async def _clock(self, befalls: Befalls) -> None:
-        self._process(befalls.whom).step_clock(round(befalls.size * NANOSECONDS))
-
-    async def _partition(self, befalls: Befalls) -> None:
-        one, other = self._process(befalls.whom).address, self._process(befalls.other).address
-        pairs = [(one, other)]
-        if befalls.what is Fault.PARTITION:
-            pairs.append((other, one))
-        for pair in pairs:
-            self._loop.network.close_link(*pair)
-        await self._loop.pause(befalls.for_s)
-        for pair in pairs:
-            self._loop.network.open_link(*pair)
-
-    async def _break(self, befalls: Befalls) -> None:
-        one, other = self._process(befalls.whom).address, self._process(befalls.other).address
-        self._loop.network.break_connections(one, other)
-
-    async def _slow(self, befalls: Befalls) -> None:
-        one, other = self._process(befalls.whom).address, self._process(befalls.other).address
-        link = self._loop.network.link(one, other)
-        before = link.mean_ns, link.loss
-        if befalls.what is Fault.SLOW:
-            link.mean_ns = round(befalls.size * NANOSECONDS)
-        else:
-            link.loss = befalls.size
-        await self._loop.pause(befalls.for_s)
-        link.mean_ns, link.loss = before
+                self._report.note("a log beyond its quota")
 
 
 def _processor_s() -> float:

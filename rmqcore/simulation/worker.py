@@ -14,7 +14,8 @@ from typing import Any
 
 from rmqcore.simulation.disk import is_watched
 from rmqcore.simulation.plan import Plan, draw
-from rmqcore.simulation.run import Report, run
+from rmqcore.simulation.report import Report
+from rmqcore.simulation.run import run
 
 
 def main() -> None:
