@@ -198,6 +198,20 @@ class History:
                 if is_there and not is_expired(put):
                     yield reset, put
 
+    def is_set_back(self, group: str, delivery: Delivery) -> bool:
+        """Whether a group got something when somebody had let it read the topic anew there.
+
+        Args:
+            group: of consumers.
+            delivery: what it got.
+        """
+        topic = self.puts[delivery.number].operation.topic
+        return any(
+            (each.group, each.broker, each.topic) == (group, delivery.place.broker, topic)
+            and each.began_s < delivery.at_s
+            for each in self.resets
+        )
+
     def was_calm(self, since_s: float, until_s: float, for_s: float) -> bool:
         """Whether there was no trouble for so long between two times.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Final
 
 from rmqcore.doctor.verify import verify
 from rmqcore.errors import RmqCoreError
-from rmqcore.simulation.history import History, Outcome, Place, Put, number_of
+from rmqcore.simulation.history import Delivery, History, Outcome, Place, Put, number_of
 from rmqcore.simulation.plan import Does, Fault, Plan, Way, servers_of
 from rmqcore.simulation.promotion import Masters
 from rmqcore.store.opening import open_store
@@ -17,6 +18,8 @@ from rmqcore.store.opening import open_store
 _PAGE: Final = 64
 #: A timer message may come this much too early: a timer is as exact as its wheel.
 _EARLY_S: Final = 1.0
+#: Behind so long a time without a fault nobody forgets any more what a group is done with.
+_CALM_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,7 @@ def judge(
     yield from _delivered(plan, history, contents, weak)
     yield from _in_order(plan, history, contents, weak, masters.since_s)
     yield from _read_again(history, weak | promoted, expired)
+    yield from _done_for_good(history, contents)
     if not any(fault.what is Fault.CLOCK for fault in plan.faults):
         yield from _early(history)
 
@@ -331,6 +335,23 @@ def _read_again(history: History, weak: set[str], expired: Expired) -> Iterator[
     for reset, put in history.unread_since(expired.may_have):
         if reset.broker not in weak:
             yield Broken("not read again", f"{put} behind {reset}")
+
+
+def _done_for_good(history: History, contents: Contents) -> Iterator[Broken]:
+    """What a group is done with does not come again behind a calm time, unless it was set back."""
+    copies = Counter(contents.values())
+    for group, deliveries in history.deliveries.items():
+        done: dict[int, Delivery] = {}
+        for each in deliveries:
+            before = done.get(each.number)
+            if each.done_s < float("inf"):
+                done.setdefault(each.number, each)
+            if before is None or copies[each.number] != 1:
+                continue
+            if history.deleted(*each.place[:2]) or history.is_set_back(group, each):
+                continue
+            if history.was_calm(before.done_s, each.at_s, _CALM_S):
+                yield Broken("came again", f"{group}: {each} behind {before}")
 
 
 def _early(history: History) -> Iterator[Broken]:

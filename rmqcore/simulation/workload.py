@@ -214,13 +214,14 @@ class Workload:
             message = await consumer.receive(min(60.0, leaves_s - loop.time()))
             if message is None:
                 continue
-            self._note(consuming.group, message)
+            delivery = self._note(consuming.group, message)
             if consuming.work_s and not self.draining:
                 await loop.pause(self._rng.random() ** 4 * consuming.work_s)
             if not self.draining and self._rng.random() * _PERCENT < consuming.refuses:
                 await consumer.nack(message, delay_level=1)
             else:
                 await consumer.ack(message)
+                delivery.done_s = loop.time()
 
     async def _pop(self, consuming: ConsumerPlan) -> None:
         loop, group = self._cluster.loop, consuming.group
@@ -240,32 +241,35 @@ class Workload:
                     handle.queue_offset,
                 )
                 body = message.decompressed_body()
-                self._noted(group, topic, place, body, again=tries > 0)
+                delivery = self._noted(group, topic, place, body, again=tries > 0)
                 if consuming.work_s and not self.draining:
                     await loop.pause(self._rng.random() ** 4 * consuming.work_s)
                 # what it refuses comes again when it is not acknowledged in time
                 if self.draining or self._rng.random() * _PERCENT >= consuming.refuses:
                     done = await consumer.acknowledge(topic, address, popped)
                     self.history.popped += done
+                    delivery.done_s = loop.time() if done else float("inf")
 
-    def _note(self, group: str, message: Any) -> None:
+    def _note(self, group: str, message: Any) -> Delivery:
         place = Place(
             message.broker_name, message.stored.topic, message.queue_id, message.queue_offset
         )
         again = message.reconsume_times > 0
-        self._noted(group, message.topic, place, message.body, again=again)
+        return self._noted(group, message.topic, place, message.body, again=again)
 
-    def _noted(self, group: str, topic: str, place: Place, body: bytes, *, again: bool) -> None:
+    def _noted(self, group: str, topic: str, place: Place, body: bytes, *, again: bool) -> Delivery:
+        at_s = self._cluster.loop.time()
         try:
             number = number_of(body)
             known = self.history.puts[number].operation.topic == topic
         except (ValueError, KeyError):
-            known = False
-        if not known:
+            number, known = -1, False
+        delivery = Delivery(number, place, at_s, again)
+        if known:
+            self.history.deliveries[group].append(delivery)
+        else:
             self.history.strange.append(f"{group} was given {body[:40]!r} at {place}")
-            return
-        at_s = self._cluster.loop.time()
-        self.history.deliveries[group].append(Delivery(number, place, at_s, again))
+        return delivery
 
 
 def _pass_over(_: SendResult) -> None:
