@@ -74,6 +74,10 @@ class Process:
         self.node.wall_ns += self.skew_ns
         return self.node
 
+    def is_down(self) -> bool:
+        """Whether it has no life."""
+        return self.node is None
+
     def end(self) -> None:
         """Let nothing of this life go on."""
         node, self.node = self.node, None
@@ -114,10 +118,6 @@ class Server(Process):
         self._root = root
         self._make = make
         self._starting: asyncio.Task[Any] | None = None
-
-    def is_down(self) -> bool:
-        """Whether it has no life."""
-        return self.node is None
 
     def start(self, make: Callable[[Server], Serving] | None = None) -> asyncio.Task[Any]:
         """Begin a life in what the last one has left.

@@ -93,6 +93,9 @@ class Faults:
                 await self._loop.pause(_LOOK_EVERY_S)
             if server.is_down():
                 await self.start(server)
+        for client in self._cluster.clients.values():
+            if client.is_down():
+                self._workload.come_back(client.name)
         for trouble in self._workload.history.troubles:
             trouble.ended_s = min(trouble.ended_s, self._loop.time())
 
@@ -113,6 +116,7 @@ class Faults:
             Fault.FAIL: self._refuse,
             Fault.PROMOTE: self._promote,
             Fault.RESET: self._reset,
+            Fault.CRASH: self._crash,
         }
 
     def _process(self, name: str) -> Process:
@@ -120,21 +124,26 @@ class Faults:
         return {**cluster.names, **cluster.brokers, **cluster.clients}[name]
 
     async def _delete(self, befalls: Befalls) -> None:
+        client = self._cluster.clients[befalls.whom]
         for group in self._plan.groups:
+            if client.is_down():
+                return
             deletion = Deletion(group.name, befalls.other, self._loop.time())
             self._workload.history.deletions.append(deletion)
             address = self._masters.server_of(group.name).address
-            client = self._cluster.clients[befalls.whom]
             await client.spawn(self._workload.delete(deletion, f"{address}:{BROKER_PORT}"))
             if deletion.ended_s < float("inf"):
                 self._report.note("topic deleted")
 
     async def _reset(self, befalls: Befalls) -> None:
+        clients = self._cluster.clients.values()
+        client = next((each for each in clients if not each.is_down()), None)
         for group in self._plan.groups:
+            if client is None or client.is_down():
+                return
             reset = Reset(befalls.whom, group.name, befalls.other, self._loop.time())
             self._workload.history.resets.append(reset)
             address = self._masters.server_of(group.name).address
-            client = self._cluster.clients[self._plan.clients[0]]
             await client.spawn(self._workload.reset(reset, f"{address}:{BROKER_PORT}"))
             if reset.ended_s < float("inf"):
                 self._report.note("offsets reset")
@@ -276,6 +285,15 @@ class Faults:
         await self._loop.pause(befalls.for_s)
         if before.is_down():
             await self.start(before)
+
+    async def _crash(self, befalls: Befalls) -> None:
+        client = self._process(befalls.whom)
+        if client.is_down():
+            return
+        self._workload.crash(client.name)
+        await self._loop.pause(befalls.for_s)
+        if client.is_down():
+            self._workload.come_back(client.name)
 
     async def _pause(self, befalls: Befalls) -> None:
         node = self._process(befalls.whom).node

@@ -42,6 +42,8 @@ _PROMOTIONS: Final = 0.5
 #: The shares of plans with a group that pops in order, and with offsets that somebody resets.
 _ORDERED_POPS: Final = 0.3
 _RESETS: Final = 0.3
+#: The share of plans whose clients' processes die, and come again.
+_CRASHES: Final = 0.3
 #: The share of groups of brokers whose logs have a quota, each its own, in log files.
 _QUOTAS: Final = 0.2
 _QUOTA_FILES: Final = (0, 2, 3, 5)
@@ -93,6 +95,7 @@ class Fault(StrEnum):
     FAIL = "failing disk"
     PROMOTE = "promotion"
     RESET = "reset"
+    CRASH = "crash"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +132,7 @@ class Befalls:
         at_s: when, behind the beginning.
         what: which.
         whom: the server; of a deletion the client that asks every master for it; of a promotion
-            the group; of a reset the group of consumers.
+            the group; of a reset the group of consumers; of a crash the client.
         other: at the other end of a link; the topic that is deleted, or that a group is to read
             from its beginning on.
         for_s: how long it lasts; of a promotion, how long who was the master stays away.
@@ -255,8 +258,8 @@ def draw(seed: object, minutes: float = 1.0, *, power_cuts: bool = False) -> Pla
     consumers = _draw_consumers(rng, clients, topics, for_s)
     watched = (Fault.POWER_CUT, Fault.FULL, Fault.FAIL)
     kinds = [kind for kind in Fault if power_cuts or kind not in watched]
-    kinds.remove(Fault.PROMOTE)
-    kinds.remove(Fault.RESET)
+    for drawn_apart in (Fault.PROMOTE, Fault.RESET, Fault.CRASH):
+        kinds.remove(drawn_apart)
     faults: tuple[Befalls, ...] = ()
     if rng.random() >= _WITHOUT_FAULTS:
         faults = _draw_faults(rng, _some(rng, kinds), names, groups, clients, topics, for_s)
@@ -264,6 +267,7 @@ def draw(seed: object, minutes: float = 1.0, *, power_cuts: bool = False) -> Pla
     groups = _draw_quotas(seed, groups)
     consumers += _draw_ordered_pops(seed, clients, topics)
     faults += _draw_resets(seed, consumers, for_s)
+    faults += _draw_crashes(seed, clients, for_s)
     plan = Plan(str(seed), for_s, names, groups, clients, topics, operations, consumers, faults)
     rng = random.Random(f"{seed}/pace")  # noqa: S311 - repeatable
     return _slowed(plan, rng) if rng.random() < _SLOW else plan
@@ -488,6 +492,22 @@ def _draw_resets(
         at_s, topic = round(rng.uniform(0.0, for_s), 6), rng.choice(consuming.topics)
         befalls.append(Befalls(at_s, Fault.RESET, consuming.group, topic))
     return tuple(befalls)
+
+
+def _draw_crashes(seed: object, clients: tuple[str, ...], for_s: float) -> tuple[Befalls, ...]:
+    """Clients whose processes die, whatever they are about."""
+    rng = random.Random(f"{seed}/crashes")  # noqa: S311 - repeatable
+    if rng.random() >= _CRASHES:
+        return ()
+    return tuple(
+        Befalls(
+            round(rng.uniform(0.0, for_s), 6),
+            Fault.CRASH,
+            rng.choice(clients),
+            for_s=round(rng.choice((0.2, 10.0, 40.0)) * rng.random(), 3),
+        )
+        for _ in range(rng.choice((1, 3, 6)))
+    )
 
 
 def settings_of(group: Group, number: int) -> dict[str, Any]:

@@ -51,6 +51,7 @@ MUST_COME_ABOUT: Final = (
     "fault promotion",
     "promoted",
     "fault reset",
+    "fault crash",
     "a log beyond its quota",
     "offsets reset",
     "refused by a full disk",

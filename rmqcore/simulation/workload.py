@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -38,19 +39,19 @@ class Workload:
     Attributes:
         history: what they did and saw.
         on_ok: called with what a broker has said of a message that it has confirmed.
-        running: operations that have not ended.
         draining: whether consumers take everything, as fast as they can.
     """
 
     def __init__(self, cluster: SimulatedCluster, plan: Plan) -> None:
         self.history = History()
         self.on_ok: Callable[[SendResult], None] = _pass_over
-        self.running = 0
         self.draining = False
         self._cluster = cluster
         self._plan = plan
         self._rng = random.Random(f"{plan.seed}/workload")  # noqa: S311 - repeatable
         self._producers: dict[str, Producer] = {}
+        self._running: Counter[str] = Counter()
+        self._begin_s = 0.0
         self._transactions = {
             operation.number: operation
             for operation in plan.operations
@@ -59,19 +60,56 @@ class Workload:
 
     def begin(self) -> None:
         """Let every client begin."""
-        loop = self._cluster.loop
-        by_client: dict[str, list[Operation]] = {name: [] for name in self._plan.clients}
-        for operation in self._plan.operations:
-            by_client[operation.client].append(operation)
-        for name, operations in by_client.items():
-            self._cluster.clients[name].spawn(self._produce(name, operations, loop.time()))
+        self._begin_s = self._cluster.loop.time()
         for consuming in self._plan.consumers:
             self.history.deliveries.setdefault(consuming.group, [])
-            self._cluster.clients[consuming.client].spawn(self._consume(consuming, loop.time()))
+        for name in self._plan.clients:
+            self._begin(name)
+
+    def _begin(self, name: str) -> None:
+        """Let a client do what is still to come of the plan."""
+        client, now_s = self._cluster.clients[name], self._cluster.loop.time()
+        client.spawn(
+            self._produce(
+                name,
+                [
+                    operation
+                    for operation in self._plan.operations
+                    if operation.client == name and self._begin_s + operation.at_s >= now_s
+                ],
+            )
+        )
+        for consuming in self._plan.consumers:
+            if consuming.client == name:
+                client.spawn(self._consume(consuming))
+
+    def crash(self, name: str) -> None:
+        """Let a client's process die; nobody knows what comes of what it is about.
+
+        Args:
+            name: of a client whose process runs.
+        """
+        self._cluster.clients[name].end()
+        self._producers.pop(name, None)
+        self._running.pop(name, None)
+
+    def come_back(self, name: str) -> None:
+        """Begin a client's process again, which knows nothing of the one before.
+
+        Args:
+            name: of a client that has crashed.
+        """
+        self._cluster.clients[name].begin()
+        self._begin(name)
+
+    @property
+    def running(self) -> int:
+        """How many operations have not ended."""
+        return self._running.total()
 
     # ---- producing
 
-    async def _produce(self, name: str, operations: Sequence[Operation], begin_s: float) -> None:
+    async def _produce(self, name: str, operations: Sequence[Operation]) -> None:
         loop = self._cluster.loop
         producer = Producer(
             self._cluster.namesrv_addr, group=f"producers-{name}", check_transaction=self._check
@@ -79,7 +117,7 @@ class Workload:
         await producer.start()
         self._producers[name] = producer
         for operation in operations:
-            await loop.pause(max(0.0, begin_s + operation.at_s - loop.time()))
+            await loop.pause(max(0.0, self._begin_s + operation.at_s - loop.time()))
             loop.create_task(self._do(producer, operation))
 
     async def send_now(self, client: str, operation: Operation) -> Outcome:
@@ -89,7 +127,11 @@ class Workload:
             client: a producer, by name.
             operation: what it sends.
         """
-        await self._do(self._producers[client], operation)
+        producer = self._producers.get(client)
+        if producer is None:
+            # it has only just begun again
+            return Outcome.UNKNOWN
+        await self._do(producer, operation)
         return self.history.puts[operation.number].outcome
 
     async def make_topics(self) -> None:
@@ -144,7 +186,7 @@ class Workload:
         numbers = range(operation.number, operation.number + count)
         puts = [Put(operation, number, now_s) for number in numbers]
         self.history.puts |= {put.number: put for put in puts}
-        self.running += 1
+        self._running[operation.client] += 1
         outcome, result = Outcome.UNKNOWN, None
         try:
             result = await self._send(producer, operation, numbers)
@@ -156,7 +198,7 @@ class Workload:
         except RmqCoreError:
             pass
         finally:
-            self.running -= 1
+            self._running[operation.client] -= 1
         for at, put in enumerate(puts):
             put.outcome, put.ended_s = outcome, self._cluster.loop.time()
             if result is not None and operation.does in (Does.SEND, Does.BATCH):
@@ -188,7 +230,7 @@ class Workload:
 
     # ---- consuming
 
-    async def _consume(self, consuming: ConsumerPlan, begin_s: float) -> None:
+    async def _consume(self, consuming: ConsumerPlan) -> None:
         loop = self._cluster.loop
         if consuming.way in (Way.POP, Way.POP_IN_ORDER):
             await self._pop(consuming)
@@ -201,13 +243,13 @@ class Workload:
                     start="first",
                     orderly=consuming.way is Way.ORDERLY,
                 ) as consumer:
-                    await self._receive(consumer, consuming, begin_s)
+                    await self._receive(consumer, consuming)
             except RmqCoreError:
                 await loop.pause(_AGAIN_S)
 
-    async def _receive(self, consumer: Consumer, consuming: ConsumerPlan, begin_s: float) -> None:
+    async def _receive(self, consumer: Consumer, consuming: ConsumerPlan) -> None:
         loop = self._cluster.loop
-        leaves_s = begin_s + consuming.leaves_s
+        leaves_s = self._begin_s + consuming.leaves_s
         if not consuming.leaves_s or leaves_s < loop.time():
             leaves_s = float("inf")
         while loop.time() < leaves_s:

@@ -2,8 +2,17 @@
 
 import pytest
 
-from rmqcore.simulation.history import Deletion, Delivery, History, Outcome, Place, Put, Reset
-from rmqcore.simulation.invariants import _in_order
+from rmqcore.simulation.history import (
+    Deletion,
+    Delivery,
+    History,
+    Outcome,
+    Place,
+    Put,
+    Reset,
+    Trouble,
+)
+from rmqcore.simulation.invariants import _done_for_good, _in_order
 from rmqcore.simulation.plan import ConsumerPlan, Does, Group, Operation, Plan, Way
 from rmqcore.simulation.promotion import has_what_was_lost
 
@@ -59,6 +68,33 @@ def test_who_was_set_back_has_to_get_again_what_was_there_then(put_s, reset_s, g
         resets=[Reset("group", "broker0", "T0", *reset_s)],
     )
     assert len(list(history.unread_since())) == unread
+
+
+@pytest.mark.parametrize(
+    ("done_s", "again_s", "deleted", "broken"),
+    [
+        (10.0, 400.0, False, 1),
+        (float("inf"), 400.0, False, 0),
+        (10.0, 65.0, False, 0),
+        (210.0, 265.0, False, 0),
+        (10.0, 400.0, True, 0),
+    ],
+    ids=["calm", "never-done", "too-soon", "trouble", "deleted"],
+)
+def test_what_a_group_is_done_with_does_not_come_again_behind_a_calm_time(
+    done_s, again_s, deleted, broken
+):
+    place = Place("broker0", "T0", 0, 0)
+    operation = Operation(1.0, "client0", Does.SEND, 7, "T0", 0, 100)
+    history = History(
+        puts={7: Put(operation, 7, 1.0, 1.0, Outcome.OK, place)},
+        deliveries={
+            "group": [Delivery(7, place, 9.0, False, done_s), Delivery(7, place, again_s, False)]
+        },
+        deletions=[Deletion("broker0", "T0", 5.0, 6.0)] if deleted else [],
+        troubles=[Trouble(20.0, 60.0), Trouble(50.0, 205.0), Trouble(220.0, 221.0)],
+    )
+    assert len(list(_done_for_good(history, {place: 7}))) == broken
 
 
 @pytest.mark.parametrize(

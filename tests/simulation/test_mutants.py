@@ -41,6 +41,11 @@ def with_leaving():
     return dataclasses.replace(plan_of(), consumers=(leaving,))
 
 
+def with_a_late_crash():
+    crash = Befalls(100.0, Fault.CRASH, "client1", for_s=0.2)
+    return dataclasses.replace(plan_of(crash), for_s=110.0)
+
+
 MUTANTS = {
     "a sync is left out": Mutant(
         "rmqcore/services/flush.py",
@@ -96,6 +101,13 @@ MUTANTS = {
         "        return self.next_offset\n",
         with_leaving(),
         "not delivered",
+    ),
+    "offsets are committed when a consumer leaves only": Mutant(
+        "rmqcore/client/assignment.py",
+        "_COMMIT_INTERVAL_S = 5.0\n",
+        "_COMMIT_INTERVAL_S = 1e9\n",
+        with_a_late_crash(),
+        "came again",
     ),
 }
 

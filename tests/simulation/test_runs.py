@@ -88,6 +88,17 @@ def test_a_broker_that_is_killed_loses_nothing_that_it_has_answered(way):
 
 
 @pytest.mark.parametrize("way", Way)
+def test_a_client_that_dies_and_comes_again_passes_over_nothing(way):
+    faults = [Befalls(1.55, Fault.CRASH, f"client{n}", for_s=0.5) for n in range(2)]
+    report = run(plan_of(*faults, way=way))
+    assert not report.broken
+    assert report.counts["fault crash"] == 2
+    # what the producer was to send meanwhile nobody has sent
+    assert 20 < report.counts["send ok"] < 32
+    assert report.counts["delivered"] >= report.counts["send ok"]
+
+
+@pytest.mark.parametrize("way", Way)
 def test_who_goes_on_when_a_topic_is_deleted_gets_all_that_comes_then(way):
     faults = [Befalls(at_s, Fault.DELETE, "client1", "T0") for at_s in (1.55, 2.45)]
     report = run(plan_of(*faults, Befalls(2.5, Fault.RESTART, "broker0", for_s=0.1), way=way))
