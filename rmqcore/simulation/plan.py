@@ -48,7 +48,7 @@ _CRASHES: Final = 0.3
 _QUOTAS: Final = 0.2
 _QUOTA_FILES: Final = (0, 2, 3, 5)
 #: The share of plans that take so many times as long, with no more load.
-_SLOW: Final = 0.1
+_SLOW: Final = 0.2
 _SLOWER: Final = 60
 #: After an operation a burst ends with this probability; the pause behind it is so many times the
 #: average.
