@@ -25,7 +25,7 @@ class AllocateMappedFileService(Service):
     - A file that is made ahead and not used is removed when the service stops; one that was handed
       out stays at hand until the next, for a caller that was interrupted before he could use it.
     - Files are used in order; one that is older than the newest taken is never made.
-    - Running out of room here is no error: `take` tries again when the file is needed.
+    - Running out of room here is no error: `ready_file` tries again when the file is needed.
     - A file stands behind all others: none is made behind one that could not be, and none is
       removed in front of one that cannot be.
 
