@@ -41,6 +41,11 @@ def bodies(answer):
     return [message.body for message in records(answer.body)]
 
 
+def deliver_late(broker, topic):
+    """What waited when its topic was deleted comes when its time has come."""
+    assert broker.store.put(topic, b"late", properties={"REAL_TOPIC": topic, "REAL_QID": "0"}).ok
+
+
 async def delete(peer, topic):
     deleted = await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
     assert deleted.code == ResponseCode.SUCCESS
@@ -85,8 +90,7 @@ def test_a_table_of_topics_of_yesterday_hides_no_topic_and_brings_none_back(tmp_
                 assert (await peer.send(topic, b"of %s" % topic.encode())).code == 0
                 if topic == "Third" and deleted:
                     await delete(peer, "Second")
-                    # as what comes late, when its time has come
-                    assert broker.store.put("Second", b"late").ok
+                    deliver_late(broker, "Second")
             if topic == "First":
                 shutil.copy(topics, tmp_path / "yesterday")
         shutil.copy(tmp_path / "yesterday", topics)
@@ -94,6 +98,30 @@ def test_a_table_of_topics_of_yesterday_hides_no_topic_and_brings_none_back(tmp_
             for topic in ("First", "Third", *(() if deleted else ("Second",))):
                 assert bodies(await peer.pull(topic)) == [b"of %s" % topic.encode()]
             assert (broker.store.topics.get("Second") is None) == deleted
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("waited", [False, True])
+def test_a_table_of_yesterday_hides_no_topic_that_was_deleted_and_made_again(tmp_path, waited):
+    async def scenario():
+        topics = tmp_path / "store" / "config" / "topics.json"
+        async with served(tmp_path / "store") as (_, peer):
+            await peer.send("T", b"old")
+            await delete(peer, "T")
+        shutil.copy(topics, tmp_path / "yesterday")
+        async with served(tmp_path / "store") as (broker, peer):
+            if waited:
+                assert broker.store.put("T", b"new", delay_level=18).ok
+                deliver_late(broker, "T")
+            else:
+                await peer.send("T", b"new")
+            # yesterday's is older than the backup
+            await peer.send("Other", b"sent")
+        shutil.copy(tmp_path / "yesterday", topics)
+        async with served(tmp_path / "store") as (broker, peer):
+            assert broker.store.topics.get("T") is not None
+            assert bodies(await peer.pull("T")) == [b"late" if waited else b"new"]
 
     asyncio.run(scenario())
 
@@ -150,7 +178,7 @@ def test_a_topic_that_was_deleted_before_its_first_message_came_does_not_come_ba
             await peer.send("Other", b"before")
             broker.managers.topics.put(TopicConfig(topic_name="T"))
             await delete(peer, "T")
-            assert broker.store.put("T", b"late").ok
+            deliver_late(broker, "T")
         async with served(tmp_path / "store") as (broker, peer):
             assert ("T", 0) in broker.store.queues()
             assert broker.store.topics.get("T") is None

@@ -8,6 +8,7 @@ queues without a topic, in queues that their topic got last, or waiting to be de
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
@@ -17,6 +18,7 @@ from rmqcore.files.config_tables import TopicConfigTable
 from rmqcore.files.consume_queue import LIGHT_QUEUE_PREFIX, SCHEDULE_TOPIC
 from rmqcore.files.service_topics import HALF_TOPIC
 from rmqcore.files.timer_check import TIMER_TOPIC
+from rmqcore.files.unit_file import UNIT_HEAD
 from rmqcore.message import MessageExt
 from rmqcore.store.message_store import DefaultMessageStore
 
@@ -47,7 +49,8 @@ def unknown_topics(store: DefaultMessageStore) -> list[tuple[str, int]]:
     found = set[tuple[str, int]]()
     for topic, queue_id in queues:
         if topic in _WAITING_IN:
-            found.update(_destinations(store, topic, queue_id, since_ms))
+            offset = store.queue_offset_by_time(topic, queue_id, since_ms)
+            found.update(_destinations(store, topic, queue_id, offset))
         elif has_queue(store.topics, topic, queue_id):
             continue
         elif _stored_ms(store, topic, queue_id, last=False) >= since_ms:
@@ -58,22 +61,50 @@ def unknown_topics(store: DefaultMessageStore) -> list[tuple[str, int]]:
 def lost_topics(store: DefaultMessageStore) -> list[tuple[str, int]]:
     """Queues with messages, by topic and queue id, whose topic a master's table has not and had.
 
-    It is one of before then: whoever deletes a topic here writes that down, too. RocketMQ does not.
+    It is one of before then: whoever deletes a topic here writes that down, too; RocketMQ does not.
+    One that was deleted was made again, unless all that came to it had been waiting since before.
 
     Args:
         store: of a master, before anything is put.
     """
     if store.topics.begun_ms is None:
         return []
-    deletions = store.followed_log.deletions()
-    return [
+    found = [
         (topic, queue_id)
         for topic, queue_id in store.queues()
         if store.topics.get(topic) is None
-        and topic not in deletions
         and not has_queue(store.topics, topic, queue_id)
         and store.min_queue_offset(topic, queue_id) < store.max_queue_offset(topic, queue_id)
     ]
+    deletions = store.followed_log.deletions()
+    lost = {queue[0] for queue in found if queue[0] not in deletions or _was_put_to(store, *queue)}
+    late = {topic: deletions[topic] for topic, _ in found if topic not in lost}
+    if late:
+        since = min(late.values())
+        for topic in _WAITING_IN:
+            for queue_id in (each for name, each in store.queues() if name == topic):
+                offset = _first_behind(store, topic, queue_id, since)
+                lost.update(name for name, _ in _destinations(store, topic, queue_id, offset))
+    return [queue for queue in found if queue[0] in lost]
+
+
+def _was_put_to(store: DefaultMessageStore, topic: str, queue_id: int) -> bool:
+    """Tell whether a queue has a message that waited nowhere before it came."""
+    messages = _messages(store, topic, queue_id, store.min_queue_offset(topic, queue_id))
+    return any("REAL_TOPIC" not in message.properties for message in messages)
+
+
+def _first_behind(store: DefaultMessageStore, topic: str, queue_id: int, phy_offset: int) -> int:
+    """Offset of the first message of a queue whose record does not lie before a physical offset."""
+    offsets = range(
+        store.min_queue_offset(topic, queue_id), store.max_queue_offset(topic, queue_id)
+    )
+
+    def place(offset: int) -> int:
+        unit = store.read_units(topic, queue_id, offset, 1)
+        return int(UNIT_HEAD.unpack_from(unit)[0])
+
+    return offsets.start + bisect_left(offsets, phy_offset, key=place)
 
 
 def has_queue(topics: TopicConfigTable, topic: str, queue_id: int) -> bool:
@@ -93,11 +124,11 @@ def has_queue(topics: TopicConfigTable, topic: str, queue_id: int) -> bool:
 
 
 def _destinations(
-    store: DefaultMessageStore, topic: str, queue_id: int, since_ms: int
+    store: DefaultMessageStore, topic: str, queue_id: int, offset: int
 ) -> Iterator[tuple[str, int]]:
     """The unknown queues for which messages wait, but for those of topics deleted meanwhile."""
     deletions = store.followed_log.deletions()
-    for message in _messages(store, topic, queue_id, since_ms):
+    for message in _messages(store, topic, queue_id, offset):
         name = message.properties.get("REAL_TOPIC", "")
         text = message.properties.get("REAL_QID", "")
         known = text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
@@ -108,10 +139,9 @@ def _destinations(
 
 
 def _messages(
-    store: DefaultMessageStore, topic: str, queue_id: int, since_ms: int
+    store: DefaultMessageStore, topic: str, queue_id: int, offset: int
 ) -> Iterator[MessageExt]:
-    """Messages of a queue from a store time on, but for what is damaged."""
-    offset = store.queue_offset_by_time(topic, queue_id, since_ms)
+    """Messages of a queue from an offset on, but for what is damaged."""
     end, count = store.max_queue_offset(topic, queue_id), _BATCH
     while offset < end:
         try:
