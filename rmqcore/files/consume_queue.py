@@ -15,7 +15,7 @@ from rmqcore.files.unit_file import UNIT_HEAD, UnitFile
 from rmqcore.native.format._numbers import FILLER_SIZE, UNIT_SIZE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from rmqcore.files.mapped_file import OpenFiles
@@ -33,6 +33,7 @@ _TAGS_CODE_AT = LAYOUT["consume_queue_unit"]["tags_code"][0]
 _TAGS_CODE = struct.Struct(">q")
 #: with these a tags code begins that is a hash, or a time of delivery
 _NO_ADDRESS = b"\0\xff"
+_UNITS_READ = 4096
 
 
 class ConsumeQueue(UnitFile):
@@ -247,6 +248,25 @@ class ConsumeQueue(UnitFile):
         if self.ext is not None and tags_code < EXT_ADDRESS_BELOW:
             tags_code = self.ext.tags_code_at(tags_code) or 0
         return _TAGS_CODE.pack(tags_code) != wanted[_TAGS_CODE_AT:UNIT_SIZE]
+
+    def delete_before(self, min_phy_offset: int) -> int:
+        """Remove files all of whose messages are gone, the extension's too; how many went.
+
+        Args:
+            min_phy_offset: physical offset of the log's first record.
+
+        Raises:
+            OSError: a file could not be removed.
+        """
+        gone = super().delete_before(min_phy_offset)
+        return gone if self.ext is None else gone + self.ext.delete_before(self._addresses())
+
+    def _addresses(self) -> Iterator[int]:
+        """The addresses of extension units that messages have, from the first message on."""
+        for start in range(self.unit_start, self.unit_end, _UNITS_READ):
+            for _, _, tags_code in UNIT.iter_unpack(self.units_from(start, _UNITS_READ)):
+                if tags_code < EXT_ADDRESS_BELOW:
+                    yield tags_code
 
     # ---- reading
 

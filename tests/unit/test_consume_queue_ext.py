@@ -165,3 +165,36 @@ def test_extension_files_that_a_deletion_could_not_remove_are_removed_by_the_nex
         store.delete_topic("T")
         assert [each.name for each in (path / "consumequeue_ext").iterdir()] == ["Other"]
         assert len(list((path / "consumequeue_ext").rglob(f"{0:020d}"))) == 2
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("plain", [0, 1, 9])
+def test_extension_files_go_with_the_messages_that_they_are_for(tmp_path, plain):
+    """Messages that were put here have no address; the last file stays, to go on in."""
+    path = tmp_path / "store"
+    settings = {"mapped_file_size_commit_log": 4096, "mapped_file_size_consume_queue": 100}
+    with open_store(path, **settings) as store:
+        for number in range(9):
+            store.put("T", b"%d" % number * 1000, tags="ab"[number % 2])
+        log_start = 8192
+        places = [store.get_message("T", 0, n).messages[0].phy_offset for n in range(9)]
+    first = next(number for number in range(9) if places[number] >= log_start)
+    ext = path / "consumequeue_ext" / "T" / "0"
+    ext.mkdir(parents=True)
+    for number in range(9):
+        # a file of its own for each
+        code = tags_code("ab"[number % 2])
+        (ext / f"{100 * number:020d}").write_bytes(unit(code).ljust(100, b"\0"))
+        if not first <= number < first + plain:
+            queue = path / "consumequeue" / "T" / "0" / f"{number // 5 * 100:020d}"
+            data = bytearray(queue.read_bytes())
+            struct.pack_into(">q", data, number % 5 * 20 + 12, ADDRESS + 100 * number)
+            queue.write_bytes(data)
+    with open_store(path, **settings) as store:
+        store.parts.upkeep.retention.delete_before(log_start)
+        assert store.min_queue_offset("T", 0) == first
+        found = store.get_message("T", 0, first, tags="b").messages
+        assert [int(message.body[:1]) for message in found] == [n for n in range(first, 9) if n % 2]
+    names = sorted(int(file.name) for file in ext.iterdir())
+    assert names == [100 * number for number in range(min(first + plain, 8), 9)]
+    assert verify(path).clean
