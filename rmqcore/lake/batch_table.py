@@ -14,13 +14,14 @@ from rmqcore.errors import ConfigError
 from rmqcore.lake.bodies import Bodies
 from rmqcore.lake.sources import Place, Progress, Span
 from rmqcore.lake.table_pair import EXPIRE_EVERY_S, KEEP_S, TablePair, places_of, plain_schema
-from rmqcore.lake.target import NUMBER, TopicMadeAnewError
+from rmqcore.lake.target import NUMBER, THERE, TopicMadeAnewError
 from rmqcore.world import monotonic_s
 
 #: What a batch has to have: which message a row is, and what is in it.
 _NEEDED: Final = ("topic", "queue_id", "queue_offset", "phy_offset", "store_timestamp", "body")
 #: The columns of a row's `Mark`.
 MARK: Final = ("store_timestamp", "phy_offset")
+_OTHER: Final = "has another message {} than the table"
 
 
 class BatchTable:
@@ -71,6 +72,7 @@ class BatchTable:
         """Commit the rows of a batch that the table does not have yet.
 
         It has what lies in front of the last row of a queue: batches go in the order of each queue.
+        Rows that it has are compared with its own.
 
         Args:
             frame: Spark's, or a table of pyarrow; with the columns ``topic queue_id queue_offset
@@ -85,13 +87,27 @@ class BatchTable:
         """
         rows = self._rows(frame if isinstance(frame, pa.Table) else frame.toArrow())
         known = self._tables.good.offsets()
-        rows = _new_rows(rows, known)
+        had, rows = _told_apart(rows, known)
+        if had.num_rows:
+            self._check_same(had)
         if rows.num_rows:
             _, refused = self._tables.put(rows, known, {**known, **_reached(rows)})
             self._tables.compact(beside=bool(refused))
         if monotonic_s() >= self._expires_s:
             self._tables.expire(KEEP_S)
             self._expires_s = monotonic_s() + EXPIRE_EVERY_S
+
+    def _check_same(self, rows: pa.Table) -> None:
+        """Refuse rows that have the number of a row of the table, and are another message.
+
+        Times tell: what takes the place of a message that a log has lost is stored later.
+        """
+        told = rows.select(THERE)
+        for target in (self._tables.good, self._tables.refused):
+            there = target.near(rows).cast(told.schema)
+            both = there.join(told, [*NUMBER], join_type="inner", right_suffix="_now")
+            is_other = pc.not_equal(both.column(THERE[-1]), both.column(f"{THERE[-1]}_now"))
+            _refuse(both.filter(is_other), _OTHER)
 
     def _rows(self, given: pa.Table) -> pa.Table:
         """Rows with the columns of a table, in the order of each queue."""
@@ -134,8 +150,8 @@ def _are_equal(some: pa.Table, others: pa.Table, names: tuple[str, ...]) -> pa.C
     return functools.reduce(pc.and_, found)
 
 
-def _new_rows(rows: pa.Table, known: Progress) -> pa.Table:
-    """Rows that a table does not have.
+def _told_apart(rows: pa.Table, known: Progress) -> tuple[pa.Table, pa.Table]:
+    """Rows with the numbers of those that a table has, and rows that it does not have.
 
     Raises:
         TopicMadeAnewError: they are not of the log that the table's are of: this has another
@@ -164,8 +180,8 @@ def _new_rows(rows: pa.Table, known: Progress) -> pa.Table:
         pc.xor(is_known, pc.less_equal(lies_at, end)),
     )
     # of a queue without a mark nothing tells
-    _refuse(rows.filter(pc.fill_null(is_other, False)), "has another message {} than the table")
-    return rows.filter(pc.invert(is_known))
+    _refuse(rows.filter(pc.fill_null(is_other, False)), _OTHER)
+    return rows.filter(is_known), rows.filter(pc.invert(is_known))
 
 
 def _refuse(rows: pa.Table, detail: str) -> None:

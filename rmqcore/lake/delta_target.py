@@ -18,11 +18,11 @@ from rmqcore.lake.storage_names import delta_options, without_secrets
 from rmqcore.lake.target import (
     DAY,
     IN_FLIGHT_S,
-    NUMBER,
     OFFSETS,
     SMALL_AGE_S,
     SMALL_COUNT,
     SMALL_SIZE,
+    THERE,
     TableAccessError,
     TableChangedError,
     check_types,
@@ -141,7 +141,7 @@ class DeltaTarget:
             if self._offsets_of(table) != since:
                 raise TableChangedError(f"{self._place}: another follower has been there")
             self._check_types(table)
-            if may_have and not (rows := self._lacking(table, rows)).num_rows:
+            if may_have and not (rows := lacking(rows, self._near(table, rows))).num_rows:
                 return 0
             write_deltalake(
                 table,
@@ -160,13 +160,19 @@ class DeltaTarget:
     def _check_types(self, table: DeltaTable) -> None:
         check_types(pa.schema(table.schema().to_arrow()), self._schema, self._place)
 
+    def near(self, rows: pa.Table) -> pa.Table:
+        """See `Target`."""
+        table = self._table()
+        with self._errors():
+            return rows.slice(0, 0).select(THERE) if table is None else self._near(table, rows)
+
     @staticmethod
-    def _lacking(table: DeltaTable, rows: pa.Table) -> pa.Table:
-        """Rows that this state of the table does not have."""
+    def _near(table: DeltaTable, rows: pa.Table) -> pa.Table:
+        """As `near`, of this state of the table."""
         least, most = offset_bounds(rows)
         offset = pc.field("queue_offset")
         near = (offset >= least) & (offset <= most)
-        return lacking(rows, table.to_pyarrow_table(columns=[*NUMBER], filters=near))
+        return table.to_pyarrow_table(columns=[*THERE], filters=near)
 
     def compact(self, now_s: float) -> int:
         """See `Target`."""

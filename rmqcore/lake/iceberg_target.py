@@ -43,11 +43,11 @@ from rmqcore.lake.storage_names import iceberg_options, without_secrets
 from rmqcore.lake.target import (
     DAY,
     IN_FLIGHT_S,
-    NUMBER,
     OFFSETS,
     SMALL_AGE_S,
     SMALL_COUNT,
     SMALL_SIZE,
+    THERE,
     MissedMessagesError,
     TableAccessError,
     TableChangedError,
@@ -221,7 +221,7 @@ class IcebergTarget:
             # the commit is refused when the table is another than the one that was asked here
             if self._offsets_of(table) != since:
                 raise TableChangedError(f"{self._name}: another follower has been there")
-            if may_have and not (rows := self._lacking(table, rows)).num_rows:
+            if may_have and not (rows := lacking(rows, self._near(table, rows))).num_rows:
                 return 0
             appended = with_day(rows).select(self._schema.names).cast(self._schema)
             facts = commit_facts(self._topic, offsets)
@@ -231,12 +231,18 @@ class IcebergTarget:
     def _check_types(self, table: Table) -> None:
         check_types(table.schema().as_arrow(), self._schema, self._name)
 
+    def near(self, rows: pa.Table) -> pa.Table:
+        """See `Target`."""
+        with self._errors():
+            table = self._table()
+            return rows.slice(0, 0).select(THERE) if table is None else self._near(table, rows)
+
     @staticmethod
-    def _lacking(table: Table, rows: pa.Table) -> pa.Table:
-        """Rows that this state of the table does not have."""
+    def _near(table: Table, rows: pa.Table) -> pa.Table:
+        """As `near`, of this state of the table."""
         least, most = offset_bounds(rows)
         near = f"queue_offset >= {least} and queue_offset <= {most}"
-        return lacking(rows, table.scan(near, selected_fields=NUMBER).to_arrow())
+        return table.scan(near, selected_fields=THERE).to_arrow()
 
     def compact(self, now_s: float) -> int:
         """See `Target`."""

@@ -21,6 +21,8 @@ TOPIC: Final = "rmqcore.topic"
 DAY: Final = "day"
 #: The columns that say which message a row is.
 NUMBER: Final = ("broker", "queue_id", "queue_offset")
+#: The columns of rows that are there: which messages, and when each was stored.
+THERE: Final = (*NUMBER, "store_timestamp")
 #: Files below this size are small; so many of one day are made one.
 SMALL_SIZE: Final = 64 << 20
 SMALL_COUNT: Final = 16
@@ -70,6 +72,14 @@ class Target(Protocol):
         Raises:
             RmqCoreError: the table has rows, and no commit says it; or a column of the rows with
                 another type.
+        """
+        ...
+
+    def near(self, rows: pa.Table) -> pa.Table:
+        """Rows of the table among which those are that it has of some: their columns `THERE`.
+
+        Args:
+            rows: of the source; one at least.
         """
         ...
 

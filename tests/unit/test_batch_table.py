@@ -8,6 +8,7 @@ import pytest
 import rmqcore
 from rmqcore.errors import ConfigError
 from rmqcore.lake import BatchTable
+from rmqcore.lake.bodies import Bodies
 from rmqcore.lake.target import TopicMadeAnewError
 from rmqcore.scan import read_store
 
@@ -36,8 +37,8 @@ def cut(path, queue_offset):
         pass
 
 
-def batch(path, first=0):
-    return pa.table(read_store(path, topics=["T"], queue_offsets={"T": {0: (first, 1 << 40)}}))
+def batch(path, first=0, stop=1 << 40):
+    return pa.table(read_store(path, topics=["T"], queue_offsets={"T": {0: (first, stop)}}))
 
 
 def bodies_of(path):
@@ -70,6 +71,33 @@ def test_a_batch_of_a_log_that_was_cut_and_has_gone_on_is_refused(store, table, 
     with pytest.raises(TopicMadeAnewError, match="queue /0 has another message"):
         table.write(rows)
     assert bodies_of(tmp_path / "table") == [b"a", b"b", b"c", b"d", b"e"]
+
+
+@pytest.mark.parametrize("table_format", ["delta", "iceberg"])
+def test_a_batch_in_front_of_the_last_row_is_refused_when_the_log_has_lost_its_own(
+    store, tmp_path, table_format
+):
+    """The next one would have told it, and these would have been passed over."""
+    pytest.importorskip({"delta": "deltalake", "iceberg": "pyiceberg"}[table_format])
+    table = BatchTable(tmp_path / "table", topic="T", table_format=table_format)
+    table.write(batch(store))
+    table.write(batch(store, 1, 4))
+    cut(store, 2)
+    put(store, b"n", b"n")
+    table.write(batch(store, 0, 2))
+    with pytest.raises(TopicMadeAnewError, match="queue /0 has another message 2 than the table"):
+        table.write(batch(store, 1, 4))
+
+
+def test_a_batch_in_front_of_the_last_row_is_refused_beside_rows_that_do_not_fit(tmp_path):
+    store = tmp_path / "store"
+    put(store, *[b"\xff"] * 3)
+    table = BatchTable(tmp_path / "table", topic="T", bodies=Bodies("text"))
+    table.write(batch(store))
+    cut(store, 1)
+    put(store, b"new")
+    with pytest.raises(TopicMadeAnewError, match="another message 1"):
+        table.write(batch(store))
 
 
 def test_a_batch_in_which_rows_come_twice_has_each_of_them_once(store, table, tmp_path):
