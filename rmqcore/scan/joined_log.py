@@ -50,8 +50,13 @@ class JoinedLog:
 
     @property
     def known_end(self) -> int:
-        """Up to where queues or manifests know every record."""
+        """Up to where queues or manifests know records."""
         return max(self.live.known_end, self.border)
+
+    @property
+    def trusted_end(self) -> int:
+        """Up to where queues or manifests know every record."""
+        return max(self.live.trusted_end, self.border)
 
     @property
     def queue_count(self) -> int:

@@ -250,6 +250,23 @@ class QueueUnits:
         last = self.place(units.key, units.end - 1, units.end) or first
         return (0, 0) if first is None or last is None else (first[1], last[1])
 
+    def are_all_known(self, topics: Iterable[str] | None, start: int, end: int) -> bool:
+        """Whether the units of queues are all messages that a log may have of topics.
+
+        Args:
+            topics: names; None for all that the log has.
+            start: physical offset where the log begins.
+            end: where it ends.
+        """
+        if topics is None:
+            mark = StoreMark(self._directory)
+            mark.load()
+            roots = self._directory.consume_queue, self._directory.batch_consume_queue
+            topics = {topic for root in roots for topic in subdirectories(root)}
+            topics |= {topic for topic, _ in mark.ends}
+        keys = self.keys(topics, None)
+        return keys is not None and self.are_whole(keys, start, end)
+
     def topics(self) -> list[str]:
         """Names of all topics that have queues of single messages of their own."""
         return [

@@ -212,8 +212,11 @@ class SelectedLog:
 
         Returns:
             (physical offset behind the last of them, or None when there are not that many; how many
-            there are up to there). None when the log contradicts the queues.
+            there are up to there). None when queues lack messages, or the log contradicts them.
         """
+        plan, topics = self._plan, self._selection.get("topics")
+        if not self._units.are_all_known(topics, plan.start, plan.end):
+            return None
         units = self._known_units()
         place = self._units.place_of_nth(units, count)
         if place is None:

@@ -179,7 +179,7 @@ class LimitedStreamReader(RmqStreamReader, SupportsTriggerAvailableNow):
         reached, rows = self._walked(name, start, near, row_max)
         if rows == row_max:
             return reached, rows
-        known = min(plan.known_end, end)
+        known = min(plan.trusted_end, end)
         if near < known:
             told = self._of(name, near, known).end_of_rows(row_max - rows)
             if told is not None:

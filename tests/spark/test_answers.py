@@ -393,3 +393,29 @@ def test_a_stream_that_is_far_behind_follows_the_log_with_few_and_with_many_queu
         for start in range(0, 4200, 700)
     ]
     assert [len(one.trigger()) for _ in range(3)] == [70, 30, 0]
+
+
+@pytest.mark.parametrize("topics", [{}, {"topics": "T,Other"}], ids=["all", "named"])
+@pytest.mark.parametrize("lacks", ["a queue", "a topic", "what is dispatched just now"])
+def test_a_limit_counts_messages_that_their_consume_queues_do_not_know(store_path, lacks, topics):
+    queues = store_path / "consumequeue"
+
+    def sizes():
+        limit = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "20"}
+        stream = Stream(store_path, **limit, **topics)
+        return [len(stream.trigger()) for _ in range(5)]
+
+    with open_store(store_path) as store:
+        for number in range(40):
+            store.put("T", b"%d" % number, queue_id=number % 2)
+            store.put("Other", b"%d" % number)
+        store.flush()
+        assert store.max_queue_offset("T", 1) == 20
+        if lacks == "what is dispatched just now":
+            with (queues / "T" / "1" / f"{0:020d}").open("r+b") as units:
+                units.seek(100)
+                units.write(bytes(300))
+            assert sizes() == [20, 20, 20, 20, 0]
+            return
+    shutil.rmtree(queues / "T" / "1" if lacks == "a queue" else queues / "T")
+    assert sizes() == [20, 20, 20, 20, 0]
