@@ -21,27 +21,21 @@ NUMBER_AT, NUMBER_SIZE = LAYOUT["record_head"]["queue_offset"]
 
 
 class WrongNumber(NamedTuple):
-    """A batch whose header has rotted.
+    """A record whose header has another queue offset than it had.
 
     Attributes:
-        phy_offset: of its record.
-        named: queue offset in the header.
-        number: that of its first message, by its property and by its queue.
+        phy_offset: of the record.
+        number: the queue offset that it had, of a batch that of its first message.
         path: the log file.
+        what: what is wrong, in words.
+        saves: what is had again with that number.
     """
 
     phy_offset: int
-    named: int
     number: int
     path: Path
-
-    @property
-    def what(self) -> str:
-        """What is wrong, in words."""
-        return (
-            f"the header of a batch says queue offset {self.named}, its property and its queue "
-            f"{self.number}"
-        )
+    what: str
+    saves: str
 
 
 def wrong_numbers(log: LogPlan, files: UnitFiles, key: QueueKey) -> Iterator[WrongNumber]:
@@ -58,7 +52,12 @@ def wrong_numbers(log: LogPlan, files: UnitFiles, key: QueueKey) -> Iterator[Wro
             continue
         batch = decode_record(record)
         if batch.queue_offset != base and batch.properties.get("INNER_BASE") == str(base):
-            yield WrongNumber(phy_offset, batch.queue_offset, base, _path_at(log, phy_offset))
+            what = (
+                f"the header of a batch says queue offset {batch.queue_offset}, its property and "
+                f"its queue {base}"
+            )
+            saves = "the messages of the batch, which nobody is given"
+            yield WrongNumber(phy_offset, base, _path_at(log, phy_offset), what, saves)
 
 
 def _path_at(log: LogPlan, phy_offset: int) -> Path:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rmqcore.config import StoreConfig, load_config
-from rmqcore.doctor.batch_numbers import all_wrong_numbers
+from rmqcore.doctor.batch_numbers import WrongNumber, all_wrong_numbers
 from rmqcore.doctor.covering_records import has_placeholder
 from rmqcore.doctor.findings import Severity, VerifyReport
 from rmqcore.doctor.foreign import (
@@ -337,12 +337,12 @@ class Planner:
         look_behind_blanks(log, surveys)
         drop_stale_tail(log, surveys)
         self.runs = merged_runs(surveys, deleted)
-        add_wrong_queue_records(log, surveys, self.runs, deleted)
+        wrong = add_wrong_queue_records(log, surveys, self.runs, deleted)
         gaps = list(gaps_of(surveys, size))
         self._plan_lost(gaps, surveys, size)
         for file, gap in gaps:
             self._plan_gap(file, gap, size)
-        self._plan_numbers(log)
+        self._plan_numbers([*wrong, *all_wrong_numbers(log)])
         self._plan_sizes(surveys, size)
         self._plan_end(surveys, size)
         return any(
@@ -423,11 +423,10 @@ class Planner:
             timestamp_ms=gap.timestamp_ms,
         )
 
-    def _plan_numbers(self, log: LogPlan) -> None:
-        for one in all_wrong_numbers(log):
-            saves = "the messages of the batch, which nobody is given"
+    def _plan_numbers(self, numbers: list[WrongNumber]) -> None:
+        for one in sorted(numbers):
             place = {"start": one.phy_offset, "number": one.number}
-            self._add(StepKind.RENUMBER, one.path, one.what, saves, **place)
+            self._add(StepKind.RENUMBER, one.path, one.what, one.saves, **place)
 
     def _plan_sizes(self, surveys: list[FileSurvey], size: int) -> None:
         last = last_with_records(surveys)

@@ -10,6 +10,9 @@ two that it has, the units of these two lead to them, the record lies between th
 that the queue contradicts is led to from the place that it names, or fits between the two that its
 own queue has beside it. Of two records that name one place the queue may also say whose it is, when
 it leads to the other one from another place. Else a record is kept, with the place that it names.
+
+Where it is the number alone that is wrong, by the queue's word and by the numbers beside it in the
+log, the record gets the one that it had. All others are given up.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from itertools import chain, islice
 import numpy as np
 
 from rmqcore._codec import decode_record
+from rmqcore.doctor.batch_numbers import WrongNumber
 from rmqcore.doctor.log_survey import (
     FileSurvey,
     Gap,
@@ -50,7 +54,7 @@ _REASON = "the body is whole, but the header names a place in a queue that is no
 
 def add_wrong_queue_records(
     log: LogPlan, surveys: list[FileSurvey], runs: OffsetRanges, deleted: DeletedTopics
-) -> None:
+) -> list[WrongNumber]:
     """Make a gap of each record whose header names a wrong place; its claim goes from the runs.
 
     Args:
@@ -58,6 +62,9 @@ def add_wrong_queue_records(
         surveys: of its files; get the gaps.
         runs: what the log has of each queue, but for topics that were deleted.
         deleted: these; where they say so, all runs of a queue are of one topic.
+
+    Returns:
+        of which it is known what number they had: these are no gaps, and have it in the runs.
     """
     places: set[int] = set()
     files = UnitFiles(log.directory, log.config.mapped_file_size_consume_queue)
@@ -72,20 +79,60 @@ def add_wrong_queue_records(
         for key, batch_runs in merged_batch_runs(surveys).items():
             places.update(_contradicted_batches(log, files, key, batch_runs))
         places.update(_dispossessed(log, files, runs))
+        return _given_up_or_renumbered(log, surveys, files, runs, sorted(places))
     finally:
         files.close()
-    starts = [file.start for file in surveys]
-    for phy_offset in sorted(places):
-        record = log.record_at(phy_offset)
-        if record is None:
-            continue
-        message = decode_record(record)
-        file = surveys[bisect_right(starts, phy_offset) - 1]
-        stop = phy_offset + len(record)
-        file.gaps.append(Gap(phy_offset, stop, _REASON, message.store_timestamp_ms))
-        file.gaps.sort(key=lambda gap: gap.start)
+
+
+def _given_up_or_renumbered(
+    log: LogPlan,
+    surveys: list[FileSurvey],
+    files: UnitFiles,
+    runs: OffsetRanges,
+    places: list[int],
+) -> list[WrongNumber]:
+    """As `add_wrong_queue_records`, of records at these physical offsets."""
+    messages = [decode_record(record) for at in places if (record := log.record_at(at)) is not None]
+    for message in messages:
         for key, queue_offset in places_named_by(message):
             _drop_claim(runs.get(key, []), message.phy_offset, queue_offset)
+    found, starts = [], [file.start for file in surveys]
+    for message in messages:
+        at = message.phy_offset
+        file = surveys[bisect_right(starts, at) - 1]
+        number = _number_beside(files, runs, message)
+        if number is None:
+            gap = Gap(at, at + message.store_size, _REASON, message.store_timestamp_ms)
+            file.gaps.append(gap)
+            file.gaps.sort(key=lambda gap: gap.start)
+        else:
+            what = f"the header says queue offset {message.queue_offset}, its queue {number}"
+            saves = "the message, which its queue has lost"
+            found.append(WrongNumber(at, number, file.path, what, saves))
+    return found
+
+
+def _number_beside(files: UnitFiles, runs: OffsetRanges, message: MessageExt) -> int | None:
+    """The number that a record had in the queue that it names, if nothing but that is wrong.
+
+    The queue leads to the record from it, and the messages beside it in the log have those before
+    and behind. The runs get it. What is in light queues, too, has numbers of them.
+    """
+    key, *others = (key for key, _ in places_named_by(message))
+    found = runs.get(key, [])
+    if others or not _has_place(message) or "INNER_NUM" in message.properties:
+        return None
+    at = bisect_right(found, message.phy_offset, key=lambda one: one.phy_offset)
+    before, behind = found[:at][-1:], found[at : at + 1]
+    numbers = {one.stop for one in before} | {one.first - 1 for one in behind}
+    if len(numbers) != 1:
+        return None
+    number = numbers.pop()
+    one = OffsetRange(number, number + 1, message.phy_offset)
+    if number < 0 or not _leads_from(files, key, number, one):
+        return None
+    found.insert(at, one)
+    return number
 
 
 def _part_where_begun(

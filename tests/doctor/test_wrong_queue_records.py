@@ -32,7 +32,7 @@ def store(store_path):
 
 
 def check(store, at, bits, *, queues):
-    """Flip bits of the eleventh record, without or with the consume queues; repair, undo."""
+    """Flip bits of the eleventh record, without or with the consume queues; and repair."""
     known = known_messages(store)
     one = known[10]
     flip(log_files(store)[one.phy_offset // FILE_SIZE], one.phy_offset % FILE_SIZE + at, bits)
@@ -46,29 +46,58 @@ def check(store, at, bits, *, queues):
     return plan
 
 
-@pytest.mark.parametrize(
-    ("at", "bits"),
-    [(15, 1), (14, 1), (20, 1), (23, 1), (25, 128), (27, 1), (27, 2), (39, 4)],
-)
+def check_number_put_back(store, known, one, at, bits):
+    """Flip bits of a record's queue offset, and repair; the log is as it was, no message lost."""
+    before = digest_tree(store / "commitlog")
+    flip_header(store, one, at, bits)
+    damaged = digest_tree(store)
+    plan = doctor.plan(store)
+    kinds = [(step.kind, step.start) for step in plan.steps if step.start >= 0]
+    assert kinds == [(doctor.StepKind.RENUMBER, one.phy_offset)]
+    assert plan.lost == plan.unnamed == []
+    assert doctor.repair(store, plan=plan).clean
+    assert digest_tree(store / "commitlog") == before
+    assert_found(store, known)
+    doctor.undo(store)
+    assert digest_tree(store) == damaged
+
+
+@pytest.mark.parametrize(("at", "bits"), [(15, 1), (14, 1), (39, 4)])
 def test_a_flip_in_the_header_is_covered_and_the_place_kept(store, at, bits):
     plan = check(store, at, bits, queues=True)
     assert plan.steps[0].kind is doctor.StepKind.COVER
     assert [(one.queue_id, one.queue_offset) for one in plan.lost] == [(0, 10)]
 
 
+@pytest.mark.parametrize(("at", "bits"), [(20, 1), (23, 1), (25, 128), (27, 1), (27, 2)])
+def test_a_number_that_rotted_is_put_back(store, at, bits):
+    known = known_messages(store)
+    check_number_put_back(store, known, known[10], at, bits)
+
+
 @pytest.mark.parametrize(("at", "bits"), [(20, 1), (22, 1), (25, 1), (27, 64)])
-def test_a_far_number_of_the_first_record_of_the_log_is_covered(store, at, bits):
+def test_a_far_number_of_the_first_record_of_the_log_is_put_back(store, at, bits):
     """A unit that is not there is all zeros, and so is where that record lies."""
     known = known_messages(store)
-    flip_header(store, known[0], at, bits)
+    check_number_put_back(store, known, known[0], at, bits)
+
+
+def test_no_number_is_put_back_that_the_queue_or_the_log_beside_it_denies(store):
+    """The first one's unit leads elsewhere; of the two others each lacks the one beside it."""
+    known = known_messages(store)
+    of_queue = [one for one in known if one.queue_id == 0]
+    overwrite(store / "consumequeue" / "T" / "0" / f"{0:020d}", 20 * 4, bytes(8))
+    for number in (4, 10, 11):
+        flip_header(store, of_queue[number], 20, 1)
     plan = doctor.plan(store)
-    assert [(one.queue_id, one.queue_offset) for one in plan.lost] == [(0, 0)]
+    kinds = [step.kind for step in plan.steps if step.start >= 0]
+    assert kinds == [doctor.StepKind.COVER] * 3
     assert doctor.repair(store, plan=plan).clean
-    assert_found(store, known[1:])
+    assert_found(store, [one for one in known if one not in (of_queue[n] for n in (4, 10, 11))])
 
 
 @pytest.mark.parametrize(("at", "bits"), [(22, 1), (25, 1), (26, 1), (27, 1), (27, 64)])
-def test_a_wrong_number_of_the_first_record_that_retention_has_left_is_covered(
+def test_a_wrong_number_of_the_first_record_that_retention_has_left_is_put_back(
     long_store, at, bits
 ):
     log_files(long_store)[0].unlink()
@@ -77,11 +106,7 @@ def test_a_wrong_number_of_the_first_record_that_retention_has_left_is_covered(
     known = known_messages(long_store)
     first = known[0]
     assert first.phy_offset == FILE_SIZE
-    flip(log_files(long_store)[0], at, bits)
-    plan = doctor.plan(long_store)
-    assert plan.steps[0].kind is doctor.StepKind.COVER
-    assert doctor.repair(long_store, plan=plan).clean
-    assert_found(long_store, known[1:])
+    check_number_put_back(long_store, known, first, at, bits)
 
 
 def test_a_record_that_takes_the_place_of_the_one_before_it_is_covered(store):
@@ -470,9 +495,9 @@ def test_a_topic_that_rotted_into_no_name_makes_no_queue_when_all_are_lost(store
 
 def flip_header(store, message, at, bits):
     """Flip bits of a number in the header of a record."""
-    flip(
-        log_files(store)[message.phy_offset // FILE_SIZE], message.phy_offset % FILE_SIZE + at, bits
-    )
+    position = message.phy_offset % FILE_SIZE
+    name = f"{message.phy_offset - position:020d}"
+    flip(store / "commitlog" / name, position + at, bits)
 
 
 def test_an_opening_leaves_a_place_to_the_record_that_the_queue_leads_to(store):
@@ -488,17 +513,16 @@ def test_an_opening_leaves_a_place_to_the_record_that_the_queue_leads_to(store):
     assert_found(store, [other for other in known if other != one])
 
 
-@pytest.mark.parametrize(
-    ("place", "at", "bits"),
-    [(0, 27, 1), (-1, 15, 1), (-1, 27, 19 ^ 18)],
-    ids=["first", "id", "last"],
-)
-def test_a_record_at_the_end_of_its_queue_that_names_anothers_place_is_covered(
-    store, place, at, bits
-):
+@pytest.mark.parametrize(("place", "bits"), [(0, 1), (-1, 19 ^ 18)], ids=["first", "last"])
+def test_the_number_of_another_one_at_an_end_of_a_queue_is_put_back(store, place, bits):
     known = known_messages(store)
-    one = known[place]
-    flip_header(store, one, at, bits)
+    check_number_put_back(store, known, known[place], 27, bits)
+
+
+def test_a_record_at_the_end_of_its_queue_that_names_anothers_place_is_covered(store):
+    known = known_messages(store)
+    one = known[-1]
+    flip_header(store, one, 15, 1)
     plan = doctor.plan(store)
     assert (plan.steps[0].kind, plan.steps[0].start) == (doctor.StepKind.COVER, one.phy_offset)
     before = digest_tree(store)
@@ -513,7 +537,7 @@ def test_a_record_at_the_end_of_its_queue_that_names_anothers_place_is_covered(
     [(0, 15, 1), (-2, 15, 1), (-2, 27, 64)],
     ids=["first", "last of its queue", "last, of before"],
 )
-def test_a_number_that_steps_back_in_a_log_that_retention_has_cut_is_covered(
+def test_a_place_that_steps_back_in_a_log_that_retention_has_cut_is_mended(
     store_path, place, at, bits
 ):
     """As if the topic had been deleted and made again; but a unit of its queue leads to it."""
@@ -530,9 +554,10 @@ def test_a_number_that_steps_back_in_a_log_that_retention_has_cut_is_covered(
     file = log_files(store)[(one.phy_offset - begin) // FILE_SIZE]
     flip(file, one.phy_offset % FILE_SIZE + at, bits)
     plan = doctor.plan(store)
-    assert (plan.steps[0].kind, plan.steps[0].start) == (doctor.StepKind.COVER, one.phy_offset)
+    kind = doctor.StepKind.COVER if at == 15 else doctor.StepKind.RENUMBER
+    assert (plan.steps[0].kind, plan.steps[0].start) == (kind, one.phy_offset)
     assert doctor.repair(store, plan=plan).clean
-    assert_found(store, [other for other in known if other != one])
+    assert_found(store, [other for other in known if other != one or at != 15])
 
 
 def bodies(path, queue_id):
