@@ -124,6 +124,9 @@ def _number_beside(files: UnitFiles, runs: OffsetRanges, message: MessageExt) ->
         return None
     at = bisect_right(found, message.phy_offset, key=lambda one: one.phy_offset)
     before, behind = found[:at][-1:], found[at : at + 1]
+    if behind and behind[0].first == 1:
+        # whatever a topic that was deleted has in front of it
+        before = []
     numbers = {one.stop for one in before} | {one.first - 1 for one in behind}
     if len(numbers) != 1:
         return None

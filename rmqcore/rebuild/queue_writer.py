@@ -108,7 +108,8 @@ class QueueWriter:
                 continue
             self._runs.add(stretch)
             if stretch.first_queue_offset == 0 and self._has(key):
-                if not begins_anew(stretch, more_follow=more_follow):
+                anew = begins_anew(stretch, more_follow=more_follow)
+                if not (anew or self._began_with(key, stretch)):
                     self.written.skipped += 1
                     continue
                 self._begin_anew(key)
@@ -137,6 +138,14 @@ class QueueWriter:
 
     def _has(self, key: QueueKey) -> bool:
         return bool(self.written.runs.get(key) or self.written.batches.get(key))
+
+    def _began_with(self, key: QueueKey, stretch: QueueStretch) -> bool:
+        """Whether the first record of a stretch, which says number 0, had it in the queue before.
+
+        So it is no number that has rotted, though the record behind does not go on from it.
+        """
+        first = UNIT_HEAD.unpack_from(stretch.units)
+        return self._before is not None and self._before.unit_head(key, 0) == first
 
     def _begin_anew(self, key: QueueKey) -> None:
         self.written.begun_anew.add(key)

@@ -206,7 +206,8 @@ class QueueCheck:
     def _first_record(self, queue: StoredQueue, phy_offset: int) -> int:
         """Physical offset of the record with number 0, when it lies behind one of the queue's.
 
-        The queue alone is not believed: its first unit may have rotted.
+        The queue alone is not believed: its first unit may have rotted. So may the number of that
+        record: then the next unit leads behind it, to one that says the next number.
         """
         unit = queue.unit_at(0)
         if unit is None or unit[0] <= phy_offset:
@@ -217,8 +218,14 @@ class QueueCheck:
             return 0
         if message is None:
             return 0
-        named = message.topic, message.queue_id, message.queue_offset
-        return unit[0] if named == (queue.topic, queue.queue_id, 0) else 0
+        if (message.topic, message.queue_id) != (queue.topic, queue.queue_id):
+            return 0
+        if message.queue_offset == 0:
+            return unit[0]
+        following = queue.unit_at(1)
+        if isinstance(queue, BatchConsumeQueue) or following is None or following[0] < unit[0]:
+            return 0
+        return unit[0] if self._agrees(queue, 1) else 0
 
     def _begins_anew(
         self, stretch: QueueStretch, queue: StoredQueue | None, key: QueueKey, *, more_follow: bool

@@ -1,0 +1,143 @@
+"""Topics that were deleted and made again, in stores that are damaged."""
+
+import shutil
+
+import pytest
+from doctor.damage import assert_found, known_messages, log_files, overwrite
+
+import rmqcore
+from rmqcore import doctor
+from rmqcore.errors import CorruptConsumeQueueError
+from rmqcore.rebuild.consume_queues import rebuild_consume_queues
+
+pytestmark = pytest.mark.engine
+
+FILE_SIZE = 1 << 14
+SIZES = {
+    "mapped_file_size_commit_log": FILE_SIZE,
+    "mapped_file_size_consume_queue": 20 * 16,
+    "max_hash_slot_num": 8,
+    "max_index_num": 32,
+}
+
+
+def test_a_queue_file_with_a_wrong_name_does_not_contradict_a_topic_that_was_made_again(
+    golden_store,
+):
+    golden = golden_store("5.5.0", "recreated")
+    known = known_messages(golden.path)
+    (path,) = (golden.path / "consumequeue" / "TopicAgain" / "1").iterdir()
+    path.rename(path.with_name(f"{1000:020d}"))
+    report = doctor.repair(golden.path, config=golden.conf)
+    assert report.clean
+    assert report.plan.lost == []
+    assert_found(golden.path, known)
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_a_topic_that_was_made_again_keeps_its_numbers_without_the_first(golden_store, lost):
+    golden = golden_store("5.5.0", "recreated")
+    known = known_messages(golden.path)
+    first = [one for one in known if (one.topic, one.queue_id) == ("TopicAgain", 0)][:lost]
+    for one in first:
+        overwrite(log_files(golden.path)[0], one.phy_offset, bytes(len(one.record)))
+    (path,) = (golden.path / "consumequeue" / "TopicAgain" / "0").iterdir()
+    # the units with number 0 and 1
+    overwrite(path, 0, b"<html>502 Bad Gateway</html>")
+    report = doctor.repair(golden.path, config=golden.conf)
+    assert report.clean
+    assert [(one.topic, one.queue_offset) for one in report.plan.lost] == [
+        ("TopicAgain", number) for number in range(lost)
+    ]
+    assert_found(golden.path, [one for one in known if one not in first])
+
+
+def test_a_far_number_of_a_deleted_topic_is_no_loss(store_path):
+    with rmqcore.open_store(store_path, config=SIZES) as opened:
+        places = [opened.put("Gone", b"%d" % number).phy_offset for number in range(9)]
+        opened.delete_topic("Gone")
+        other = [opened.put("T", b"%d" % number).phy_offset for number in range(9)]
+    known = known_messages(store_path)
+    overwrite(log_files(store_path)[0], places[4] + 21, b"\x40")
+    overwrite(log_files(store_path)[0], other[4] + 4, bytes(4))
+    report = doctor.repair(store_path)
+    assert report.clean
+    assert report.plan.unnamed == []
+    assert [(one.topic, one.queue_offset) for one in report.plan.lost] == [("T", 4)]
+    assert_found(store_path, [one for one in known if one.queue_offset != 4])
+
+
+@pytest.mark.parametrize("old", [5, 300], ids=["in one file", "over the end of a file"])
+@pytest.mark.parametrize("left", ["all", "no note", "no queue", "queue derived again"])
+def test_a_first_number_that_rotted_to_where_the_topic_before_ended_hides_nothing(
+    store_path, old, left
+):
+    """The runs of both would be one, and go with the topic that was deleted."""
+    with rmqcore.open_store(store_path, config=SIZES) as opened:
+        for number in range(old):
+            opened.put("T", b"old %d" % number)
+        opened.delete_topic("T")
+        first, *others = [opened.put("T", b"new %d" % number) for number in range(4)]
+    known = [one for one in known_messages(store_path) if one.queue_offset > 0]
+    assert [one.phy_offset for one in known] == [one.phy_offset for one in others]
+    path = log_files(store_path)[first.phy_offset // FILE_SIZE]
+    overwrite(path, first.phy_offset % FILE_SIZE + 20, old.to_bytes(8, "big"))
+    if left == "no note":
+        # a topic that RocketMQ has deleted
+        for note in (store_path / "config").glob("deletedTopics.json*"):
+            note.unlink()
+    elif left != "all":
+        shutil.rmtree(store_path / "consumequeue")
+    if left == "queue derived again":
+        rmqcore.open_store(store_path).close()
+    report = doctor.repair(store_path)
+    assert report.clean
+    assert report.plan.steps[0].start == first.phy_offset
+    assert_found(store_path, known)
+
+
+def rotten_number(golden_store, place, number):
+    """RocketMQ's store of a topic that was made again, with a wrong number in a record of its."""
+    golden = golden_store("5.5.0", "recreated")
+    known = known_messages(golden.path)
+    queue = [one for one in known if (one.topic, one.queue_id) == ("TopicAgain", 0)]
+    overwrite(log_files(golden.path)[0], queue[place].phy_offset + 20, number.to_bytes(8, "big"))
+    return golden, known, queue
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("number", [3, 5, 9, 64, 1 << 16, 1 << 40])
+def test_no_opening_mixes_a_topic_made_again_with_the_one_before(golden_store, place, number):
+    """RocketMQ notes no deletion: what was deleted the queue tells, and that its numbers begin."""
+    golden, known, queue = rotten_number(golden_store, place, number)
+    units = {path: path.read_bytes() for path in golden.path.glob("consumequeue/*/*/*")}
+    with pytest.raises(CorruptConsumeQueueError):
+        rmqcore.open_store(golden.path, config=golden.conf)
+    assert {path: path.read_bytes() for path in units} == units
+    report = doctor.repair(golden.path, config=golden.conf)
+    assert report.clean
+    assert report.plan.lost == []
+    with rmqcore.open_store(golden.path, config=golden.conf) as store:
+        messages = store.messages("TopicAgain", 0)
+        assert [one.phy_offset for one in messages] == [one.phy_offset for one in queue]
+    assert_found(golden.path, [one for one in known if one != queue[place]])
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("mend", [doctor.repair, rebuild_consume_queues])
+def test_no_mend_brings_a_deleted_topic_back_where_the_second_number_of_the_new_one_rotted(
+    store_path, mend, jobs
+):
+    """The first record is alone then, as one whose number rotted; but the queue began with it."""
+    with rmqcore.open_store(store_path, config=SIZES) as store:
+        for number in range(5):
+            store.put("T", b"old %d" % number)
+        store.delete_topic("T")
+        receipts = [store.put("T", b"new %d" % number) for number in range(2)]
+    for note in (store_path / "config").glob("deletedTopics.json*"):
+        # RocketMQ writes none
+        note.unlink()
+    overwrite(log_files(store_path)[0], receipts[1].phy_offset + 20, (4).to_bytes(8, "big"))
+    mend(store_path, jobs=jobs)
+    with rmqcore.open_store(store_path, mode="r") as store:
+        assert [one.body for one in store.messages("T", 0)] == [b"new 0", b"new 1"]
