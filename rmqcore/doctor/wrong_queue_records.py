@@ -21,6 +21,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import chain, islice
+from pathlib import Path
 
 import numpy as np
 
@@ -32,6 +33,7 @@ from rmqcore.doctor.log_survey import (
     OffsetRange,
     OffsetRanges,
     QueueKey,
+    gaps_of,
     has_offset,
     lacking,
     merged_batch_runs,
@@ -79,7 +81,8 @@ def add_wrong_queue_records(
         for key, batch_runs in merged_batch_runs(surveys).items():
             places.update(_contradicted_batches(log, files, key, batch_runs))
         places.update(_dispossessed(log, files, runs))
-        return _given_up_or_renumbered(log, surveys, files, runs, sorted(places))
+        wrong = _given_up_or_renumbered(log, surveys, files, runs, sorted(places))
+        return [*wrong, *_jumped_at_ends(log, surveys, files, runs)]
     finally:
         files.close()
 
@@ -106,10 +109,43 @@ def _given_up_or_renumbered(
             file.gaps.append(gap)
             file.gaps.sort(key=lambda gap: gap.start)
         else:
-            what = f"the header says queue offset {message.queue_offset}, its queue {number}"
-            saves = "the message, which its queue has lost"
-            found.append(WrongNumber(at, number, file.path, what, saves))
+            found.append(_wrong_number(message, number, file.path))
     return found
+
+
+def _wrong_number(message: MessageExt, number: int, path: Path) -> WrongNumber:
+    what = f"the header says queue offset {message.queue_offset}, its queue {number}"
+    saves = "the message under its number, for which its queue leads to it"
+    return WrongNumber(message.phy_offset, number, path, what, saves)
+
+
+def _jumped_at_ends(
+    log: LogPlan, surveys: list[FileSurvey], files: UnitFiles, runs: OffsetRanges
+) -> Iterator[WrongNumber]:
+    """Records at the ends of queues whose numbers jump ahead, by their queues' word alone.
+
+    Where something is damaged in front of one, the queue may be what is wrong: RocketMQ passes over
+    the lost number in a queue, and not in records.
+    """
+    damaged = [gap.start for _, gap in gaps_of(surveys, log.file_size)]
+    for key, found in runs.items():
+        if len(found) < 2 or found[-1].stop - found[-1].first > 1:
+            continue
+        *before, one = found
+        last, _ = files.unit_head(key, before[-1].stop - 1)
+        is_sure = before[-1].phy_offset <= last < one.phy_offset
+        is_sure &= bisect_right(damaged, last) == bisect_right(damaged, one.phy_offset)
+        record = log.record_at(one.phy_offset)
+        if record is None or not is_sure or _leads_from(files, key, one.first, one):
+            continue
+        found.pop()
+        number = _number_beside(files, runs, message := decode_record(record))
+        if number is None:
+            found.append(one)
+        else:
+            starts = [file.start for file in surveys]
+            path = surveys[bisect_right(starts, one.phy_offset) - 1].path
+            yield _wrong_number(message, number, path)
 
 
 def _number_beside(files: UnitFiles, runs: OffsetRanges, message: MessageExt) -> int | None:

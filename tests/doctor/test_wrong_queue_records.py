@@ -438,10 +438,31 @@ def test_an_opening_leaves_a_place_to_the_record_that_the_queue_leads_to(store):
     assert_found(store, [other for other in known if other != one])
 
 
-@pytest.mark.parametrize(("place", "bits"), [(0, 1), (-1, 19 ^ 18)], ids=["first", "last"])
-def test_the_number_of_another_one_at_an_end_of_a_queue_is_put_back(store, place, bits):
+@pytest.mark.parametrize(
+    ("place", "at", "bits"),
+    [(0, 27, 1), (-1, 27, 19 ^ 18), (-1, 27, 4), (-1, 26, 1), (-1, 24, 1)],
+    ids=["first", "last", "jumps", "jumps more", "jumps far"],
+)
+def test_a_wrong_number_at_an_end_of_a_queue_is_put_back(store, place, at, bits):
     known = known_messages(store)
-    check_number_put_back(store, known, known[place], 27, bits)
+    check_number_put_back(store, known, known[place], at, bits)
+
+
+def test_a_number_behind_a_lost_message_is_kept_where_the_queue_passes_over_that(store):
+    """RocketMQ gives its place in the queue to the one behind."""
+    known = known_messages(store)
+    lost, one = known[-2:]
+    assert (lost.queue_id, one.queue_id) == (1, 1)
+    path = store / "commitlog" / f"{lost.phy_offset - lost.phy_offset % FILE_SIZE:020d}"
+    overwrite(path, lost.phy_offset % FILE_SIZE, bytes(len(lost.record)))
+    units = store / "consumequeue" / "T" / "1" / f"{20 * 16:020d}"
+    data = units.read_bytes()
+    at = 20 * (lost.queue_offset - 16)
+    overwrite(units, at, data[at + 20 : at + 40] + bytes(20))
+    report = doctor.repair(store)
+    assert report.clean
+    assert "renumber" not in {step.kind.value for step in report.plan.steps}
+    assert_found(store, [other for other in known if other != lost])
 
 
 def test_a_record_at_the_end_of_its_queue_that_names_anothers_place_is_covered(store):
