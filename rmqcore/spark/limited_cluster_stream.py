@@ -70,6 +70,9 @@ class LimitedClusterStreamReader(ClusterStreamReader, SupportsTriggerAvailableNo
                 if queue in known or queue in self._target
             }
         first = self.begins_of_new(ends, known)
+        if self._target is None:
+            # where one begins whose route was lost just now the next trigger knows
+            ends = {queue: end for queue, end in ends.items() if queue in first}
         first = {queue: min(first.get(queue, end), end) for queue, end in ends.items()}
         if self._waits(first, ends):
             return start

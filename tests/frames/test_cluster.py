@@ -204,6 +204,25 @@ def test_a_limit_is_shared_by_the_backlog(rocketmq_broker, topic, send):
     assert len(set(places(rows))) == len(rows) == 400
 
 
+def test_a_limit_holds_when_the_route_of_a_new_topic_is_lost_for_a_moment(
+    rocketmq_broker, rocketmq_topic, create, send, monkeypatch
+):
+    pattern = f"{rocketmq_topic}-."
+    stream = Stream(rocketmq_broker, subscribePattern=pattern, maxOffsetsPerTrigger="10")
+    send(create(f"{rocketmq_topic}-a", queues=1), *numbered(25))
+    begins = stream.reader.begins_of_new
+
+    def lost(ends, start):
+        with monkeypatch.context() as patch:
+            patch.setattr(Cluster, "queues", lambda *_: {})
+            return begins(ends, start)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stream.reader, "begins_of_new", lost)
+        assert stream.trigger() == []
+    assert [len(stream.trigger()) for _ in range(4)] == [10, 10, 5, 0]
+
+
 def test_available_now_ends_at_what_there_was(rocketmq_broker, topic, send):
     send(topic, *numbered(10))
     stream = Stream(
