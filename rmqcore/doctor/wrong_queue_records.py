@@ -152,7 +152,8 @@ def _number_beside(files: UnitFiles, runs: OffsetRanges, message: MessageExt) ->
     """The number that a record had in the queue that it names, if nothing but that is wrong.
 
     The queue leads to the record from it, and the messages beside it in the log have those before
-    and behind. The runs get it. What is in light queues, too, has numbers of them.
+    and behind; where the queue is lost, both of them do. The runs get it. What is in light queues,
+    too, has numbers of them.
     """
     key, *others = (key for key, _ in places_named_by(message))
     found = runs.get(key, [])
@@ -168,7 +169,8 @@ def _number_beside(files: UnitFiles, runs: OffsetRanges, message: MessageExt) ->
         return None
     number = numbers.pop()
     one = OffsetRange(number, number + 1, message.phy_offset)
-    if number < 0 or not _leads_from(files, key, number, one):
+    is_lost = before and behind and files.bounds(key) == (0, 0)
+    if number < 0 or not (is_lost or _leads_from(files, key, number, one)):
         return None
     found.insert(at, one)
     return number

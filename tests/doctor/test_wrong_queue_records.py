@@ -130,8 +130,10 @@ def test_no_record_is_covered_since_what_follows_it_in_its_queue_was(light):
 
 
 @pytest.mark.parametrize(("at", "bits"), [(20, 1), (22, 1), (24, 1)])
-def test_an_offset_that_no_queue_can_have_is_found_without_queues(store, at, bits):
-    assert check(store, at, bits, queues=False).steps[0].kind is doctor.StepKind.COVER
+def test_an_offset_that_no_queue_can_have_is_put_back_without_queues(store, at, bits):
+    known = known_messages(store)
+    assert check(store, at, bits, queues=False).steps[0].kind is doctor.StepKind.RENUMBER
+    assert_found(store, known)
 
 
 def test_a_flipped_flag_of_a_stored_batch_makes_no_queue_of_batches(store):
