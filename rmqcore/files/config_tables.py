@@ -455,7 +455,7 @@ class TopicConfigTable(ConfigTable):
         config = checked_topic(config)
         check_topic_name(config.topic_name)
         with self._lock.within():
-            self._topics = {**self._topics, config.topic_name: config}
+            self._topics[config.topic_name] = config
             self._changed = True
         self.on_put(config)
 
@@ -463,13 +463,13 @@ class TopicConfigTable(ConfigTable):
         """Forget a topic; returns whether it was there."""
         topic = text("topic", topic)
         with self._lock.within():
-            known = topic in self._topics
-            self._topics = {name: entry for name, entry in self._topics.items() if name != topic}
+            known = self._topics.pop(topic, None) is not None
             self._changed |= known
             return known
 
     def __iter__(self) -> Iterator[TopicConfig]:
-        return iter(self._topics.values())
+        # as they are now: another thread may put one meanwhile
+        return iter(list(self._topics.values()))
 
     def __len__(self) -> int:
         return len(self._topics)

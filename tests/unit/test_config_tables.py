@@ -30,7 +30,37 @@ def strict(text: str) -> object:
     return json.loads(text)
 
 
+class Untouched(dict):
+    """Nobody goes over all of it."""
+
+    def items(self):
+        raise AssertionError("all entries are looked at")
+
+    keys = values = __iter__ = items
+
+
 class TestTopics:
+    def test_a_topic_that_comes_or_goes_takes_no_longer_where_there_are_many(self, tmp_path):
+        table = open_table(TopicConfigTable, tmp_path)
+        table._topics = Untouched({f"T{n}": TopicConfig(topic_name=f"T{n}") for n in range(3)})
+        table.put(TopicConfig(topic_name="T3"))
+        table.put(TopicConfig(topic_name="T0", perm=4))
+        assert table.get("T0").perm == 4
+        assert table.remove("T1")
+        assert not table.remove("T1")
+        assert len(table) == 3
+
+    def test_one_that_goes_over_all_topics_is_not_disturbed(self, tmp_path):
+        table = open_table(TopicConfigTable, tmp_path)
+        for number in range(3):
+            table.put(TopicConfig(topic_name=f"T{number}"))
+        found = []
+        for topic in table:
+            table.put(TopicConfig(topic_name=f"{topic.topic_name}-again"))
+            table.remove(topic.topic_name)
+            found.append(topic.topic_name)
+        assert found == ["T0", "T1", "T2"]
+
     def test_a_new_topic_stands_in_rocketmqs_shape(self, tmp_path):
         table = open_table(TopicConfigTable, tmp_path)
         table.put(TopicConfig(topic_name="TopicA"))
