@@ -164,14 +164,23 @@ class ConfigFile(Generic[T]):
             with contextlib.suppress(OSError):
                 temporary.unlink()
             raise
-        former = _read(self.path)
+        former, kept = _read(self.path), self.backup_path
         if former:
             sound = zlib.crc32(former) == self._stored_crc or self._is_sound(former)
             kept = self.backup_path if sound else place_of_damaged(self.path, former)
             os.replace(self.path, kept)  # noqa: PTH105 - one system call, named as such
-        os.replace(temporary, self.path)  # noqa: PTH105 - same
+        try:
+            os.replace(temporary, self.path)  # noqa: PTH105 - same
+            sync_directory(directory)
+        except OSError:
+            # who asked for it is refused: it must not count after the next opening
+            with contextlib.suppress(OSError):
+                if former:
+                    os.replace(kept, self.path)  # noqa: PTH105 - same
+                else:
+                    self.path.unlink(missing_ok=True)
+            raise
         self._stored_crc = zlib.crc32(data)
-        sync_directory(directory)
 
     def remove(self) -> None:
         """Remove the file and its backup; killed in between, the file is there."""

@@ -153,6 +153,36 @@ class TestPowerCut:
                 break
         assert cut_after > 8
 
+    @pytest.mark.parametrize("former", [1, None])
+    @pytest.mark.parametrize("refused", ["rename", "sync"])
+    def test_what_is_refused_at_the_last_step_does_not_count_later(
+        self, file, monkeypatch, former, refused
+    ):
+        """The new content stayed in place of the former one, which its caller went on with."""
+        if former is not None:
+            file.store(content(former).decode())
+        file.path.parent.mkdir(exist_ok=True)
+        replace = os.replace
+
+        def refuse(*_):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        def replacing(source, target):
+            (refuse if source.name.endswith(".tmp") else replace)(source, target)
+
+        with monkeypatch.context() as patched:
+            if refused == "rename":
+                patched.setattr(os, "replace", replacing)
+            else:
+                patched.setattr(config_file, "sync_directory", refuse)
+            with pytest.raises(OSError, match="Input/output error"):
+                file.store(content(2).decode())
+        assert file.load() == former
+        assert file.is_newest is (former is not None)
+        file.store(content(3).decode())
+        assert file.load() == 3
+        assert file.backup_path.exists() is (former is not None)
+
     def test_no_directory_above_its_own_is_made(self, tmp_path):
         file = ConfigFile(tmp_path / "removed" / "config" / "t.json", decode)
         with pytest.raises(FileNotFoundError):
