@@ -193,6 +193,8 @@ class LeaseJournal:
         damaged_at: where the file is damaged in front of whole records, which do not count: set by
             `entries` when it ends there; -1 where it is not. A torn end is no damage.
         is_copy: whether it was copied from another store's, as `entries` has found.
+        may_lack_some: True behind a `sync` that failed, until `replace`: the disk may lack some of
+            what was appended before, and a later `sync` would not tell.
 
     Threads: one at a time.
     Durability: page_cache when `append` returns, disk when `replace` does.
@@ -203,6 +205,7 @@ class LeaseJournal:
         self.path = path
         self.damaged_at = -1
         self.is_copy = False
+        self.may_lack_some = False
         self._file = -1
         self._size = 0
 
@@ -294,7 +297,11 @@ class LeaseJournal:
         Raises:
             OSError: the disk refused.
         """
-        sync_fd(self._file)
+        try:
+            sync_fd(self._file)
+        except OSError:
+            self.may_lack_some = True
+            raise
 
     def replace(self, entries: Iterable[Entry]) -> None:
         """Write a new file in place of the old one, which stays when that fails.
@@ -336,6 +343,7 @@ class LeaseJournal:
     def _go_on_in(self, file: int) -> None:
         self.close()
         self._file, self._size = file, os.fstat(file).st_size
+        self.may_lack_some = False
 
     def _as_full(self, error: OSError) -> OSError:
         return DiskFullError(self.path) if error.errno in NO_ROOM else error

@@ -442,6 +442,8 @@ class LeaseTable:
                 followed.append((queue, position))
         if not followed:
             return
+        if self._journal.may_lack_some:
+            self._journal.replace(self._entries())
         self.write(Begun(queue.number, position) for queue, position in followed)
         self._journal.sync()
         for queue, position in followed:
