@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Final, TypeGuard
+from typing import Any, Final, TypeGuard, TypeVar
 
+T = TypeVar("T")
 #: A refused value is shown up to this many characters.
 _VALUE_SHOWN: Final = 200
 
@@ -131,9 +133,38 @@ def is_refusal(error: BaseException) -> TypeGuard[OSError]:
     return isinstance(error, OSError) and error.errno is not None
 
 
+#: The system's codes for a file that cannot be opened now; no sync fails with one of them.
+_NOT_OPENED: Final = (errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EPERM)
+
+
 def is_broken(error: BaseException) -> TypeGuard[OSError]:
-    """True for a refusal that a later call does not mend, as room on a disk does."""
-    return is_refusal(error) and not isinstance(error, DiskFullError)
+    """True for a refusal that may have cost bytes, which no later call brings back.
+
+    Where there was no room, no descriptor or no right to open a file, nothing was lost: a later
+    call does what this one could not.
+    """
+    full = isinstance(error, DiskFullError)
+    return is_refusal(error) and not full and error.errno not in _NOT_OPENED
+
+
+def do_each(works: Iterable[Callable[[], T]]) -> list[T]:
+    """Do several things, each whatever the system refuses those before it; what each gives.
+
+    Raises:
+        OSError: the first refusal, when all have been tried.
+    """
+    given: list[T] = []
+    first: OSError | None = None
+    for work in works:
+        try:
+            given.append(work())
+        except OSError as error:
+            if not is_refusal(error):
+                raise
+            first = first or error
+    if first is not None:
+        raise first
+    return given
 
 
 #: reason of what the disk refuses to give

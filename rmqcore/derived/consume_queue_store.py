@@ -13,19 +13,15 @@ from rmqcore.errors import (
     UNREADABLE,
     CorruptConsumeQueueError,
     CorruptStoreError,
+    do_each,
     is_bad_sector,
-    is_refusal,
+    is_broken,
 )
 from rmqcore.files.batch_consume_queue import BatchConsumeQueue, StoredQueue
 from rmqcore.files.consume_queue import LIGHT_QUEUE_PREFIX, ConsumeQueue
 from rmqcore.files.consume_queue_ext import ConsumeQueueExt
 from rmqcore.files.mapped_file_queue import numbered_files
-from rmqcore.files.store_dir import (
-    NOT_A_FILE,
-    names_directory,
-    queue_id_of,
-    subdirectories,
-)
+from rmqcore.files.store_dir import NOT_A_FILE, names_directory, queue_id_of, subdirectories
 from rmqcore.files.unit_file import DAMAGED_UNIT, UNIT_HEAD
 from rmqcore.native.format._numbers import BATCH_UNIT_SIZE
 from rmqcore.world import sync_directory
@@ -431,7 +427,7 @@ class ConsumeQueueStore:
                 with suppress(FileNotFoundError):
                     sync_directory(directory)
         except BaseException as error:
-            if is_refusal(error):
+            if is_broken(error):
                 self._sync_failure = error
             # perhaps on an interrupt: the next flush does it again
             for queue, since_ms in waited.items():
@@ -474,8 +470,12 @@ class ConsumeQueueStore:
             queue.correct_min_offset(min_phy_offset)
 
     def delete_before(self, min_phy_offset: int) -> int:
-        """Remove files all of whose messages are gone; how many went."""
-        return sum(queue.delete_before(min_phy_offset) for queue in self)
+        """Remove files all of whose messages are gone; how many went.
+
+        Raises:
+            OSError: a file could not be removed; those of other queues were.
+        """
+        return sum(do_each(partial(queue.delete_before, min_phy_offset) for queue in self))
 
     def end_at(self, topic: str, queue_id: int, offset: int, *, batches: bool) -> None:
         """Set the next queue offset of a queue whose messages are gone from the log.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from rmqcore._index import index_hash
-from rmqcore.errors import CorruptIndexError, DiskFullError, is_refusal
+from rmqcore.errors import CorruptIndexError, DiskFullError, is_broken, is_refusal
 from rmqcore.files.index_file import IndexFile, file_name_at, name_behind
 from rmqcore.files.store_dir import make_directory
 from rmqcore.native.base._lock import ReentrantLock
@@ -293,18 +293,13 @@ class IndexService:
             self._names_changed(self.directory.parent)
         name = file_name_at(self._clock_ms())
         if full is not None:
-            self._sync(full)
-            with self._dirty_lock.within():
-                self._dirty.discard(full)
+            self._sync_full(full)
             if name <= full.path.name:
                 # the clock was set back, perhaps by years; the order of the names counts alone
                 name = name_behind(full.path.name)
         file = self._open(name)
         try:
             file.create(None if full is None else full.header)
-        except DiskFullError:
-            _log.warning("no room for a new index file below %s", self.directory)
-            raise
         except BaseException:
             file.destroy()
             raise
@@ -375,8 +370,7 @@ class IndexService:
             OSError: the disk refused, now or before: pages that a failed write has dropped must
                 not be taken as stored.
         """
-        if self._sync_failure is not None:
-            raise self._sync_failure
+        self.check_synced()
         end_ms = self.files[-1].header.end_timestamp_ms if self.files else 0
         with self._dirty_lock.within():
             dirty, self._dirty = self._dirty, set()
@@ -387,7 +381,7 @@ class IndexService:
             for directory in unsynced:
                 sync_directory(directory)
         except BaseException as error:
-            if is_refusal(error):
+            if is_broken(error):
                 self._sync_failure = error
             # perhaps on an interrupt: the next flush does it again
             with self._dirty_lock.within():
@@ -396,29 +390,56 @@ class IndexService:
             raise
         return end_ms
 
-    def _sync(self, file: IndexFile) -> None:
-        """Write a file through to the disk; a refusal is final, for a later try proves nothing."""
+    def check_synced(self) -> None:
+        """Say whether all that was to go to the disk went there, or may still.
+
+        Raises:
+            OSError: the disk refused it.
+        """
         if self._sync_failure is not None:
             raise self._sync_failure
+
+    def _sync_full(self, file: IndexFile) -> None:
+        """Write a full file through to the disk; where that is refused, a flush hears of it."""
+        try:
+            self._sync(file)
+        except OSError as error:
+            if not is_refusal(error):
+                raise
+        else:
+            with self._dirty_lock.within():
+                self._dirty.discard(file)
+
+    def _sync(self, file: IndexFile) -> None:
+        """Write a file through to the disk; a refusal is final, for a later try proves nothing."""
+        self.check_synced()
         try:
             file.flush()
         except OSError as error:
-            if is_refusal(error):
+            if is_broken(error):
                 self._sync_failure = error
             raise
 
     def delete_before(self, min_phy_offset: int) -> int:
-        """Remove files all of whose records are gone, never the last; how many went."""
+        """Remove files all of whose records are gone, never the last; how many went.
+
+        Raises:
+            OSError: a file could not be removed; it and those behind it stay.
+        """
         gone = 0
-        with self._change.within():
-            for file in self.files[:-1]:
-                if file.header.end_phy_offset >= min_phy_offset:
-                    break
-                gone += 1
-            expired, self.files = self.files[:gone], self.files[gone:]
-        for file in expired:
-            file.destroy()
-        return gone
+        while True:
+            with self._change.within():
+                expired = self.files[:-1][:1]
+                if not expired or expired[0].header.end_phy_offset >= min_phy_offset:
+                    return gone
+                self.files = self.files[1:]
+            try:
+                expired[0].destroy()
+            except OSError:
+                with self._change.within():
+                    self.files = [*expired, *self.files]
+                raise
+            gone += 1
 
     def close(self) -> None:
         """Close the files."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from rmqcore.errors import MessageIllegalError, StoreNotWritableError, is_refusal
+from rmqcore.errors import MessageIllegalError, StoreNotWritableError, is_broken
 from rmqcore.files.file_time import renew_file_time
 from rmqcore.files.mapped_file_queue import OFFSET_MAX
 from rmqcore.files.store_trace import Note, error_words, unnoted
@@ -314,7 +314,7 @@ class CommitLogWriter:
                 except OSError as error:
                     # set before any other thread runs: the system reports such an error once only,
                     # so that thread's flush would succeed
-                    self._flush_failure = error if is_refusal(error) else None
+                    self._flush_failure = error if is_broken(error) else None
                     self._note("refused", words=f"a flush: {error_words(error)}")
                     raise
                 self.flushed_offset = max(self.flushed_offset, file.file_from_offset + position)

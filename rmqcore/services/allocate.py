@@ -8,11 +8,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from rmqcore.errors import DiskFullError, StoreClosedError, StoreNotWritableError
+from rmqcore.errors import StoreClosedError, StoreNotWritableError
 from rmqcore.files.mapped_file import MappedFile
 from rmqcore.files.mapped_file_queue import OFFSET_MAX
 from rmqcore.native.base._lock import ReentrantLock
 from rmqcore.services.service import Service
+from rmqcore.services.standing import Standing
 from rmqcore.world import sync_directory
 
 _log = logging.getLogger("rmqcore")
@@ -25,7 +26,7 @@ class AllocateMappedFileService(Service):
     - A file that is made ahead and not used is removed when the service stops; one that was handed
       out stays at hand until the next, for a caller that was interrupted before he could use it.
     - Files are used in order; one that is older than the newest taken is never made.
-    - Running out of room here is no error: `ready_file` tries again when the file is needed.
+    - A file that cannot be made is no error here: `ready_file` tries again when it is needed.
     - A file stands behind all others: none is made behind one that could not be, and none is
       removed in front of one that cannot be.
 
@@ -66,6 +67,7 @@ class AllocateMappedFileService(Service):
         self._making = ReentrantLock()
         self._newest = -1
         self._ends = False
+        self._standing = Standing()
 
     def prepare(self, path: Path, offset: int) -> None:
         """Ask for the file that begins at ``offset``, and for those behind it.
@@ -153,9 +155,10 @@ class AllocateMappedFileService(Service):
                     continue
                 try:
                     self._make_ready(path, offset)
-                except DiskFullError as error:
-                    _log.warning("no room to make a log file ahead of need: %s", error)
+                except OSError as error:
+                    self._standing.note("making a log file ahead of need", error)
                     return
+                self._standing.end("making a log file ahead of need")
                 file = self._ready[offset]
             if self._warm:
                 self._warm_up(file)

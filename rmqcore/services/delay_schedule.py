@@ -498,10 +498,9 @@ class ScheduleMessageService:
 
 
 class DeliverDelayedMessageService(Service):
-    """Runs a `ScheduleMessageService`, and writes its offsets when it is stopped.
+    """Runs a `ScheduleMessageService`, and writes its offsets when it is stopped."""
 
-    A file that cannot be written is no reason to stop a store: it is logged and tried again.
-    """
+    tries_again = True
 
     def __init__(
         self,
@@ -524,10 +523,7 @@ class DeliverDelayedMessageService(Service):
 
     def run(self, now: float) -> float:
         """One round of all levels."""
-        try:
-            self.schedule.run_once(self._clock())
-        except OSError as error:
-            _log.warning("delayed delivery tries again: %s", error)
+        self.schedule.run_once(self._clock())
         return self._interval_s
 
     def last(self, *, ended: bool) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
 from rmqcore.config import StoreConfig
-from rmqcore.errors import DiskFullError, StoreClosedError, is_broken, is_refusal
+from rmqcore.errors import StoreClosedError, is_broken, is_refusal
 from rmqcore.files.commit_log_writer import CommitLogWriter
 from rmqcore.files.store_checkpoint import StoreCheckpoint, later_of
 from rmqcore.native.base._lock import ReentrantLock
@@ -16,11 +15,11 @@ from rmqcore.native.base._mapped import STORE_PAGE_SIZE
 from rmqcore.native.log._commit_group import CommitGroup
 from rmqcore.services.event_loop import running_loop
 from rmqcore.services.service import Service
+from rmqcore.services.standing import Standing
 
 if TYPE_CHECKING:
     import asyncio
 
-_log = logging.getLogger("rmqcore")
 _HOUR_S: Final = 3600.0
 
 
@@ -237,28 +236,6 @@ class _Coroutines:
                 future.set_result(False)
 
 
-class _FullDisk:
-    """A full disk ends no service: the next round tries again, and it is logged once.
-
-    A file system on which reserved room may run out refuses what is committed to a log file.
-    """
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._is_full = False
-
-    @contextmanager
-    def passed_over(self) -> Iterator[None]:
-        """Do something that a full disk may refuse."""
-        try:
-            yield
-            self._is_full = False
-        except DiskFullError as error:
-            if not self._is_full:
-                _log.warning("%s: %s; tried again", self._what, error)
-            self._is_full = True
-
-
 class FlushRealTimeService(Service):
     """Flushes the log every so often under ASYNC_FLUSH, when enough pages of 4 KiB are pending.
 
@@ -267,7 +244,6 @@ class FlushRealTimeService(Service):
 
     def __init__(self, flusher: LogFlusher, config: StoreConfig) -> None:
         super().__init__("FlushRealTimeService")
-        self._full = _FullDisk("the pool is not committed, nor the log flushed")
         self._flusher = flusher
         #: when it flushed last, and at first when it began
         self._flushed_at: float | None = None
@@ -286,9 +262,8 @@ class FlushRealTimeService(Service):
         pending = self._flusher.pending
         overdue = now - self._flushed_at >= self._thorough_s
         if pending and (pending >= self._least_bytes or overdue):
-            with self._full.passed_over():
-                self._flusher.flush()
-                self._flushed_at = now
+            self._flusher.flush()
+            self._flushed_at = now
         return self._interval_s
 
 
@@ -300,7 +275,6 @@ class CommitRealTimeService(Service):
 
     def __init__(self, log: CommitLogWriter, config: StoreConfig) -> None:
         super().__init__("CommitRealTimeService")
-        self._full = _FullDisk("the pool is not committed")
         self._log = log
         self.configure(config)
 
@@ -310,8 +284,7 @@ class CommitRealTimeService(Service):
 
     def run(self, now: float) -> float:
         """Commit what is there; what finds no room stays in the pool for the next round."""
-        with self._full.passed_over():
-            self._log.commit()
+        self._log.commit()
         return self._interval_s
 
 
@@ -321,6 +294,13 @@ class Derived(Protocol):
     def flush(self) -> int:
         """Write through; the store time up to which it is complete on disk, 0 when unknown."""
         ...
+
+
+class DerivedIndex(Derived, Protocol):
+    """As `Derived`; some of it goes to the disk when it is full, whoever fills it."""
+
+    def check_synced(self) -> None:
+        """Raise the refusal of the disk, if there was one."""
 
 
 class DerivedQueues(Derived, Protocol):
@@ -351,7 +331,7 @@ class FlushConsumeQueueService(Service):
     def __init__(
         self,
         queues: DerivedQueues,
-        index: Derived | None,
+        index: DerivedIndex | None,
         checkpoint: StoreCheckpoint,
         config: StoreConfig,
         *,
@@ -368,6 +348,7 @@ class FlushConsumeQueueService(Service):
         self._monotonic_s = monotonic_s
         self._last_thorough = monotonic_s()
         self._written: tuple[int, int, int] | None = None
+        self._standing = Standing()
         self._flushing = ReentrantLock()
         self.configure(config)
 
@@ -381,10 +362,14 @@ class FlushConsumeQueueService(Service):
         """Flush, the index too when its interval has passed."""
         self._check()
         thorough = now - self._last_thorough >= self._thorough_s
+        self.flush_files(thorough=thorough)
         try:
-            self.flush(thorough=thorough)
-        except DiskFullError as error:
-            _log.warning("the checkpoint stays as it is: %s", error)
+            self.write_checkpoint()
+            self._standing.end("writing the checkpoint")
+        except OSError as error:
+            if not is_refusal(error):
+                raise
+            self._standing.note("writing the checkpoint", error)
         return self._interval_s
 
     def flush(self, *, thorough: bool = True) -> None:
@@ -393,10 +378,19 @@ class FlushConsumeQueueService(Service):
         Raises:
             OSError: the disk refused.
         """
-        with self._flushing.within():
-            self._flush(thorough=thorough)
+        self.flush_files(thorough=thorough)
+        self.write_checkpoint()
 
-    def _flush(self, *, thorough: bool) -> None:
+    def flush_files(self, *, thorough: bool = True) -> None:
+        """Flush what the checkpoint speaks of.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        with self._flushing.within():
+            self._flush_files(thorough=thorough)
+
+    def _flush_files(self, *, thorough: bool) -> None:
         checkpoint = self._checkpoint
         logics, whole = (
             (self._queues.flush(), True) if thorough else self._queues.flush_some(self._least_bytes)
@@ -404,6 +398,8 @@ class FlushConsumeQueueService(Service):
         if whole:
             self._on_flushed()
         checkpoint.logics_msg_timestamp_ms = later_of(checkpoint.logics_msg_timestamp_ms, logics)
+        if self._index is not None:
+            self._index.check_synced()
         if thorough:
             self._last_thorough = self._monotonic_s()
             if self._index is not None:
@@ -411,11 +407,15 @@ class FlushConsumeQueueService(Service):
                 checkpoint.index_msg_timestamp_ms = later_of(
                     checkpoint.index_msg_timestamp_ms, index
                 )
-        times = (
-            checkpoint.physic_msg_timestamp_ms,
-            checkpoint.logics_msg_timestamp_ms,
-            checkpoint.index_msg_timestamp_ms,
-        )
-        if times != self._written:
-            checkpoint.flush()
-            self._written = times
+
+    def write_checkpoint(self) -> None:
+        """Write the checkpoint, if it has advanced; whole, so a refusal costs nothing.
+
+        Raises:
+            OSError: the disk refused; it stays as it is, or goes back to what it was.
+        """
+        with self._flushing.within():
+            times = self._checkpoint.times_ms
+            if times != self._written:
+                self._checkpoint.flush()
+                self._written = times

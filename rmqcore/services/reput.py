@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from rmqcore.errors import (
     CorruptRecordError,
     CorruptStoreError,
-    DiskFullError,
     StoreNotWritableError,
     is_refusal,
 )
@@ -34,7 +33,6 @@ _BUSY_INTERVAL_MAX_S = 0.002
 _PAUSE_FACTOR = 10
 #: A put wakes it before.
 _IDLE_INTERVAL_S = 1.0
-_FULL_INTERVAL_S = 1.0
 _LONGEST_S = 1e6
 
 
@@ -66,8 +64,7 @@ class ReputMessageService(Service):
     Differs: a record that is not there is an error, where RocketMQ goes on behind it silently.
     """
 
-    #: as often as RocketMQ does
-    tries = 30
+    tries_again = True
     #: by puts
     is_woken_unheard = True
 
@@ -96,8 +93,6 @@ class ReputMessageService(Service):
         #: nobody rings it: waiting for it is a pause that `stop` can end
         self._pause = Bell()
         self._refused = False
-        #: whether the last round found no room, which no put changes
-        self._is_full = False
         self._lock = ReentrantLock()
         self._failure: CorruptStoreError | None = None
 
@@ -201,7 +196,7 @@ class ReputMessageService(Service):
         if seconds <= _BUSY_INTERVAL_MAX_S:
             # while there is work no put wakes the thread: that would cost more than it gains
             return partial(self._pause.wait, seconds)
-        if self._tail is not None and seconds == _IDLE_INTERVAL_S and not self._is_full:
+        if self._tail is not None and seconds == _IDLE_INTERVAL_S:
             return partial(self._tail.wait_for_put, self.offset, seconds)
         return super().rest(seconds)
 
@@ -215,16 +210,12 @@ class ReputMessageService(Service):
     def woken(self) -> bool:
         """As `Service.woken`."""
         put = self._tail is not None and self._tail.max_offset > self.offset
-        return (put and not self._is_full) or super().woken
+        return put or super().woken
 
     def run(self, now: float) -> float:
         """Dispatch what there is, and look again soon when there was any."""
-        before, self._is_full = self.offset, False
-        try:
-            self.catch_up()
-        except DiskFullError:
-            self._is_full = True
-            return _FULL_INTERVAL_S
+        before = self.offset
+        self.catch_up()
         if self.offset == before:
             return _IDLE_INTERVAL_S
         pause_s = _PAUSE_FACTOR * (self._monotonic_s() - now)

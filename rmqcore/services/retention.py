@@ -13,10 +13,12 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
 from rmqcore.config import StoreConfig
+from rmqcore.errors import do_each
 from rmqcore.files.mapped_file_queue import MappedFileQueue
 from rmqcore.files.store_trace import Note, unnoted
 from rmqcore.native.base._lock import ReentrantLock
@@ -252,7 +254,6 @@ class CleanCommitLogService:
             try:
                 gone = self._log.delete_log_file(deletion.file)
             except OSError as error:
-                _log.warning("cannot delete %s: %s", deletion.file.name, error)
                 return CleanReport(tuple(deleted), deletion, error)
             if not gone:
                 return CleanReport(tuple(deleted), deletion)
@@ -437,21 +438,21 @@ class CleanConsumeQueueService:
         """Follow the log's minimum; returns the files deleted.
 
         Raises:
-            OSError: a file could not be deleted; the next round tries again.
+            OSError: a file could not be deleted, others were; the next round tries again.
         """
         min_phy_offset = self._min_phy_offset()
         if min_phy_offset <= self._cleaned_up_to:
             return 0
-        deleted = sum(files.delete_before(min_phy_offset) for files in self._derived)
+        each = (partial(files.delete_before, min_phy_offset) for files in self._derived)
+        deleted = sum(do_each(each))
         self._cleaned_up_to = min_phy_offset
         return deleted
 
 
 class RetentionService(Service):
-    """Runs both cleaners one after the other; a full batch is followed by the next one at once.
+    """Runs both cleaners one after the other; a full batch is followed by the next one at once."""
 
-    A file that cannot be deleted is no reason to stop a store: it is logged and tried again.
-    """
+    tries_again = True
 
     def __init__(
         self,
@@ -488,14 +489,19 @@ class RetentionService(Service):
         return self.clean_log.why_will_be_deleted(file, self._clock())
 
     def run(self, now: float) -> float:
-        """One round of each cleaner; a call beside a running round waits for it first."""
-        try:
-            with self._round_lock.within():
+        """One round of each cleaner; a call beside a running round waits for it first.
+
+        Raises:
+            OSError: a file cannot be deleted, or the disk not be asked; the rest is done.
+        """
+        with self._round_lock.within():
+            try:
                 report = self.clean_log.run_once(self._clock())
+            finally:
+                # whatever became of that: what they hold is room, too
                 self.clean_queues.run_once()
-        except OSError as error:
-            _log.warning("retention tries again in %s seconds: %s", self._interval_s, error)
-            return self._interval_s
+        if report.error is not None:
+            raise report.error
         is_full = len(report.deleted) >= self.clean_log.config.delete_file_batch_max
         return 0.0 if is_full else self._interval_s
 
@@ -506,5 +512,10 @@ class RetentionService(Service):
     def delete_now(self) -> None:
         """Delete what is expired, whatever the hour, in this call and the rounds that follow."""
         self.clean_log.request_deletion()
-        if self.run(0.0) == 0.0:
+        try:
+            rest_s = self.run(0.0)
+        except OSError as error:
+            _log.warning("what is expired is not all deleted, and is tried again: %s", error)
+            rest_s = 0.0
+        if rest_s == 0.0:
             self.wakeup()

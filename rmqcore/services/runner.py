@@ -7,7 +7,6 @@ fails is the same in both.
 
 from __future__ import annotations
 
-import errno
 import logging
 import threading
 import weakref
@@ -15,13 +14,13 @@ from collections.abc import Callable, Iterable
 from math import inf
 from typing import Final, Protocol
 
+from rmqcore.errors import is_broken, is_refusal
 from rmqcore.services.service import Service
+from rmqcore.services.standing import Standing
 from rmqcore.world import REAL, World
 
 _log = logging.getLogger("rmqcore")
 RETRY_INTERVAL_S: Final = 1.0
-#: The system's codes for errors that end when somebody closes a file; nothing was read or written.
-_SHORT_OF_DESCRIPTORS: Final = frozenset((errno.EMFILE, errno.ENFILE))
 #: After this many rounds `ByHand.until_idle` raises: services wake each other for ever.
 _ROUNDS_MAX: Final = 10_000
 
@@ -75,8 +74,7 @@ class Rounds:
     def __init__(self, service: Service, on_error: OnError) -> None:
         self.service = service
         self._on_error = on_error
-        #: rounds in a row that have failed
-        self._failed = 0
+        self._standing = Standing()
 
     def one(self, now: float) -> tuple[float, bool] | None:
         """Run a round.
@@ -91,24 +89,15 @@ class Rounds:
         try:
             rest_s = service.run(now)
         except BaseException as error:  # noqa: BLE001 - handed on, never swallowed
-            self._failed += 1
-            if not self._is_passing(error):
-                _log.exception("%s ended", service.name)
-                service.end()
-                self._on_error(error)
-                return None
-            _log.warning(
-                "%s tries again (%d of %d): %s", service.name, self._failed, service.tries, error
-            )
-            return RETRY_INTERVAL_S, True
-        self._failed = 0
+            if is_refusal(error) and (service.tries_again or not is_broken(error)):
+                self._standing.note(service.name, error)
+                return RETRY_INTERVAL_S, True
+            _log.exception("%s ended", service.name)
+            service.end()
+            self._on_error(error)
+            return None
+        self._standing.end(service.name)
         return rest_s, False
-
-    def _is_passing(self, error: BaseException) -> bool:
-        """Tell whether a round that failed is worth another one."""
-        if not isinstance(error, OSError):
-            return False
-        return error.errno in _SHORT_OF_DESCRIPTORS or self._failed < self.service.tries
 
 
 class Threads:

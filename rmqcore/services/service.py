@@ -11,9 +11,9 @@ from rmqcore.services.bell import Bell
 class Service:
     """Work that `rmqcore.services.runner` does in rounds, until it is stopped.
 
-    - A round that raises ends the service. Where `tries` says so, a round that fails with OSError
-      is repeated a second later, until `tries` rounds in a row have failed. One that gets no
-      descriptor is repeated until it gets one.
+    - A round that raises ends the service. One that the system refuses without any loss, as for
+      want of room or of a descriptor, is run again a second later, however often; where
+      `tries_again` says so, one that it refuses for any other reason, too.
     - It has no thread: `run` is told the time, and says when it wants to run next.
 
     Args:
@@ -22,8 +22,8 @@ class Service:
     Source: RocketMQ common/ServiceThread.java.
     """
 
-    #: rounds in a row that the system may refuse
-    tries = 1
+    #: whether no refusal of the system ends it: none of them costs what another round needs
+    tries_again = False
     #: whether it is `woken` by something else, too, than `wakeup`
     is_woken_unheard = False
 

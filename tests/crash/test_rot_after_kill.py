@@ -146,7 +146,7 @@ def test_after_a_power_cut_what_was_not_flushed_is_a_torn_tail(store_path):
 def test_a_batch_that_was_killed_before_it_was_published_is_a_torn_tail(
     store_path, monkeypatch, clock_ms, machine
 ):
-    monkeypatch.setattr(ReputMessageService, "catch_up", lambda _self: None)
+    monkeypatch.setattr(ReputMessageService, "catch_up", lambda _self, **_: None)
 
     def put_batch(store):
         store.flush()

@@ -18,7 +18,13 @@ import pytest
 from patience import until
 
 from golden.stores import RELEASES
-from rmqcore import CorruptStoreError, Durability, StoreNotFoundError, open_store
+from rmqcore import (
+    CorruptStoreError,
+    Durability,
+    StoreNotFoundError,
+    StoreNotWritableError,
+    open_store,
+)
 from rmqcore.doctor import selftest
 from rmqcore.doctor.selftest import (
     Row,
@@ -469,7 +475,7 @@ def test_a_log_file_that_cannot_be_mapped_is_not_left_behind(store_path, monkeyp
         store.put("T", b"x" * 5000)
         with monkeypatch.context() as patch:
             patch.setattr(MappedFile, "begin_writes", refused)
-            with pytest.raises(OSError, match="allocate"):
+            with pytest.raises(StoreNotWritableError, match="allocate"):
                 store.put("T", b"x" * 5000)
         assert len(list((store_path / "commitlog").iterdir())) == 1
         assert store.put("T", b"x" * 5000).ok

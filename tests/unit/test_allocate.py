@@ -119,8 +119,7 @@ def test_a_file_that_can_be_neither_used_nor_removed_stands_behind_no_hole(
     monkeypatch.setattr(service, "_make", unusable)
     service.ready_file(service.path_of(0), 0)
     service.prepare(service.path_of(SIZE), SIZE)
-    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
-        service.run(0.0)
+    service.run(0.0)
     with monkeypatch.context() as refusing:
         if not removable:
             refusing.setattr(os, "unlink", refuse)

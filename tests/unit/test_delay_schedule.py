@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import struct
 from pathlib import Path
 from types import SimpleNamespace
@@ -338,7 +339,7 @@ class TestOffsets:
         service.run_once(NOW + 1000)
 
         def fail():
-            raise OSError("no disk")
+            raise OSError(errno.EIO, "no disk")
 
         flush, store.flush = store.flush, fail
         with pytest.raises(OSError, match="no disk"):
@@ -456,7 +457,7 @@ class TestService:
 
     def test_a_disk_that_refuses_the_offsets_does_not_end_it(self, held, store, tmp_path):
         def fail():
-            raise OSError("no disk")
+            raise OSError(errno.EIO, "no disk")
 
         flush, store.flush = store.flush, fail
         store.park(b"a")
@@ -464,7 +465,7 @@ class TestService:
         self.start(held, store, tmp_path, errors)
         assert not (tmp_path / "delayOffset.json").exists()
         store.flush = flush
-        held.services.advance(0.1)
+        held.services.advance(1.0)
         assert (tmp_path / "delayOffset.json").exists()
         assert errors == []
 

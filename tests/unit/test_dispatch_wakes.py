@@ -6,6 +6,7 @@ import threading
 import time
 
 import pytest
+from held_time import HeldTime
 from patience import TIMEOUT_S, rounds, until
 
 from rmqcore import Message, open_store
@@ -47,26 +48,29 @@ def test_a_put_into_an_idle_store_wakes_the_dispatcher(tmp_path, monkeypatch, ho
         until(lambda: store.parts.upkeep.runner.stop(dispatcher, 0), "the dispatcher ends")
 
 
-def test_no_put_wakes_a_dispatcher_that_finds_the_disk_full(tmp_path, monkeypatch):
-    def refuse():
-        raise DiskFullError(tmp_path)
-
+def test_no_put_wakes_a_dispatcher_that_finds_the_disk_full(tmp_path):
+    """Else its rounds would have no pause at all: the log has what is not dispatched."""
+    held, rounds_s, full = HeldTime(), [], [True]
     with open_store(tmp_path / "s", **SIZES) as store:
         dispatcher = store.parts.log_services.reput
         assert store.parts.upkeep.runner.stop(dispatcher)
-        dispatcher.awake()
+
+        def run(now, really=dispatcher.run):
+            rounds_s.append(now)
+            if full:
+                raise DiskFullError(tmp_path)
+            return really(now)
+
+        dispatcher.run = run
+        held.services.start(dispatcher, pytest.fail)
         store.put("T", b"x")
+        held.services.advance(2.0)
         assert dispatcher.woken
-        with monkeypatch.context() as patched:
-            patched.setattr(dispatcher, "catch_up", refuse)
-            assert dispatcher.run(0.0) == reput._FULL_INTERVAL_S
-        assert not dispatcher.woken
-        # else its thread would not sleep at all: the log has what is not dispatched
-        assert dispatcher.rest(reput._FULL_INTERVAL_S).func.__name__ != "wait_for_put"
-        dispatcher.run(0.0)
-        assert dispatcher.rest(reput._IDLE_INTERVAL_S).func.__name__ == "wait_for_put"
-        store.put("T", b"y")
-        assert dispatcher.woken
+        assert rounds_s == [0.0, 1.0, 2.0]
+        full.clear()
+        held.services.advance(1.0)
+        assert dispatcher.offset == store.max_phy_offset
+        assert held.services.stop(dispatcher)
 
 
 @pytest.mark.measure

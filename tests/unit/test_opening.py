@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from patience import TIMEOUT_S, rounds, until
+from patience import TIMEOUT_S, until
 from syncs import watched
 
 from rmqcore import (
@@ -126,7 +126,9 @@ def test_a_store_that_was_removed_takes_no_more_puts_and_is_not_begun_anew(tmp_p
     with contextlib.suppress(StoreNotWritableError):
         store.put("Another", b"two")
     until(lambda: store.why_not_writable() is not None, "a service has noticed")
-    rounds(next(each for each in store.parts.upkeep.services if each.name == "SaveTablesService"))
+    saving = next(each for each in store.parts.upkeep.services if each.name == "SaveTablesService")
+    with pytest.raises(FileNotFoundError):
+        saving.run(0.0)
     with pytest.raises(StoreNotFoundError, match="removed while it was open"):
         store.close()
     assert not path.exists()

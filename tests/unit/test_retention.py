@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import shutil
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from held_time import HeldTime
@@ -431,7 +433,7 @@ class TestThread:
 
         def delete_before(self, min_phy_offset):
             self.rounds += 1
-            raise OSError("busy")
+            raise OSError(errno.EBUSY, "busy")
 
     def test_a_full_batch_is_followed_by_the_next_at_once(self):
         world, held, errors = World([80] * 35 + [1], hour=4), HeldTime(), []
@@ -454,9 +456,29 @@ class TestThread:
         )
         held.services.start(service, errors.append)
         held.services.advance(10)
-        assert derived.rounds == 2
+        assert derived.rounds == 11
         assert errors == []
         assert len(world.files) == 1
+
+    def test_what_cannot_be_deleted_keeps_nothing_else(self):
+        """A queue whose file could not be removed kept those of all later ones, and the index's."""
+        world, held, errors = World([80, 1], hour=4), HeldTime(), []
+        refusing, gone = self.Derived(), []
+        taking = SimpleNamespace(delete_before=lambda offset: gone.append(offset) or 1)
+
+        def usage():
+            raise OSError(errno.EIO, "nobody knows how full the disk is")
+
+        world.service._usage = usage
+        service = RetentionService(
+            world.service,
+            CleanConsumeQueueService(lambda: 100, refusing, taking),
+            clock=lambda: NOW,
+            interval_s=10,
+        )
+        held.services.start(service, errors.append)
+        held.services.until_idle()
+        assert (refusing.rounds, gone, errors) == (1, [100], [])
 
 
 def test_no_power_cut_takes_a_file_behind_one_that_stays(tmp_path, monkeypatch):

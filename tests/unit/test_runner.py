@@ -8,6 +8,7 @@ from held_time import HeldTime
 from patience import TIMEOUT_S, until
 
 import rmqcore
+from rmqcore.errors import DiskFullError
 from rmqcore.services.runner import Threads
 from rmqcore.services.service import Service
 
@@ -17,10 +18,9 @@ pytestmark = pytest.mark.logic
 class Counted(Service):
     """Notes when its rounds were; the first ones fail as often as it is told."""
 
-    tries = 5
-
-    def __init__(self, rest_s, failures=0, refusal=errno.EIO):
+    def __init__(self, rest_s, failures=0, refusal=errno.EIO, *, tries_again=False):
         super().__init__("Counted")
+        self.tries_again = tries_again
         self.rest_s, self.failures, self.refusal = rest_s, failures, refusal
         self.rounds, self.ends, self.errors = [], [], []
 
@@ -83,24 +83,55 @@ def test_rounds_of_the_same_time_run_in_the_order_of_their_start(held):
     assert order == list("cabcab")
 
 
-@pytest.mark.parametrize(("failures", "ends"), [(4, False), (5, True)])
-def test_a_refused_round_is_tried_again_a_second_later_so_often_and_no_oftener(
-    held, failures, ends
+@pytest.mark.parametrize(
+    ("refusal", "tries_again"),
+    [
+        *((refusal, True) for refusal in (errno.EIO, errno.EROFS, errno.ENOSPC)),
+        *((refusal, False) for refusal in (errno.EMFILE, errno.ENFILE, errno.EACCES)),
+    ],
+)
+def test_a_round_that_is_refused_without_loss_is_run_again_each_second_and_told_once(
+    held, caplog, refusal, tries_again
 ):
-    service = started(held, 10.0, failures)
-    held.services.advance(5.0)
-    # it is woken all the while, and waits the whole second
-    assert service.rounds[:5] == [0.0, 1.0, 2.0, 3.0, 4.0]
-    assert [type(error) for error in service.errors] == [OSError] * ends
-    assert held.services.is_running(service) is service.active is not ends
-
-
-@pytest.mark.parametrize("refusal", [errno.EMFILE, errno.ENFILE])
-def test_a_service_that_gets_no_descriptor_tries_until_it_gets_one(held, refusal):
-    service = started(held, 10.0, 40, refusal)
+    caplog.set_level("INFO", "rmqcore")
+    service = started(held, 10.0, 40, refusal, tries_again=tries_again)
     held.services.advance(40.0)
-    assert len(service.rounds) > 40
+    # it is woken all the while, and waits the whole second
+    assert service.rounds == [float(second) for second in range(41)]
     assert service.errors == []
+    assert [record.getMessage() for record in caplog.records] == [
+        f"Counted: [Errno {refusal}] refused; it is tried again",
+        "Counted goes on",
+    ]
+
+
+def test_another_refusal_is_told_too(held, caplog):
+    service = started(held, 10.0, 4, errno.EMFILE)
+    held.services.advance(1.0)
+    service.refusal = errno.EACCES
+    held.services.advance(1.0)
+    assert [record.getMessage()[:18] for record in caplog.records] == [
+        f"Counted: [Errno {number}" for number in (errno.EMFILE, errno.EACCES)
+    ]
+
+
+def test_a_full_disk_ends_no_service(held):
+    service = started(held, 10.0, 1)
+    service.run = lambda _: raise_full()
+    held.services.advance(3.0)
+    assert service.errors == []
+
+
+def raise_full():
+    raise DiskFullError("/a/b")
+
+
+@pytest.mark.parametrize("refusal", [errno.EIO, errno.EROFS, errno.ENOSPC])
+def test_a_refusal_that_may_have_cost_bytes_ends_who_does_not_say_otherwise(held, refusal):
+    service = started(held, 10.0, 1, refusal)
+    held.services.advance(3.0)
+    assert [type(error) for error in service.errors] == [OSError]
+    assert held.services.is_running(service) is service.active is False
 
 
 def test_one_that_has_been_stopped_runs_no_more_and_does_what_is_left(held):
@@ -122,8 +153,8 @@ def test_services_that_wake_themselves_without_end_are_found(held):
 @pytest.mark.engine
 def test_in_threads_a_refused_round_is_tried_again(monkeypatch):
     monkeypatch.setattr("rmqcore.services.runner.RETRY_INTERVAL_S", 0.001)
-    for failures, ends in ((4, False), (5, True)):
-        runner, service = Threads(), Counted(0.001, failures)
+    for tries_again, ends in ((True, False), (False, True)):
+        runner, service = Threads(), Counted(0.001, 4, tries_again=tries_again)
         runner.start(service, service.errors.append)
         until(lambda it=service: len(it.rounds) > 5 or it.errors, "it goes on, or ends")
         assert runner.stop(service)

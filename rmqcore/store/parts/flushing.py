@@ -53,8 +53,8 @@ class Flushing:
 
         Raises:
             DiskFullError: there is no room; nothing is lost, and a later call tries again.
-            OSError: the disk refused; the store takes no puts any more, unless only the tables
-                below ``config/`` could not be written.
+            OSError: the disk refused; the store takes no puts any more, unless only the checkpoint
+                or tables below ``config/`` could not be written.
             StoreNotWritableError: the call comes from a signal handler or a finalizer inside
                 another call of this thread, and cannot wait.
         """
@@ -66,11 +66,12 @@ class Flushing:
         try:
             flushed = self._flusher.flush()
             self._level.catch_up_all()
-            self._derived.flush()
+            self._derived.flush_files()
         except OSError as error:
             if is_broken(error):
                 self._health.service_failed(error)
             raise
+        self._derived.write_checkpoint()
         self.persist_tables()
         return flushed
 

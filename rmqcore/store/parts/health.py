@@ -49,7 +49,7 @@ class Health:
         full, what = isinstance(error, DiskFullError), "consume queues or index"
         reason = f"no room for {what}: {error}; puts resume when there is"
         self.flags.set_flag(RunningFlag.LOGIC_DISK_FULL, full, reason)
-        reason = f"{what} cannot be written: {error}; tried again each second, 30 times in all"
+        reason = f"{what} cannot be written: {error}; tried again each second; puts resume then"
         broken = error is not None and not full
         self.flags.set_flag(RunningFlag.WRITE_LOGICS_QUEUE_ERROR, broken, reason)
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from rmqcore.errors import DiskFullError
+from rmqcore.errors import is_refusal
 from rmqcore.native.base._lock import ReentrantLock
 
 if TYPE_CHECKING:
@@ -66,23 +65,28 @@ class Level:
 
         Raises:
             StoreClosedError: the store is closed.
-            OSError, CorruptStoreError: as of a dispatch; a full disk is no error, what has been
-                dispatched is still served.
+            CorruptStoreError: as of a dispatch. What the system refuses to take is no error here:
+                what has been dispatched is still served.
         """
         handle = self._handle
         if handle.closed or handle.forked:
             handle.check_open()
         if handle.interrupted():
-            with suppress(DiskFullError):
-                self._reput.catch_up(wait=False)
+            self._dispatch(wait=False)
             return
         writer = self._writer
         if self._reput.offset < writer.tail.max_offset:
             if writer.flushed_offset < self._unwaited_end and self._flags.writeable:
                 self._group_commit.try_wait(self._unwaited_end, self._settings.policy.timeout_ms)
-            # of a full disk the store's flags tell
-            with suppress(DiskFullError):
-                self._reput.catch_up()
+            self._dispatch()
+
+    def _dispatch(self, *, wait: bool = True) -> None:
+        """Dispatch what the system takes; the store's flags tell of what it refuses."""
+        try:
+            self._reput.catch_up(wait=wait)
+        except OSError as error:
+            if not is_refusal(error):
+                raise
 
     def catch_up_queue(self, topic: str, queue_id: int) -> None:
         """Catch up with one queue; while none of its own messages waits, others' go on waiting.

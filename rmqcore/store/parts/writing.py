@@ -18,6 +18,7 @@ from rmqcore.errors import (
     MessageIllegalError,
     PutMessageError,
     StoreNotWritableError,
+    is_refusal,
 )
 from rmqcore.message import BatchSettings, Message, MessageExt, PutMessageResult, PutSettings
 from rmqcore.native.log._putter import MessagePutter
@@ -209,6 +210,12 @@ class Writing:
                 )
             except StoreNotWritableError as error:
                 return PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, reason=error.reason)
+            except OSError as error:
+                if not is_refusal(error):
+                    raise
+                self._failed()
+                reason = f"the next log file cannot be made: {error}"
+                return PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, reason=reason)
 
     def _room_again(self) -> bool:
         """Try once more what a full disk has stopped; True when it went on."""

@@ -1,0 +1,214 @@
+"""What the system refuses without any loss is tried again, and the store goes on by itself."""
+
+import contextlib
+import errno
+import os
+
+import pytest
+from patience import rounds
+from syncs import watched
+
+import rmqcore
+from crash.small_store import SETTINGS, check_against_log, numbers_in, put
+from rmqcore import PutMessageStatus
+from rmqcore.derived import consume_queue_store, index_service
+from rmqcore.files.index_file import IndexFile
+from rmqcore.files.mapped_file import MappedFile
+from rmqcore.files.store_checkpoint import StoreCheckpoint
+from rmqcore.services import runner
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    monkeypatch.setattr(runner, "RETRY_INTERVAL_S", 0.01)
+
+
+def refusing(monkeypatch, owner, method, code, where=""):
+    """A list: as long as something is in it, the system refuses a method what it asks for."""
+    refuses, original = [], getattr(owner, method)
+
+    def call(*arguments, **named):
+        path = str(getattr(arguments[0], "path", arguments[0]))
+        if refuses and where in path:
+            raise OSError(code, os.strerror(code), path)
+        return original(*arguments, **named)
+
+    monkeypatch.setattr(owner, method, call)
+    return refuses
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.EACCES])
+@pytest.mark.parametrize(
+    ("owner", "method", "where"),
+    [
+        (MappedFile, "sync", "consumequeue"),
+        (MappedFile, "flush", "commitlog"),
+        (consume_queue_store, "sync_directory", "consumequeue"),
+        (IndexFile, "flush", "index"),
+        (index_service, "sync_directory", "index"),
+        (StoreCheckpoint, "flush", "checkpoint"),
+    ],
+)
+def test_a_file_that_cannot_be_opened_for_a_flush_ends_nothing(
+    store_path, monkeypatch, code, owner, method, where
+):
+    """No descriptor for a moment, and no put was taken until somebody opened the store anew."""
+    refuses = refusing(monkeypatch, owner, method, code, where)
+    with rmqcore.open_store(store_path, **SETTINGS) as store:
+        for number in range(30):
+            put(store, number)
+        store.parts.log_services.reput.catch_up()
+        refuses.append(True)
+        with pytest.raises(OSError, match=os.strerror(code)):
+            store.flush()
+        assert store.why_not_writable() is None
+        refuses.clear()
+        put(store, 30)
+        assert store.flush() == store.max_phy_offset
+    with rmqcore.open_store(store_path) as store:
+        assert store.recovery_report.clean_shutdown
+        assert numbers_in(store) == list(range(31))
+        check_against_log(store)
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EROFS])
+def test_a_checkpoint_that_cannot_be_written_is_written_later(store_path, monkeypatch, code):
+    """It is written whole each time, so what was refused once is lost with nothing."""
+    settings = SETTINGS | {"flush_interval_consume_queue_ms": 10}
+    refuses = refusing(monkeypatch, StoreCheckpoint, "flush", code)
+    with rmqcore.open_store(store_path, **settings) as store:
+        refuses.append(True)
+        put(store, 0)
+        rounds(store.parts.log_services.flush_queues, 2)
+        with pytest.raises(OSError, match=os.strerror(code)):
+            store.flush()
+        assert store.why_not_writable() is None
+        before = (store_path / "checkpoint").read_bytes()
+        refuses.clear()
+        put(store, 1)
+        rounds(store.parts.log_services.flush_queues, 2)
+        assert store.flush() == store.max_phy_offset
+        assert (store_path / "checkpoint").read_bytes() != before
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EROFS, errno.EACCES, errno.ENOSPC])
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_a_log_file_that_cannot_be_made_is_made_later(store_path, monkeypatch, code, ahead):
+    """The service that makes it ahead of need ended, and no put was taken any more."""
+    refuses = refusing(monkeypatch, MappedFile, "create", code, "commitlog")
+    with rmqcore.open_store(store_path, allocate_ahead=ahead, **SETTINGS) as store:
+        put(store, 0)
+        refuses.append(True)
+        acknowledged = [0]
+        for number in range(1, 1000):
+            receipt = store.put_message(rmqcore.Message("T0", b"%d " % number))
+            if not receipt.ok:
+                break
+            acknowledged.append(number)
+        assert receipt.status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+        assert os.strerror(code) in receipt.reason
+        with pytest.raises(rmqcore.StoreNotWritableError, match=os.strerror(code)):
+            store.put("T0", b"refused")
+        assert store.why_not_writable() is None
+        refuses.clear()
+        assert store.put("T0", b"1000 ").ok
+        acknowledged.append(1000)
+    with rmqcore.open_store(store_path) as store:
+        assert [int(bytes(message.body)) for message in store.messages()] == acknowledged
+
+
+def test_an_index_file_that_cannot_be_removed_goes_with_the_next_round(store_path, monkeypatch):
+    """It was forgotten instead, and lay there until the store was opened again."""
+    refuses = refusing(monkeypatch, IndexFile, "destroy", errno.EIO)
+    with rmqcore.open_store(store_path, **SETTINGS) as store:
+        for number in range(200):
+            put(store, number)
+        index = store.parts.files.index
+        store.flush()
+        names = [file.path.name for file in index.files]
+        assert len(names) > 3
+        end = index.files[1].header.end_phy_offset + 1
+        refuses.append(True)
+        with pytest.raises(OSError, match="Input/output error"):
+            index.delete_before(end)
+        assert [file.path.name for file in index.files] == names
+        assert store.query_message("T0", "k0").messages
+        refuses.clear()
+        assert index.delete_before(end) == 2
+        assert sorted(path.name for path in (store_path / "index").iterdir()) == names[2:]
+
+
+def test_a_queue_whose_file_cannot_be_removed_keeps_no_other_from_it(store_path, monkeypatch):
+    refuses = refusing(monkeypatch, MappedFile, "destroy", errno.EIO, "consumequeue/T0/0")
+    with rmqcore.open_store(store_path, **SETTINGS) as store:
+        for number in range(100):
+            put(store, number)
+        queues = store.parts.files.consume_queues
+        store.flush()
+
+        def first_files():
+            return [queues.find(topic, 0).queue.files[0].file_from_offset for topic in ("T0", "T1")]
+
+        assert first_files() == [0, 0]
+        refuses.append(True)
+        with pytest.raises(OSError, match="Input/output error"):
+            queues.delete_before(store.max_phy_offset)
+        assert first_files() == [0, 400]
+        refuses.clear()
+        queues.delete_before(store.max_phy_offset)
+        assert first_files() == [400, 400]
+
+
+def test_a_full_index_file_that_does_not_reach_the_disk_ends_puts_and_no_dispatch(
+    store_path, monkeypatch
+):
+    """Dispatch would try it again for ever, and a later sync that works proves nothing."""
+    refuses = refusing(monkeypatch, IndexFile, "flush", errno.EIO)
+    store = rmqcore.open_store(store_path, flush_interval_consume_queue_ms=10, **SETTINGS)
+    refuses.append(True)
+    acknowledged = []
+    while not store.why_not_writable():
+        with contextlib.suppress(rmqcore.StoreNotWritableError):
+            put(store, len(acknowledged))
+            acknowledged.append(len(acknowledged))
+    assert "open it again" in store.why_not_writable()
+    refuses.clear()
+    assert numbers_in(store) == acknowledged
+    with pytest.raises(OSError, match="Input/output error"):
+        store.close()
+    with rmqcore.open_store(store_path) as store:
+        assert numbers_in(store) == acknowledged
+        check_against_log(store)
+
+
+def test_leases_whose_journal_was_not_synced_once_are_written_anew(store_path):
+    """A later sync of the same file proves nothing of what the failed one has dropped."""
+    with rmqcore.open_store(store_path, **SETTINGS) as store:
+        for number in range(4):
+            store.put("T", b"%d" % number)
+        consumer = rmqcore.Consumer(store, "G", {"T": "*"})
+        consumer.receive(max_messages=4)
+        journal = store_path / "config" / "consumerLeases.log"
+        before = journal.stat().st_ino
+
+        def refuse(call, fd):
+            is_it = os.path.samestat(os.fstat(fd), journal.stat())
+            return errno.EIO if is_it else None
+
+        with watched(refuse), pytest.raises(OSError, match="Input/output error"):
+            store.consumer_offsets.commit("T", "G", 0, 1)
+        assert journal.stat().st_ino == before
+        synced = []
+
+        def note(call, fd):
+            synced.append(os.fstat(fd).st_ino)
+
+        with watched(note):
+            store.consumer_offsets.commit("T", "G", 0, 2)
+        after = journal.stat().st_ino
+        assert after != before
+        assert before not in synced
+        assert after in synced
+        consumer.close()
