@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -306,9 +306,8 @@ class Broker:
 
         self._stop_listening = store.on_arrival(arrived)
         store.consumer_offsets.begin()
-        await self._persist(parts.topics.file.save)
-        await self._persist(parts.groups.file.save)
-        await self._persist(partial(asyncio.to_thread, store.consumer_offsets.persist))
+        await self._save_changed(parts)
+        await asyncio.to_thread(parts.persist_progress)
         self._tasks = [loop.create_task(restarted(work)) for work in self._work(parts)]
         await self._accept_appends(store, parts)
         await self._registration.start()
@@ -487,18 +486,19 @@ class Broker:
             self._saving.clear()
             # what changes while these are written is told behind the next time
             changed, self._unregistered = self._unregistered, False
-            await self._persist(parts.topics.file.save)
-            await self._persist(parts.groups.file.save)
-            await self._persist(parts.modes.file.save)
+            await self._save_changed(parts)
             if changed and self._registration is not None:
                 self._registration.topics_changed()
 
     @staticmethod
-    async def _persist(write: Callable[[], Awaitable[object]]) -> None:
-        try:
-            await write()
-        except OSError:
-            logger.exception("configuration cannot be written, and is tried again")
+    async def _save_changed(parts: BrokerParts) -> None:
+        for file in (parts.topics.file, parts.groups.file, parts.modes.file):
+            what = f"writing {file.path.name}"
+            try:
+                await file.save()
+                parts.standing.end(what)
+            except OSError as error:
+                parts.standing.note(what, error)
 
     async def stop(self) -> None:
         """Take the name out of the name servers, answer what was taken, close the store.

@@ -187,11 +187,17 @@ class BrokerParts(BrokerState):
     def persist_progress(self) -> None:
         """Write how far groups have come, as far as the disk takes it."""
         resets, offsets = self.offsets.resets, self.store.consumer_offsets
-        for write in (self.pop_order.persist, offsets.persist, resets.persist_told):
+        tables = {
+            "writing what POP has in order": self.pop_order.persist,
+            "writing offsets of groups": offsets.persist,
+            "writing where groups begin": resets.persist_told,
+        }
+        for what, write in tables.items():
             try:
                 write()
-            except OSError:
-                logger.exception("how far groups have come cannot be written, and is tried again")
+                self.standing.end(what)
+            except OSError as error:
+                self.standing.note(what, error)
 
     @asynccontextmanager
     async def deleting(self, topic: str) -> AsyncIterator[list[str]]:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
+from typing import Final
 
+from rmqcore.errors import PutMessageError, StoreNotWritableError
 from rmqcore.remoting.codes import ResponseCode
 from rmqcore.remoting.command import RemotingCommand, failure
 from rmqcore.remoting.errors import RequestRefusedError
 
 logger = logging.getLogger(__name__)
+
+_NOT_TAKEN: Final = "the store takes nothing now: its disk is full or refuses, or it shuts down"
 
 
 def answer_to(error: Exception, request: RemotingCommand, asker: object) -> RemotingCommand:
@@ -21,6 +25,9 @@ def answer_to(error: Exception, request: RemotingCommand, asker: object) -> Remo
     """
     if isinstance(error, RequestRefusedError) and not error.address:
         return failure(error.code, error.remark)
+    if isinstance(error, (PutMessageError, StoreNotWritableError)):
+        # whatever keeps the store from it is in the log already
+        return failure(ResponseCode.SERVICE_NOT_AVAILABLE, _NOT_TAKEN)
     logger.error("%r: request %d failed", asker, request.code, exc_info=error)
     return internal_error(request)
 

@@ -33,7 +33,7 @@ from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.broker.state.masters_only import masters_only
 from rmqcore.broker.state.passed_over import REVIVE
 from rmqcore.broker.state.queued import number_in
-from rmqcore.errors import MessageIllegalError, StoreError
+from rmqcore.errors import MessageIllegalError, PutMessageError, StoreError
 from rmqcore.files.config_tables import QUEUE_ID_MAX, TopicConfig
 from rmqcore.message import Message, MessageExt, copy_to
 from rmqcore.remoting import (
@@ -86,6 +86,7 @@ class PopAcks:
         self._store, self._config = state.store, state.config
         self._topics, self._offsets = state.topics, state.offsets
         self._arrived, self._passed_over = state.arrived, state.passed_over
+        self._standing = state.standing
         self._waiting = waiting
         self._clock_ms = state.world.clock_ms
         self._checkpoints = checkpoints
@@ -273,8 +274,9 @@ class PopAcks:
             self._sooner.clear()
             try:
                 left = self.revive_due()
-            except (StoreError, OSError):
-                logger.exception("messages that come again wait: the store does not take them now")
+                self._standing.end("what POP hands out again")
+            except (StoreError, OSError) as error:
+                self._standing.note("what POP hands out again", error)
                 await asyncio.sleep(_PAUSE_S)
                 continue
             if left:
@@ -333,7 +335,7 @@ class PopAcks:
         message = self._retry_message(found[0], checkpoint)
         receipt = self._store.put_message(message)
         if not receipt.ok:
-            raise StoreError(f"not stored: {receipt.status.name}")
+            raise PutMessageError(receipt.status, receipt.reason)
         self._arrived(message.topic, message.queue_id)
 
     def _retry_message(self, stored: MessageExt, checkpoint: Checkpoint) -> Message:

@@ -31,7 +31,7 @@ from rmqcore.broker.pop.receipts import (
 from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.broker.state.passed_over import REVIVE
 from rmqcore.broker.state.queued import number_in
-from rmqcore.errors import StoreError
+from rmqcore.errors import PutMessageError, StoreError
 from rmqcore.files.service_topics import REVIVE_GROUP, REVIVE_PREFIX
 from rmqcore.message import Message, MessageExt
 from rmqcore.store.protocol import MessageStore
@@ -374,7 +374,7 @@ class Checkpoints:
         message = Message(self.topic, body, queue_id=queue_id, tags=tag, wait_store_msg_ok=False)
         receipt = self._store.put_message(message)
         if not receipt.ok:
-            raise StoreError(f"not stored: {receipt.status.name}")
+            raise PutMessageError(receipt.status, receipt.reason)
         place = int(receipt.queue_offset)
         self._ends[queue_id] = max(self._ends[queue_id], place + 1)
         return place

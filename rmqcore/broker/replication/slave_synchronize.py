@@ -36,6 +36,7 @@ from rmqcore.remoting import (
 )
 from rmqcore.services.delay_schedule import queue_id_of_level
 from rmqcore.services.event_loop import to_the_end
+from rmqcore.services.standing import Standing
 
 logger = logging.getLogger(__name__)
 
@@ -146,9 +147,9 @@ class SlaveSynchronize:
         self._flush = flush
         self._follow_deletion = follow_deletion
         self._has_messages = has_messages
-        self._topics_changed = topics_changed
-        self._resets = resets
+        self._topics_changed, self._resets = topics_changed, resets
         self._failures: dict[RequestCode, str] = {}
+        self._standing = Standing()
         #: of these, the ones to which the last answer was none
         self._unanswered: set[RequestCode] = set()
         self._topics = topics
@@ -328,9 +329,10 @@ class SlaveSynchronize:
             for topic, phy_offset in (told or {}).items() if followed else ():
                 work = asyncio.to_thread(self._follow_deletion, topic, phy_offset)
                 followed &= await to_the_end(work)
-        except (OSError, StoreError):
-            logger.exception("what the master has deleted stays, and is tried again")
+        except (OSError, StoreError) as error:
+            self._standing.note("deleting what the master has deleted", error)
             return False
+        self._standing.end("deleting what the master has deleted")
         return followed
 
     async def _follow_progress(self, address: str) -> bool:
@@ -365,10 +367,9 @@ class SlaveSynchronize:
             had &= self._adopt_resets(address, groups)
         try:
             await to_the_end(asyncio.to_thread(self._keep, timer))
-        except (OSError, StoreError):
-            logger.exception(
-                "how far the master's deliveries are cannot be kept, and is tried again"
-            )
+            self._standing.end("keeping how far the master's deliveries are")
+        except (OSError, StoreError) as error:
+            self._standing.note("keeping how far the master's deliveries are", error)
         return had
 
     def _adopt_resets(self, address: str, text: str) -> bool:

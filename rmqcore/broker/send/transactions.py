@@ -24,7 +24,7 @@ from rmqcore.broker.state.passed_over import TRANSACTION
 from rmqcore.broker.state.queued import is_queued
 from rmqcore.broker.state.settings import BrokerConfig
 from rmqcore.broker.timer.timer import timer_property_of
-from rmqcore.errors import CorruptStoreError, MessageIllegalError, StoreError
+from rmqcore.errors import CorruptStoreError, MessageIllegalError, PutMessageError, StoreError
 from rmqcore.files.consume_queue import UNIT
 from rmqcore.files.service_topics import (
     CHECK_MAX_TIME_TOPIC,
@@ -68,6 +68,7 @@ class Transactions:
         self._store, self._config = state.store, state.config
         self._topics, self._producers = state.topics, state.producers
         self._arrived, self._passed_over = state.arrived, state.passed_over
+        self._standing = state.standing
         self._checks: dict[int, int] = {}
         self._clock_ms = state.world.clock_ms
         self._undecided = Undecided(0, 0)
@@ -251,7 +252,7 @@ class Transactions:
             alone = without_light_queues(message, error)
             receipt = await self._store.put_message_async(alone)
         if not receipt.ok:
-            raise StoreError(f"not stored: {receipt.status.name}")
+            raise PutMessageError(receipt.status, receipt.reason)
         self._arrived(topic, queue_id)
 
     async def _note(self, half_offset: int, *, given_up: bool = False) -> PutMessageResult:
@@ -269,7 +270,7 @@ class Transactions:
         )
         receipt = await self._store.put_message_async(note)
         if not receipt.ok:
-            raise StoreError(f"not stored: {receipt.status.name}")
+            raise PutMessageError(receipt.status, receipt.reason)
         return receipt
 
     # ---- asking
@@ -280,8 +281,9 @@ class Transactions:
             await asyncio.sleep(self._config().transaction_check_interval / 1000)
             try:
                 await self.check()
-            except (StoreError, OSError):
-                logger.exception("undecided transactions cannot be looked through")
+                self._standing.end("asking for undecided transactions")
+            except (StoreError, OSError) as error:
+                self._standing.note("asking for undecided transactions", error)
 
     async def check(self) -> int:
         """One round: ask the producers of half messages that are old enough.
@@ -447,7 +449,7 @@ class Transactions:
         receipt = await self._store.put_message_async(copy)
         await self._topics.file.saved(CHECK_MAX_TIME_TOPIC)
         if not receipt.ok:
-            raise StoreError(f"not stored: {receipt.status.name}")
+            raise PutMessageError(receipt.status, receipt.reason)
         await self._note_given_up(half.queue_offset)
 
     async def _note_given_up(self, half_offset: int) -> None:

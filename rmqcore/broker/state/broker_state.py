@@ -20,6 +20,7 @@ from rmqcore.broker.state.topics import Topics
 from rmqcore.broker.state.traffic import Traffic
 from rmqcore.files.group_table import SubscriptionGroupTable
 from rmqcore.files.request_mode_table import MessageRequestModeTable
+from rmqcore.services.standing import Standing
 from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.world import World
 
@@ -42,6 +43,7 @@ class BrokerState:
         locks: which client of a group consumes a queue in order.
         traffic, rates: what came and went.
         passed_over: records that no service could handle.
+        standing: what fails at the moment and is tried again.
         ha_status: gives what request 907 tells.
     """
 
@@ -85,6 +87,7 @@ class BrokerState:
         self.traffic = Traffic()
         self.rates = Rates(self.traffic, config().broker_cluster_name, world)
         self.passed_over = PassedOver(store)
+        self.standing = Standing()
         self.ha_status: Callable[[], Mapping[str, Any]] = dict
         self._listeners: tuple[Arrived, ...] = ()
         #: by topic, who hears of that one only

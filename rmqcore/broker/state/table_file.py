@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 
 from rmqcore.files.config_tables import ConfigTable
 from rmqcore.remoting import RequestRefusedError, ResponseCode
@@ -26,6 +27,11 @@ class TableFile:
         self._unsaved: dict[str, int] = {}
         self._written = asyncio.Event()
         self._refused = False
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._table.path
 
     def changed(self, name: str) -> None:
         """Note that an entry was put or removed."""

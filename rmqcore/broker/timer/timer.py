@@ -23,7 +23,7 @@ from rmqcore.broker.state.broker_state import Arrived, BrokerState
 from rmqcore.broker.state.passed_over import TIMER
 from rmqcore.broker.timer.metrics import TimerMetrics
 from rmqcore.broker.timer.recall_handle import RecallHandle
-from rmqcore.errors import MessageIllegalError, StoreError
+from rmqcore.errors import MessageIllegalError, PutMessageError, StoreError
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC, UNIT
 from rmqcore.files.service_topics import HALF_TOPIC, OP_HALF_TOPIC
 from rmqcore.files.timer_check import AHEAD_MAX, TIMER_TOPIC, TimerCheck, TimerProgress
@@ -90,7 +90,7 @@ class TimerMessages:
         #: where the queue ends before anything is put
         self._first_end = self._store.max_queue_offset(TIMER_TOPIC, 0)
         self._arrived = arrived
-        self._passed_over = state.passed_over
+        self._passed_over, self._standing = state.passed_over, state.standing
         self._new = asyncio.Event()
         self._heap: list[_Waiting] = []
         self._metrics = TimerMetrics(self._clock_ms)
@@ -236,8 +236,9 @@ class TimerMessages:
                 if loop.time() >= persist_at_s:
                     persist_at_s = loop.time() + 1
                     await self._persist()
-            except (StoreError, OSError):
-                logger.exception("timer messages wait: the store does not take them now")
+                    self._standing.end("timer messages")
+            except (StoreError, OSError) as error:
+                self._standing.note("timer messages", error)
                 await asyncio.sleep(_PAUSE_S)
                 continue
             if not idle:
@@ -388,7 +389,7 @@ class TimerMessages:
             message.queue_id = self._topics.queue_at_delivery(config, message.queue_id)
             receipt = put_due(self._store.put_message, message)
             if not receipt.ok:
-                raise StoreError(f"not stored: {receipt.status.name}")
+                raise PutMessageError(receipt.status, receipt.reason)
             self._arrived(message.topic, message.queue_id)
 
     def _record(self, offset: int) -> MessageExt | None:
