@@ -193,8 +193,9 @@ class LeaseJournal:
         damaged_at: where the file is damaged in front of whole records, which do not count: set by
             `entries` when it ends there; -1 where it is not. A torn end is no damage.
         is_copy: whether it was copied from another store's, as `entries` has found.
-        may_lack_some: True behind a `sync` that failed, until `replace`: the disk may lack some of
-            what was appended before, and a later `sync` would not tell.
+        may_lack_some: True until `replace`, where what is appended may not count: behind a `sync`
+            that failed, as the disk may lack some of what was appended before, and a later `sync`
+            would not tell; and behind a part of a record that could not be taken back.
 
     Threads: one at a time.
     Durability: page_cache when `append` returns, disk when `replace` does.
@@ -286,8 +287,10 @@ class LeaseJournal:
             raise self._as_full(error) from error
         if written < len(records):
             # the rest had no room; half a record would hide all records behind it
-            with suppress(OSError):
+            try:
                 os.ftruncate(self._file, os.fstat(self._file).st_size - written)
+            except OSError:
+                self.may_lack_some = True
             raise DiskFullError(self.path)
         self._size += written
 

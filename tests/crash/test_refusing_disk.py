@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import shutil
 
 import pytest
 from patience import rounds
@@ -181,6 +182,30 @@ def test_a_full_index_file_that_does_not_reach_the_disk_ends_puts_and_no_dispatc
     with rmqcore.open_store(store_path) as store:
         assert numbers_in(store) == acknowledged
         check_against_log(store)
+
+
+def test_an_acknowledgement_behind_half_a_record_that_stayed_survives_a_kill(
+    store_path, tmp_path, monkeypatch
+):
+    """No entry counted behind the half record of one that found no room."""
+    with rmqcore.open_store(store_path, **SETTINGS) as store:
+        for number in range(3):
+            store.put("T", b"%d" % number)
+        consumer = rmqcore.Consumer(store, "G", {"T": "*"})
+        first, second, _ = consumer.receive(max_messages=3)
+        with monkeypatch.context() as patched:
+            write = os.write
+            patched.setattr(os, "write", lambda fd, raw: write(fd, bytes(raw)[: len(raw) // 2]))
+            refusing(patched, os, "ftruncate", errno.EIO).append(True)
+            with pytest.raises(rmqcore.DiskFullError):
+                consumer.ack(first)
+        consumer.ack(second)
+        shutil.copytree(store_path, tmp_path / "killed")
+        consumer.close()
+    with rmqcore.open_store(tmp_path / "killed", **SETTINGS) as store:
+        consumer = rmqcore.Consumer(store, "G", {"T": "*"})
+        assert [each.ready + each.leased for each in consumer.lag()] == [2]
+        consumer.close()
 
 
 def test_leases_whose_journal_was_not_synced_once_are_written_anew(store_path):

@@ -260,6 +260,8 @@ class LeaseTable:
         """
         records = b"".join(map(to_bytes, entries))
         if records:
+            if self._journal.may_lack_some:
+                self._journal.replace(self._entries())
             self._journal.append(records)
 
     def hand_out(self, entries: Sequence[Entry], call: str) -> None:
@@ -442,8 +444,6 @@ class LeaseTable:
                 followed.append((queue, position))
         if not followed:
             return
-        if self._journal.may_lack_some:
-            self._journal.replace(self._entries())
         self.write(Begun(queue.number, position) for queue, position in followed)
         self._journal.sync()
         for queue, position in followed:
