@@ -14,7 +14,7 @@ class Standing:
     """
 
     def __init__(self) -> None:
-        self._kinds: dict[str, object] = {}
+        self._kinds: dict[str, set[object]] = {}
 
     def note(self, what: str, error: Exception) -> None:
         """Something has failed, and will be tried again.
@@ -24,9 +24,10 @@ class Standing:
             error: why; another file, or another record, is no news.
         """
         kind = type(error), getattr(error, "errno", None)
-        if self._kinds.get(what) != kind:
+        told = self._kinds.setdefault(what, set())
+        if kind not in told:
             _log.warning("%s: %s; it is tried again", what, error)
-        self._kinds[what] = kind
+        told.add(kind)
 
     def end(self, what: str) -> None:
         """It went well."""

@@ -115,6 +115,17 @@ def test_another_refusal_is_told_too(held, caplog):
     ]
 
 
+def test_two_refusals_that_come_in_turns_are_told_once_each(held, caplog):
+    service = started(held, 10.0, 10)
+    service.run = lambda now: refused((errno.EMFILE, errno.EACCES)[int(now) % 2])
+    held.services.advance(9.0)
+    assert len(caplog.records) == 2
+
+
+def refused(number):
+    raise OSError(number, "refused")
+
+
 def test_a_full_disk_ends_no_service(held):
     service = started(held, 10.0, 1)
     service.run = lambda _: raise_full()
