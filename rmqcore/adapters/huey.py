@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from huey.api import Huey
@@ -228,15 +229,14 @@ class RmqStorage(BaseStorage):  # type: ignore[misc]
 
     def enqueued_items(self, limit: int | None = None) -> list[bytes]:
         """The tasks that wait; with a limit the next ones."""
-        rows = [row for row in self.store.lag(GROUP, [self._topic]) if row.topic == self._topic]
-        items: list[bytes] = []
-        for row in sorted(rows, key=lambda row: -row.queue_id):
-            # messages behind the oldest that is not acknowledged may have been acknowledged; the
-            # newest have not
-            waiting = self.store.messages(self._topic, row.queue_id, start=row.committed_offset)
-            bodies = [bytes(message.body) for message in waiting]
-            items += bodies[len(bodies) - row.ready :]
-        return items[:limit] if limit else items
+        stretches = self.store.ready(GROUP, self._topic)
+        by_priority = sorted(stretches, key=lambda stretch: -stretch[0])
+        waiting = (
+            bytes(message.body)
+            for queue_id, first, end in by_priority
+            for message in self.store.messages(self._topic, queue_id, start=first, stop=end)
+        )
+        return list(islice(waiting, limit or None))
 
     def flush_queue(self) -> None:
         """Drop all tasks that wait."""

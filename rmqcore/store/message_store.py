@@ -168,6 +168,7 @@ class DefaultMessageStore(MessagePutter, ReadableStore):
     give_back = forwards("parts.consuming", Consuming.give_back)
     release_leases = forwards("parts.consuming", Consuming.release_leases)
     lag = forwards("parts.consuming", Consuming.lag)
+    ready = forwards("parts.consuming", Consuming.ready)
     purge = forwards("parts.consuming", Consuming.purge)
     delete_consumed_files = forwards("parts.consumed_files", ConsumedFiles.delete_consumed_files)
 

@@ -457,6 +457,13 @@ class MessageStore(Protocol):
         """
         ...
 
+    def ready(self, group: str, topic: str) -> list[tuple[int, int, int]]:
+        """(queue id, first offset, offset behind the last) of what can be handed out now.
+
+        See `Consuming.ready` for arguments and errors.
+        """
+        ...
+
     def purge(self, group: str, topic: str) -> int:
         """Be done with all messages of a topic that are ready; how many.
 

@@ -158,6 +158,21 @@ def test_a_full_disk_is_an_error_and_nothing_is_enqueued(make, monkeypatch):
     assert huey.pending_count() == 0
 
 
+def test_what_waits_is_named_when_one_was_given_back_behind_later_ones(make):
+    storage = make(lease_ms=60_000).storage
+    for data in (b"a", b"b", b"c", b"d"):
+        storage.enqueue(data)
+    first, second, third = (storage.lease(60_000) for _ in range(3))
+    storage.acknowledge(second.place)
+    assert storage.enqueued_items() == [b"d"]
+    storage.give_back(first.place)
+    storage.enqueue(b"before all", 5)
+    assert storage.enqueued_items() == [b"before all", b"a", b"d"]
+    assert storage.enqueued_items(2) == [b"before all", b"a"]
+    storage.acknowledge(third.place)
+    assert [bytes(storage.lease(60_000).body) for _ in range(3)] == [b"before all", b"a", b"d"]
+
+
 def test_with_a_lease_a_task_ends_when_it_has_been_executed(make):
     huey = make(lease_ms=60_000)
     stop = [True]

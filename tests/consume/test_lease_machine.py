@@ -208,11 +208,18 @@ class LeaseMachine(RuleBasedStateMachine):
     def purge(self, group):
         self.look()
         ready = [
-            line for queue in (0, 1) for line in self.lines[group, queue] if self.is_ready(line)
+            (queue, offset)
+            for queue in (0, 1)
+            for offset, line in enumerate(self.lines[group, queue])
+            if self.is_ready(line)
+        ]
+        stretches = self.store.ready(group, "T")
+        assert ready == [
+            (queue, offset) for queue, first, end in stretches for offset in range(first, end)
         ]
         assert self.store.purge(group, "T") == len(ready)
-        for line in ready:
-            line.done = True
+        for queue, offset in ready:
+            self.lines[group, queue][offset].done = True
 
     def some(self, group, data):
         """Some leases of a group, the last ones above all; it gets one when it never had any."""

@@ -129,6 +129,7 @@ CALLS = {
     "give_back": (lambda store, it: store.give_back("g", [it], delay_ms=0), PLACES),
     "wait": (lambda store, it: store.wait("T", 0, 99, it), TIMES),
     "lag": (lambda store, it: store.lag("g", it), [["T"], "T", {"T"}]),
+    "ready": (lambda store, it: store.ready("g", it), TEXTS),
     "purge": (lambda store, it: store.purge("g", it), TEXTS),
     "kv_put value": (lambda store, it: store.kv_put("t", b"k", it), BODIES),
     "kv_put key": (lambda store, it: store.kv_put("t", it, b"v"), BODIES),

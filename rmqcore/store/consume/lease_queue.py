@@ -83,7 +83,11 @@ class LeaseQueue:
     @property
     def free(self) -> int:
         """Messages that may be handed out again now."""
-        return len({each for each in self._returned if self._is_free(each)})
+        return len(self.free_offsets())
+
+    def free_offsets(self) -> list[int]:
+        """Offsets of the messages that may be handed out again now, in their order."""
+        return sorted({each for each in self._returned if self._is_free(each)})
 
     def _is_free(self, offset: int) -> bool:
         return offset in self._open and self.due_ms(offset) == 0

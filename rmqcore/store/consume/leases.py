@@ -492,17 +492,44 @@ class Leases:
             return [self._lag_of(group, *key) for key in self._table.keys_of(group, topics)]
 
     def _lag_of(self, group: str, topic: str, queue_id: int) -> QueueLag:
+        begin, end = self._fresh(group, topic, queue_id)
+        queue = self._table.queues.get((group, topic, queue_id))
+        if queue is None:
+            return QueueLag(topic, queue_id, begin, end - begin, 0)
+        free = queue.free
+        return QueueLag(topic, queue_id, queue.oldest, end - begin + free, len(queue) - free)
+
+    def _fresh(self, group: str, topic: str, queue_id: int) -> tuple[int, int]:
+        """Offset of the first message that was never handed out, and that behind the last one."""
         least = self._store.min_queue_offset(topic, queue_id)
-        most = self._store.max_queue_offset(topic, queue_id)
+        end = self._store.max_queue_offset(topic, queue_id)
         queue = self._table.queues.get((group, topic, queue_id))
         if queue is None:
             stored = self._store.consumer_offsets.get(topic, group, queue_id)
-            oldest = max(least, min(stored or 0, most))
-            return QueueLag(topic, queue_id, oldest, most - oldest, 0)
+            return max(least, min(stored or 0, end)), end
         self._table.follow_reset(queue)
-        free = queue.free
-        ready = max(0, most - max(queue.position, least)) + free
-        return QueueLag(topic, queue_id, queue.oldest, ready, len(queue) - free)
+        begin = max(queue.position, least)
+        return begin, max(begin, end)
+
+    def ready(self, group: str, topic: str) -> list[tuple[int, int, int]]:
+        """Which messages can be handed out now; see `MessageStore.ready`."""
+        with self._lock.within():
+            self._lock.refuse_interrupt()
+            self._check_open()
+            self._table.free_due(self._table.now_ms())
+            return [
+                (queue_id, first, end)
+                for name, queue_id in self._table.keys_of(group, (topic,))
+                if name == topic
+                for first, end in self._ready_of(group, topic, queue_id)
+            ]
+
+    def _ready_of(self, group: str, topic: str, queue_id: int) -> list[tuple[int, int]]:
+        begin, end = self._fresh(group, topic, queue_id)
+        queue = self._table.queues.get((group, topic, queue_id))
+        free = [] if queue is None else queue.free_offsets()
+        again = [(first, first + count) for first, count, _ in runs_of((n, 0) for n in free)]
+        return [*again, (begin, end)] if begin < end else again
 
     def purge(self, group: str, topic: str) -> int:
         """Be done with all that is ready; see `MessageStore.purge`."""

@@ -483,6 +483,23 @@ class Consuming:
         """
         return self._made_leases().lag(text("group", group), texts_of("topics", topics))
 
+    def ready(self, group: str, topic: str) -> list[tuple[int, int, int]]:
+        """Which messages of a topic can be handed out now, whatever an expression says of them.
+
+        Args:
+            group: the consumers that share the messages.
+            topic: of the messages.
+
+        Returns:
+            queue id, queue offset of the first message and queue offset behind the last one, of
+            each stretch of a queue that nobody has and that is not acknowledged; in the order of
+            queue ids and offsets.
+
+        Raises:
+            StoreClosedError: the store is closed.
+        """
+        return self._made_leases().ready(text("group", group), text("topic", topic))
+
     def purge(self, group: str, topic: str) -> int:
         """Be done with all messages of a topic that are ready; those that are leased stay.
 

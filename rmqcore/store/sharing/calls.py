@@ -132,6 +132,7 @@ CALLS: Final[dict[str, CallKind]] = {
     "give_back": _THREAD,
     "release_leases": _NOW,
     "lag": _NOW,
+    "ready": _NOW,
     "purge": _THREAD,
     "delete_consumed_files": _THREAD,
     "log_page": CallKind(Runs.THREAD, function=log_page),

@@ -173,6 +173,7 @@ class SharedMessageStore(SharedStoreHandle, ColumnReads):
     give_back = _one_call(MessageStore.give_back)
     release_leases = _one_call(MessageStore.release_leases)
     lag = _one_call(MessageStore.lag)
+    ready = _one_call(MessageStore.ready)
     purge = _one_call(MessageStore.purge)
 
     def change_settings(self, **settings: Any) -> None:
