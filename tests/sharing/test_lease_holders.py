@@ -92,6 +92,22 @@ def test_a_client_that_does_nothing_after_a_take_over_is_freed_when_it_ends(stor
         assert bodies(leased(store, timeout_ms=TIMEOUT_MS)) == [b"0"]
 
 
+@pytest.mark.parametrize("role", ["owner", "client"])
+def test_what_a_program_held_that_has_begun_another_comes_again(store_path, role):
+    """As a server does that starts itself anew: the process is the same, and lives."""
+    with rmqcore.open_shared(store_path) as store:
+        store.put("T", b"0")
+        if role == "owner":
+            store.close()
+        with program("restart", store_path) as process:
+            owner = os.getpid() if role == "client" else process.pid
+            assert process.ready == f"{owner} 0"
+            assert process.line() == "again"
+            with rmqcore.open_shared(store_path) as next_one:
+                assert bodies(leased(next_one, timeout_ms=TIMEOUT_MS)) == [b"0"]
+            assert process.process.poll() is None
+
+
 def elsewhere(number=1):
     """A holder of another PID namespace, whose process id is that of this process."""
     return f"{os.getpid()}.1.{number}-x"

@@ -10,10 +10,16 @@ from rmqcore.chance import token_hex
 from rmqcore.native.base._descriptor import Descriptor
 
 _PROC: Final = Path("/proc")
-#: Numbers of fields of /proc/PID/stat behind the command: state, flags, the time of the start.
+#: Numbers of fields of /proc/PID/stat behind the command: state, flags, the time of the start, and
+#: where the stack of the program begins.
 _STATE_FIELD: Final = 0
 _FLAGS_FIELD: Final = 6
 _STARTED_FIELD: Final = 19
+_STACK_FIELD: Final = 25
+#: The number of a program, where the system does not tell it: not to everybody, and not while one
+#: begins or ends.
+_NOT_TOLD: Final = "0"
+_PROGRAM_MAX: Final = 0xFFFF
 #: The file has fewer bytes than this.
 _STAT_SIZE_MAX: Final = 4096
 #: A process's name has this many parts: id, start, namespace.
@@ -27,8 +33,9 @@ _EXITING: Final = 4
 
 
 def new_holder() -> str:
-    """A name of its own for a holder in this process: ``process.start.namespace-random``."""
-    return f"{_process(os.getpid())}-{token_hex(6)}"
+    """A name of its own for a holder here: ``process.start.namespace-program.random``."""
+    pid = os.getpid()
+    return f"{_process(pid)}-{_program(_stat(pid))}.{token_hex(6)}"
 
 
 class Holder:
@@ -51,9 +58,11 @@ class Holder:
 def is_gone(holder: str) -> bool:
     """Tell whether a name is of a process of this machine that has ended, or is about to.
 
-    A process that is killed gives up its files and its locks before it is gone, and stays until its
-    parent has asked for it. Names that `new_holder` has not made, and those of a process of which
-    the system tells nothing (`is_elsewhere`), are of nobody who could be asked, and never gone.
+    One that runs another program by now (``exec``), as of a server that starts itself anew, has
+    ended: that one knows nothing of what this one held. A process that is killed gives up its files
+    and its locks before it is gone, and stays until its parent has asked for it. Names that
+    `new_holder` has not made, and those of a process of which the system tells nothing
+    (`is_elsewhere`), are of nobody who could be asked, and never gone.
     """
     if not has_process(holder) or is_elsewhere(holder) or not _PROC.is_dir():
         return False
@@ -62,6 +71,9 @@ def is_gone(holder: str) -> bool:
     if fields is None:
         return start != "0"
     if start != fields[_STARTED_FIELD]:
+        return True
+    program, told, _ = holder.partition("-")[2].partition(".")
+    if told and _NOT_TOLD not in (program, now := _program(fields)) and program != now:
         return True
     return fields[_STATE_FIELD] in _ENDED or bool(int(fields[_FLAGS_FIELD]) & _EXITING)
 
@@ -99,6 +111,15 @@ def _process(pid: int) -> str:
     """A process by its id, the clock tick of its start and its PID namespace; 0 if not known."""
     fields = _stat(pid)
     return f"{pid}.{0 if fields is None else fields[_STARTED_FIELD]}.{_namespace()}"
+
+
+def _program(fields: list[str] | None) -> str:
+    """A number of the program that a process runs; `_NOT_TOLD` where nobody tells it.
+
+    It is some bits of the place of its stack, which the system draws for each; the others are the
+    process's secret.
+    """
+    return _NOT_TOLD if fields is None else str(int(fields[_STACK_FIELD]) >> 4 & _PROGRAM_MAX)
 
 
 def _namespace() -> str:
