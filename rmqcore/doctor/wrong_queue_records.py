@@ -43,7 +43,7 @@ from rmqcore.files.consume_queue import HOLE_UNITS_MAX, LIGHT_QUEUE_PREFIX
 from rmqcore.files.deleted_topics import DeletedTopics
 from rmqcore.message import light_numbers
 from rmqcore.native.format._message_ext import MessageExt
-from rmqcore.native.format._numbers import FILLER_SIZE, SysFlag
+from rmqcore.native.format._numbers import FILLER_SIZE, UNIT_SIZE, SysFlag
 from rmqcore.rebuild.consume_queues import queue_keys
 from rmqcore.scan.plan import LogPlan
 from rmqcore.scan.unit_files import UNITS, UnitFiles
@@ -128,13 +128,16 @@ def _jumped_at_ends(
     the lost number in a queue, and not in records.
     """
     damaged = [gap.start for _, gap in gaps_of(surveys, log.file_size)]
+    in_file = log.config.mapped_file_size_consume_queue // UNIT_SIZE
     for key, found in runs.items():
         if len(found) < 2 or found[-1].stop - found[-1].first > 1:
             continue
         *before, one = found
-        last, _ = files.unit_head(key, before[-1].stop - 1)
-        is_sure = before[-1].phy_offset <= last < one.phy_offset
+        last, size = files.unit_head(key, before[-1].stop - 1)
+        is_sure = size > 0 and before[-1].phy_offset <= last < one.phy_offset
         is_sure &= bisect_right(damaged, last) == bisect_right(damaged, one.phy_offset)
+        # the only one of a topic that was made again; no file of others begins with its number
+        is_sure |= files.end(key) == 1 and one.first % in_file > 0
         record = log.record_at(one.phy_offset)
         if record is None or not is_sure or _leads_from(files, key, one.first, one):
             continue
@@ -161,9 +164,9 @@ def _number_beside(files: UnitFiles, runs: OffsetRanges, message: MessageExt) ->
         return None
     at = bisect_right(found, message.phy_offset, key=lambda one: one.phy_offset)
     before, behind = found[:at][-1:], found[at : at + 1]
-    if behind and behind[0].first == 1:
+    if files.end(key) == 1 or (behind and behind[0].first == 1):
         # whatever a topic that was deleted has in front of it
-        before = []
+        before = [OffsetRange(0, 0, 0)]
     numbers = {one.stop for one in before} | {one.first - 1 for one in behind}
     if len(numbers) != 1:
         return None

@@ -208,6 +208,9 @@ class QueueCheck:
 
         The queue alone is not believed: its first unit may have rotted. So may the number of that
         record: then the next unit leads behind it, to one that says the next number.
+
+        Raises:
+            CorruptConsumeQueueError: there is no next unit, and the record says another number.
         """
         unit = queue.unit_at(0)
         if unit is None or unit[0] <= phy_offset:
@@ -222,10 +225,15 @@ class QueueCheck:
             return 0
         if message.queue_offset == 0:
             return unit[0]
-        following = queue.unit_at(1)
-        if isinstance(queue, BatchConsumeQueue) or following is None or following[0] < unit[0]:
+        if isinstance(queue, BatchConsumeQueue):
             return 0
-        return unit[0] if self._agrees(queue, 1) else 0
+        following = queue.unit_at(1)
+        is_alone = following is None and message.store_size == unit[1]
+        if is_alone and message.queue_offset % (queue.queue.file_size // UNIT_SIZE):
+            # no file in the place of another one begins with it
+            raise _another_number(queue, unit[0], message.queue_offset, 0, "as its only message")
+        goes_on = following is not None and following[0] > unit[0] and self._agrees(queue, 1)
+        return unit[0] if goes_on else 0
 
     def _begins_anew(
         self, stretch: QueueStretch, queue: StoredQueue | None, key: QueueKey, *, more_follow: bool
@@ -341,13 +349,8 @@ class QueueCheck:
                 continue
             beside = [self._agrees(queue, at) for at in (number - 1, number + 1)]
             if True in beside and False not in beside:
-                raise CorruptConsumeQueueError(
-                    queue.queue.directory,
-                    -1,
-                    f"the record at {phy_offset} says that its queue offset is {first}; the queue "
-                    f"has it at {number}, beside records that agree with that; rmqcore doctor "
-                    "plan STORE says what a repair does",
-                )
+                where = "beside records that agree with that"
+                raise _another_number(queue, phy_offset, first, number, where)
 
     def _agrees(self, queue: ConsumeQueue, number: int) -> bool | None:
         """Whether the record that a queue has at a number says that number; None for no unit."""
@@ -457,6 +460,18 @@ class QueueCheck:
             _log.warning("%s", finding)
             found.append(finding)
         return found
+
+
+def _another_number(
+    queue: ConsumeQueue, phy_offset: int, says: int, number: int, where: str
+) -> CorruptConsumeQueueError:
+    """The error of a record that says another number than its queue has it at."""
+    return CorruptConsumeQueueError(
+        queue.queue.directory,
+        -1,
+        f"the record at {phy_offset} says that its queue offset is {says}; the queue has it at "
+        f"{number}, {where}; rmqcore doctor plan STORE says what a repair does",
+    )
 
 
 def _is_light(queue: StoredQueue) -> bool:

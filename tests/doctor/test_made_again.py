@@ -141,3 +141,23 @@ def test_no_mend_brings_a_deleted_topic_back_where_the_second_number_of_the_new_
     mend(store_path, jobs=jobs)
     with rmqcore.open_store(store_path, mode="r") as store:
         assert [one.body for one in store.messages("T", 0)] == [b"new 0", b"new 1"]
+
+
+@pytest.mark.parametrize("number", [1, 4, 5, 6, 1 << 40 | 1])
+def test_no_opening_takes_the_only_message_of_a_topic_made_again_for_one_of_before(
+    store_path, number
+):
+    with rmqcore.open_store(store_path, config=SIZES) as store:
+        for each in range(5):
+            store.put("T", b"old %d" % each)
+        store.delete_topic("T")
+        receipt = store.put("T", b"new")
+    for note in (store_path / "config").glob("deletedTopics.json*"):
+        # RocketMQ writes none
+        note.unlink()
+    overwrite(log_files(store_path)[0], receipt.phy_offset + 20, number.to_bytes(8, "big"))
+    with pytest.raises(CorruptConsumeQueueError, match=f"is {number}; the queue has it at 0"):
+        rmqcore.open_store(store_path)
+    assert doctor.repair(store_path).clean
+    with rmqcore.open_store(store_path) as store:
+        assert [one.body for one in store.messages("T", 0)] == [b"new"]
