@@ -19,6 +19,7 @@ from kombu.utils.compat import detect_environment
 from kombu.utils.json import dumps, loads
 
 from rmqcore.adapters.addresses import address_of, path_of
+from rmqcore.adapters.kombu_event_loop import LoopDelivery
 from rmqcore.adapters.kombu_qos import GROUP, QoS
 from rmqcore.adapters.kombu_queues import SharedQueues, queue_topic
 from rmqcore.adapters.opened import DELETE_CONSUMED_EVERY_S, OpenedStore, lease_of
@@ -307,7 +308,7 @@ class Transport(virtual.Transport):  # type: ignore[misc]
     driver_type = "rmqcore"
     driver_name = "rmqcore"
     implements: ClassVar = virtual.Transport.implements.extend(
-        asynchronous=False,
+        asynchronous=True,
         exchange_type=frozenset(["direct", "topic", "fanout"]),
     )
     connection_errors = (*virtual.Transport.connection_errors, StoreError, OSError)
@@ -317,6 +318,7 @@ class Transport(virtual.Transport):  # type: ignore[misc]
         super().__init__(client, **kwargs)
         self._opened: OpenedStore | None = None
         self._window_opened = threading.Event()
+        self._loop_delivery: LoopDelivery | None = None
 
     def driver_version(self) -> str:
         """The version of rmqcore."""
@@ -366,6 +368,7 @@ class Transport(virtual.Transport):  # type: ignore[misc]
 
     def close_connection(self, connection: Any) -> None:
         """Close all channels, and the store when nothing else of this process uses it."""
+        self._end_loop_delivery()
         try:
             super().close_connection(connection)
         finally:
@@ -374,8 +377,11 @@ class Transport(virtual.Transport):  # type: ignore[misc]
                 opened.close()
 
     def window_opened(self) -> None:
-        """Wake a `drain_events` that waits for an acknowledgement."""
+        """Wake who waits for an acknowledgement: a `drain_events`, or an event loop."""
         self._window_opened.set()
+        delivery = self._loop_delivery
+        if delivery is not None:
+            delivery.wake()
 
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
         """Deliver what is there; without anything wait for it.
@@ -389,18 +395,12 @@ class Transport(virtual.Transport):  # type: ignore[misc]
         """
         monotonic_s = self.opened.store.world.monotonic_s
         deadline = None if timeout is None else monotonic_s() + timeout
-        options = self.client.transport_options
-        every_s = options.get("delete_consumed_every", DELETE_CONSUMED_EVERY_S)
-        if self.channels:
-            self.opened.delete_consumed(every_s, self._delete_expired)
+        self._delete_consumed()
         while True:
             self._window_opened.clear()
             consuming = [channel for channel in self.channels if channel.queues]
-            left = self.polling_interval
-            for channel in consuming:
-                left = channel.keep_queues(channel.queues, left)
-            delivered = [channel.deliver_ready() for channel in consuming]
-            if True in delivered:
+            left = self._deliver_ready(consuming)
+            if left is None:
                 return
             if deadline is not None:
                 left = min(left, deadline - monotonic_s())
@@ -408,6 +408,40 @@ class Transport(virtual.Transport):  # type: ignore[misc]
                     raise TimeoutError
             if self._wait(consuming, left):
                 return
+
+    def _deliver_ready(self, consuming: list[_Channel]) -> float | None:
+        """Deliver what is there; where nothing was, the seconds after which to look again."""
+        left = self.polling_interval
+        for channel in consuming:
+            left = channel.keep_queues(channel.queues, left)
+        delivered = [channel.deliver_ready() for channel in consuming]
+        return None if True in delivered else left
+
+    def register_with_event_loop(self, connection: Any, loop: Any) -> None:
+        """Let an event loop deliver what is there, and what comes, until the connection is closed.
+
+        Args:
+            connection: kombu's; it is this transport's own.
+            loop: kombu's ``Hub``.
+        """
+        self._end_loop_delivery()
+        self._loop_delivery = LoopDelivery(loop, self.opened.store, self._deliver_in_loop)
+
+    def _deliver_in_loop(self) -> float | None:
+        self._delete_consumed()
+        return self._deliver_ready([channel for channel in self.channels if channel.queues])
+
+    def _end_loop_delivery(self) -> None:
+        delivery, self._loop_delivery = self._loop_delivery, None
+        if delivery is not None:
+            delivery.end()
+
+    def _delete_consumed(self) -> None:
+        """Give back log files that nobody needs, if it is time to."""
+        options = self.client.transport_options
+        every_s = options.get("delete_consumed_every", DELETE_CONSUMED_EVERY_S)
+        if self.channels:
+            self.opened.delete_consumed(every_s, self._delete_expired)
 
     def _delete_expired(self) -> None:
         """Delete queues that nobody has used for long, but none of those that are consumed here."""

@@ -119,6 +119,19 @@ def test_workers_are_inspected_and_controlled(program, tmp_path):
         assert answers(program, "ping") == {"two@here": {"ok": "pong"}}
 
 
+def test_a_worker_whose_pool_shrinks_runs_what_it_is_given(program, tmp_path):
+    control = program.app.control
+    with worker(tmp_path, "one"):
+        for number in range(10):
+            assert control.pool_grow(4, reply=True, timeout=TIMEOUT_S, limit=1)
+            assert program.add.delay(number, 1).get(timeout=TIMEOUT_S) == number + 1
+            assert control.pool_shrink(4, reply=True, timeout=TIMEOUT_S, limit=1)
+            tasks = [program.add.delay(number, each) for each in range(10)]
+            assert [task.get(timeout=TIMEOUT_S) for task in tasks] == list(
+                range(number, number + 10)
+            )
+
+
 def test_a_task_of_a_killed_worker_goes_to_another(program, tmp_path):
     with worker(tmp_path, "one"):
         assert program.seen.delay().get(timeout=TIMEOUT_S) is False
