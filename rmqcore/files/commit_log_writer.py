@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from rmqcore.errors import MessageIllegalError, StoreNotWritableError, is_broken
 from rmqcore.files.file_time import renew_file_time
+from rmqcore.files.kept_dirty import keep_dirty
 from rmqcore.files.mapped_file_queue import OFFSET_MAX
 from rmqcore.files.store_trace import Note, error_words, unnoted
 from rmqcore.native.base._lock import ReentrantLock, locks_held
@@ -315,6 +316,7 @@ class CommitLogWriter:
                     # set before any other thread runs: the system reports such an error once only,
                     # so that thread's flush would succeed
                     self._flush_failure = error if is_broken(error) else None
+                    keep_dirty(file, error)
                     self._note("refused", words=f"a flush: {error_words(error)}")
                     raise
                 self.flushed_offset = max(self.flushed_offset, file.file_from_offset + position)

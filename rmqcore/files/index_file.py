@@ -21,6 +21,7 @@ from rmqcore._index import (
 )
 from rmqcore.errors import CorruptIndexError
 from rmqcore.files.file_time import renew_file_time
+from rmqcore.files.kept_dirty import keep_dirty
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.native.derive._entry_check import EntryCheck
 from rmqcore.native.read._key_query import MappedIndex
@@ -285,7 +286,11 @@ class IndexFile:
         Raises:
             OSError: the disk refused.
         """
-        self._file.region.sync()
+        try:
+            self._file.region.sync()
+        except OSError as error:
+            keep_dirty(self._file, error)
+            raise
         renew_file_time(self._file.handle.fd)
 
     def close(self) -> None:

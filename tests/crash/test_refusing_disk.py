@@ -3,7 +3,9 @@
 import contextlib
 import errno
 import os
+import re
 import shutil
+from pathlib import Path
 
 import pytest
 from patience import rounds
@@ -182,6 +184,43 @@ def test_a_full_index_file_that_does_not_reach_the_disk_ends_puts_and_no_dispatc
     with rmqcore.open_store(store_path) as store:
         assert numbers_in(store) == acknowledged
         check_against_log(store)
+
+
+def dirty_bytes(path):
+    """How much of a mapped file this process has written to, as the system counts it."""
+    found, is_it, inode = 0, False, str(path.stat().st_ino)
+    for line in Path("/proc/self/smaps").read_text("utf-8").splitlines():
+        if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
+            is_it = line.split()[4] == inode
+        elif is_it and line.startswith(("Shared_Dirty:", "Private_Dirty:")):
+            found += int(line.split()[1])
+    return found << 10
+
+
+@pytest.mark.parametrize(("part", "number"), [("commitlog", 1), ("index", 2)])
+def test_what_a_sync_has_not_brought_to_the_disk_is_still_to_be(store_path, part, number):
+    """The system took it for written, showed it to the next opening, and synced nothing of it."""
+    sizes = {"mapped_file_size_commit_log": 1 << 20, "max_hash_slot_num": 9000}
+    settings = {"max_index_num": 40_000, "warm_mapped_file_enable": False, "allocate_ahead": 0}
+    store = rmqcore.open_store(store_path, **sizes, **settings)
+    for service in store.parts.log_services.timed:
+        assert store.parts.upkeep.runner.stop(service)
+    put(store, 0)
+    store.parts.log_services.reput.catch_up()
+    (path,) = (store_path / part).iterdir()
+    before, calls = path.read_bytes(), []
+    assert dirty_bytes(path) < len(before)
+
+    def refuse(call, _):
+        calls.extend([call] * (call == "msync"))
+        return errno.EIO if call == "msync" and len(calls) == number else None
+
+    with watched(refuse), pytest.raises(OSError, match="Input/output error"):
+        store.flush()
+    assert dirty_bytes(path) >= len(before)
+    assert path.read_bytes() == before
+    with pytest.raises(OSError, match="Input/output error"):
+        store.close()
 
 
 def test_an_acknowledgement_behind_half_a_record_that_stayed_survives_a_kill(
