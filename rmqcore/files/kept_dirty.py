@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rmqcore.errors import StoreError, is_broken
 
 if TYPE_CHECKING:
     from rmqcore.files.mapped_file import MappedFile
+
+#: bytes of what `stat` counts
+_BLOCK: Final = 512
 
 
 def keep_dirty(file: MappedFile, error: OSError) -> None:
@@ -18,9 +21,24 @@ def keep_dirty(file: MappedFile, error: OSError) -> None:
     whoever opens the file next: that one's sync would succeed without it.
 
     Args:
-        file: reserved whole, so that no page of it has to find room.
+        file: one that is not reserved whole is left alone: a page of it might find no room.
         error: of the sync.
     """
     if is_broken(error):
         with suppress(OSError, StoreError):
-            file.region.warm_up(way="touch", expect_empty=False)
+            facts = file.path.stat()
+            if facts.st_blocks * _BLOCK >= facts.st_size:
+                file.region.warm_up(way="touch", expect_empty=False)
+
+
+def sync_or_keep_dirty(file: MappedFile) -> None:
+    """Write a file of the log through to the disk.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    try:
+        file.sync()
+    except OSError as error:
+        keep_dirty(file, error)
+        raise

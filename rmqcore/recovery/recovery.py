@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from rmqcore.config import OnCorruption
 from rmqcore.errors import CorruptConsumeQueueError, CorruptRecordError, CorruptStoreError
+from rmqcore.files.kept_dirty import sync_or_keep_dirty
 from rmqcore.files.unit_file import UNIT_HEAD
 from rmqcore.recovery.index_tags import index_has_tags
 from rmqcore.recovery.judge import BLANK_IN_FRONT, SAVED_BY_REPAIR, Judge
@@ -428,7 +429,7 @@ class Recovery:
         walked = self._log.queue.files[: number + 1]
         for file in walked:
             if file.file_from_offset >= self._on_disk:
-                file.sync()
+                sync_or_keep_dirty(file)
         self._on_disk = walked[-1].file_from_offset + walked[-1].size
         self._queues.flush()
         checkpoint = self._checkpoint
@@ -519,7 +520,7 @@ class Recovery:
             return self._on_disk
         for file in self._log.queue.files:
             if file.file_from_offset + file.size > self._on_disk:
-                file.sync()
+                sync_or_keep_dirty(file)
         return end
 
     def _cut_index(

@@ -15,8 +15,10 @@ import rmqcore
 from crash.small_store import SETTINGS, check_against_log, numbers_in, put
 from rmqcore import PutMessageStatus
 from rmqcore.derived import consume_queue_store, index_service
+from rmqcore.files import kept_dirty
 from rmqcore.files.index_file import IndexFile
-from rmqcore.files.mapped_file import MappedFile
+from rmqcore.files.kept_dirty import keep_dirty
+from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.files.store_checkpoint import StoreCheckpoint
 from rmqcore.services import runner
 
@@ -221,6 +223,32 @@ def test_what_a_sync_has_not_brought_to_the_disk_is_still_to_be(store_path, part
     assert path.read_bytes() == before
     with pytest.raises(OSError, match="Input/output error"):
         store.close()
+
+
+def test_an_opening_whose_sync_fails_leaves_it_to_the_next_one(store_path, tmp_path, monkeypatch):
+    """The system tells of a page that it could not write once: the next opening's sync succeeds."""
+    with rmqcore.open_store(store_path, **SETTINGS) as store:
+        put(store, 0)
+        shutil.copytree(store_path, tmp_path / "killed")
+    log, kept = tmp_path / "killed" / "commitlog" / f"{0:020d}", []
+    monkeypatch.setattr(kept_dirty, "keep_dirty", lambda file, _: kept.append(file.path))
+
+    def refuse(call, fd):
+        return errno.EIO if os.path.samestat(os.fstat(fd), log.stat()) else None
+
+    with watched(refuse), pytest.raises(OSError, match="Input/output error"):
+        rmqcore.open_store(tmp_path / "killed", flush_disk_type="SYNC_FLUSH", **SETTINGS)
+    assert kept == [log]
+
+
+def test_a_sparse_file_gets_no_page_that_may_find_no_room(tmp_path):
+    opened = OpenFiles()
+    for name, whole in (("sparse", False), ("whole", True)):
+        file = MappedFile(tmp_path / name, 1 << 16, 0, opened)
+        file.create(whole=whole)
+        keep_dirty(file, OSError(errno.EIO, "Input/output error"))
+        assert dirty_bytes(file.path) == (1 << 16) * whole
+        file.close()
 
 
 def test_an_acknowledgement_behind_half_a_record_that_stayed_survives_a_kill(
