@@ -1,6 +1,7 @@
 """Lanes, waiting, seeds and figures do what tests/README.md says: small test files are run."""
 
 import asyncio
+import importlib
 import json
 import os
 import re
@@ -14,6 +15,8 @@ from pathlib import Path
 import conftest
 import patience
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from patience import TIMEOUT_S, rounds, until, until_async
 
 import rmqcore
@@ -108,6 +111,8 @@ def test_a_store_that_a_test_leaves_open_fails_it_and_is_closed(tmp_path):
 BEGIN = """
 import asyncio, os, socket, subprocess, sys, threading, time
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from patience import until
 from rmqcore.simulation.loop import SimulatedLoop
 pytestmark = pytest.mark.logic
@@ -439,3 +444,25 @@ def test_a_disk_that_is_nearly_full_is_said_before_any_test(tmp_path, monkeypatc
         monkeypatch.setattr(retention, "disk_usage", lambda _, usage=usage: usage)
         with pytest.raises(pytest.UsageError, match="81 %") if refused else nullcontext():
             conftest.refuse_full_disk(tmp_path)
+
+
+def test_the_gate_draws_the_same_whatever_is_imported(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def drawn():
+        seen = []
+
+        @settings(max_examples=300)
+        @given(st.text())
+        def see(text):
+            seen.append(text)
+
+        see()
+        return seen
+
+    first = drawn()
+    (tmp_path / "words_of_its_own.py").write_text(
+        "\n".join(f"W{number} = 'word {number}'" for number in range(100)), "utf-8"
+    )
+    importlib.import_module("words_of_its_own")
+    assert drawn() == first
