@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import subprocess
 import sys
 import threading
 from collections import Counter
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rmqcore.doctor.selftest import Row, SelfTestReport, _system_calls
+from rmqcore.doctor.selftest.children import worker
 from rmqcore.doctor.selftest.report import Progress
 
 #: One process runs this many seeds, one after the other.
@@ -173,20 +173,12 @@ class _Many:
 
     def run(self, task: dict[str, Any], hash_seed: str) -> Iterator[dict[str, Any]]:
         """Run a process; what it tells of each run."""
-        with subprocess.Popen(  # noqa: S603 - this interpreter, and arguments of ours
-            [sys.executable, "-m", "rmqcore.simulation.worker", json.dumps(task)],
-            env=os.environ | _system_calls.preload() | {"PYTHONHASHSEED": hash_seed},
-            stdout=subprocess.PIPE,
-            text=True,
-        ) as worker:
-            try:
-                yield from map(json.loads, worker.stdout or ())
-            except BaseException:
-                worker.terminate()
-                raise
-        if worker.returncode:
+        environment = _system_calls.preload() | {"PYTHONHASHSEED": hash_seed}
+        with worker("rmqcore.simulation.worker", json.dumps(task), environment) as process:
+            yield from map(json.loads, process.stdout or ())
+        if process.returncode:
             with self._lock:
-                self._runs.fail(f"the process of {task} ended with {worker.returncode}")
+                self._runs.fail(f"the process of {task} ended with {process.returncode}")
 
     def add(self, told: dict[str, Any]) -> None:
         """Count one run."""

@@ -355,6 +355,15 @@ def test_whoever_is_killed_leaves_no_mount_behind(tmp_path):
     until(lambda: str(tmp_path) not in backing_files(), "the loop devices are gone")
 
 
+def test_a_package_of_the_same_name_in_the_working_directory_is_not_tried(tmp_path, monkeypatch):
+    """Its copy is watched by nobody: every cut seemed to lose what was acknowledged."""
+    (tmp_path / "rmqcore").mkdir()
+    (tmp_path / "rmqcore" / "__init__.py").write_text("raise SystemExit('another one')\n")
+    monkeypatch.chdir(tmp_path)
+    report = selftest.crash(cuts=30, kills=0, mounted=0, seed=5)
+    assert [row.failures for row in report.rows if row.cases] == [0, 0, 0]
+
+
 def test_one_seed_makes_the_same_cuts(tmp_path):
     path = tmp_path / "live"
     path.mkdir()

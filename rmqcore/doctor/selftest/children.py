@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 
 from rmqcore.doctor.selftest.workload import BrokenPromiseError
 from rmqcore.world import sleep
@@ -46,6 +50,34 @@ def run_child(
     if code != 0 and (life_s is None or code != -signal.SIGKILL):
         said.append(f"{BROKEN}the process ended with {code} ({signal_name(code)})")
     return said
+
+
+@contextmanager
+def worker(
+    module: str, words: str, environment: Mapping[str, str]
+) -> Iterator[subprocess.Popen[str]]:
+    """Run a module of this package in a process of its own, and read what it prints.
+
+    It imports what this process does, whatever lies in the working directory: a second copy of the
+    package would be watched by nobody.
+
+    Args:
+        module: its full name.
+        words: its only argument.
+        environment: is added to this process's.
+    """
+    path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
+    with subprocess.Popen(  # noqa: S603 - this interpreter, and arguments of ours
+        [sys.executable, "-P", "-m", module, words],
+        env={**os.environ, **environment, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        except BaseException:
+            process.terminate()
+            raise
 
 
 def signal_name(code: int) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rmqcore.chance import randrange
 from rmqcore.doctor.selftest import _system_calls
-from rmqcore.doctor.selftest.children import signal_name
+from rmqcore.doctor.selftest.children import signal_name, worker
 from rmqcore.doctor.selftest.mounted import FILE_SYSTEMS
 from rmqcore.doctor.selftest.report import Progress, Row, SelfTestReport
 from rmqcore.doctor.selftest.workload import MODES
@@ -140,36 +140,27 @@ def _run_task(task: Task, *, seed: int, progress: Progress | None) -> list[Row]:
         prefix="rmqcore-selftest-", dir=_MEMORY if in_memory else None, ignore_cleanup_errors=True
     ) as scratch:
         words = json.dumps(task | {"seed": seed, "scratch": scratch})
-        with subprocess.Popen(  # noqa: S603 - this interpreter, and arguments of ours
-            [sys.executable, "-m", "rmqcore.doctor.selftest.worker", words],
-            env=os.environ | watched,
-            stdout=subprocess.PIPE,
-            text=True,
-        ) as worker:
-            rows = _follow(worker, progress, part=task.get("part"))
+        with worker("rmqcore.doctor.selftest.worker", words, watched) as process:
+            rows = _follow(process, progress, part=task.get("part"))
     if rows is None:
         name = " ".join(
             str(task[key]) for key in ("task", "mode", "file_system", "part") if key in task
         )
         row = Row(name, "the process that does it lives", cases=1)
-        row.fail(f"it ended with {worker.returncode} ({signal_name(worker.returncode)})")
+        row.fail(f"it ended with {process.returncode} ({signal_name(process.returncode)})")
         return [row]
     return rows
 
 
 def _follow(
-    worker: subprocess.Popen[str], progress: Progress | None, part: object
+    process: subprocess.Popen[str], progress: Progress | None, part: object
 ) -> list[Row] | None:
     rows = None
-    try:
-        for line in worker.stdout or ():
-            said = json.loads(line)
-            if "rows" in said:
-                rows = [Row(**row) for row in said["rows"]]
-            elif progress is not None:
-                name, done, total = said["progress"]
-                progress(f"{name}, part {part}" if part else name, done, total)
-    except BaseException:
-        worker.terminate()
-        raise
+    for line in process.stdout or ():
+        said = json.loads(line)
+        if "rows" in said:
+            rows = [Row(**row) for row in said["rows"]]
+        elif progress is not None:
+            name, done, total = said["progress"]
+            progress(f"{name}, part {part}" if part else name, done, total)
     return rows
