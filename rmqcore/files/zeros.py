@@ -33,8 +33,9 @@ def read_small(path: Path) -> bytes:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         with Naming(path):
-            end = _end_of_data(fd)
-            return read_up_to(fd, 0, os.fstat(fd).st_size if end < 0 else end)
+            end, size = _end_of_data(fd), os.fstat(fd).st_size
+            # ext4 tells of a directory that its data ends at 2**63 - 1
+            return read_up_to(fd, 0, min(end, size) if end >= 0 else size)
     finally:
         os.close(fd)
 

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from rmqcore.files import mapped_file
+from rmqcore.files import mapped_file, zeros
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.files.zeros import PAGE_SIZE as PAGE
 from rmqcore.files.zeros import zero_pages
@@ -84,3 +84,11 @@ def test_what_is_clear_is_not_flushed(tmp_path, steps):
     file.zero_from(5)
     file.close()
     assert steps == []
+
+
+def test_a_directory_in_the_place_of_a_small_file_is_named(tmp_path, monkeypatch):
+    """On ext4 the data of a directory ends, it says, where no file can: a read overflowed."""
+    monkeypatch.setattr(zeros, "_end_of_data", lambda _: (1 << 63) - 1 + PAGE)
+    with pytest.raises(IsADirectoryError) as caught:
+        zeros.read_small(tmp_path)
+    assert caught.value.filename == str(tmp_path)
