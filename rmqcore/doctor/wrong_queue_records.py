@@ -125,7 +125,8 @@ def _jumped_at_ends(
     """Records at the ends of queues whose numbers jump ahead, by their queues' word alone.
 
     Where something is damaged in front of one, the queue may be what is wrong: RocketMQ passes over
-    the lost number in a queue, and not in records.
+    the lost number in a queue, and not in records. So it is where the number goes on in the log:
+    RocketMQ puts a message at the begin of a queue whose units a power cut has zeroed.
     """
     damaged = [gap.start for _, gap in gaps_of(surveys, log.file_size)]
     in_file = log.config.mapped_file_size_consume_queue // UNIT_SIZE
@@ -134,10 +135,11 @@ def _jumped_at_ends(
             continue
         *before, one = found
         last, size = files.unit_head(key, before[-1].stop - 1)
-        is_sure = size > 0 and before[-1].phy_offset <= last < one.phy_offset
-        is_sure &= bisect_right(damaged, last) == bisect_right(damaged, one.phy_offset)
         # the only one of a topic that was made again; no file of others begins with its number
-        is_sure |= files.end(key) == 1 and one.first % in_file > 0
+        alone = files.end(key) == 1 and one.first % in_file > 0 and before[-1].stop != one.first
+        is_sure = alone or (size > 0 and before[-1].phy_offset <= last < one.phy_offset)
+        since = before[-1].phy_offset if alone else last
+        is_sure &= bisect_right(damaged, since) == bisect_right(damaged, one.phy_offset)
         record = log.record_at(one.phy_offset)
         if record is None or not is_sure or _leads_from(files, key, one.first, one):
             continue

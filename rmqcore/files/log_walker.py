@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from rmqcore.files.log_file import LogFile
     from rmqcore.files.mapped_file import MappedFile
+    from rmqcore.files.mapped_file_queue import MappedFileQueue
 
 #: bytes read at once; a larger record is read whole all the same
 PIECE_SIZE = 512 << 10
@@ -326,3 +327,36 @@ def record_heads(file: LogFile, at: int, *, past_bad_sectors: bool = False) -> I
             while 0 <= found < _READ_SIZE:
                 yield first + found
                 found = find_head(data, found + 1, len(data), base_offset=base_offset)
+
+
+def walk_good_records(
+    queue: MappedFileQueue, kernel: Kernel, start: int, end: int
+) -> Iterator[LogStep]:
+    """Feed the good records between two physical offsets to a kernel, whatever lies between them.
+
+    Args:
+        queue: the log's files.
+        kernel: takes whole records.
+        start: physical offset of a record.
+        end: physical offset behind the last one.
+
+    Yields:
+        a step after each call of the kernel; as `walk_file`.
+
+    Raises:
+        CorruptStoreError: a file has become shorter than it was.
+    """
+    while start < end:
+        file = queue.find(start)
+        if file is None:
+            return
+        file_end = file.file_from_offset + file.size
+        walk = FileWalk(view_of(file), kernel, start, min(end, file_end), file_end=file_end)
+        for step in walk:
+            yield step
+            if not step.is_good:
+                position = step.phy_offset - file.file_from_offset
+                following = find_good_record([file], position + 1)
+                if following is not None:
+                    walk.go_on(following.phy_offset)
+        start = file_end

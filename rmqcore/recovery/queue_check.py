@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from rmqcore.errors import CorruptConsumeQueueError, CorruptRecordError
 from rmqcore.files.batch_consume_queue import BatchConsumeQueue
 from rmqcore.files.consume_queue import LIGHT_QUEUE_PREFIX
-from rmqcore.files.log_walker import good_record_at
+from rmqcore.files.log_walker import good_record_at, walk_good_records
 from rmqcore.files.unit_file import UNIT_HEAD
 from rmqcore.message import light_numbers
+from rmqcore.native.derive._dispatch import DispatchBatch
 from rmqcore.native.derive.runs import TopicRuns, begins_anew, with_more_follow
 from rmqcore.native.format._numbers import UNIT_SIZE
 from rmqcore.recovery.batch_check import BatchCheck
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from rmqcore.files.commit_log import CommitLog
     from rmqcore.files.consume_queue import ConsumeQueue
     from rmqcore.files.deleted_topics import DeletedTopics
-    from rmqcore.native.derive._dispatch import DispatchBatch, QueueStretch
+    from rmqcore.native.derive._dispatch import QueueStretch
 
 _log = logging.getLogger("rmqcore")
 QueueKey = tuple[str, int]
@@ -210,7 +211,8 @@ class QueueCheck:
         record: then the next unit leads behind it, to one that says the next number.
 
         Raises:
-            CorruptConsumeQueueError: there is no next unit, and the record says another number.
+            CorruptConsumeQueueError: there is no next unit, and the record says a number that does
+                not go on from the one in front of it in the log.
         """
         unit = queue.unit_at(0)
         if unit is None or unit[0] <= phy_offset:
@@ -231,9 +233,22 @@ class QueueCheck:
         is_alone = following is None and message.store_size == unit[1]
         if is_alone and message.queue_offset % (queue.queue.file_size // UNIT_SIZE):
             # no file in the place of another one begins with it
+            if self._number_before(queue, phy_offset, unit[0]) == message.queue_offset - 1:
+                return 0
             raise _another_number(queue, unit[0], message.queue_offset, 0, "as its only message")
         goes_on = following is not None and following[0] > unit[0] and self._agrees(queue, 1)
         return unit[0] if goes_on else 0
+
+    def _number_before(self, queue: ConsumeQueue, start: int, end: int) -> int:
+        """The last number that the log has of a queue between two physical offsets; -1: none."""
+        batch, number = DispatchBatch(keys=False), -1
+        for _ in walk_good_records(self._log.queue, batch.scan, start, end):
+            for stretch in batch.stretches():
+                if (stretch.topic, stretch.queue_id) == (queue.topic, queue.queue_id):
+                    first, units = stretch.plain()[-1]
+                    number = first + len(units) // UNIT_SIZE - 1
+            batch.clear()
+        return number
 
     def _begins_anew(
         self, stretch: QueueStretch, queue: StoredQueue | None, key: QueueKey, *, more_follow: bool

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rmqcore.config import OnCorruption
-from rmqcore.files.log_walker import FileWalk, Kernel, find_good_record, view_of
+from rmqcore.files.log_walker import FileWalk, Kernel, view_of, walk_good_records
 from rmqcore.native.format._next_record import ScanStatus
 from rmqcore.recovery.helper_thread import HelperThread
 from rmqcore.recovery.index_check import IndexCheck
@@ -178,22 +178,9 @@ class Walk:
         """
         batch = self._batch
         kernel = self._kernel(self._config.on_corruption is OnCorruption.SKIP)
-        while start < end:
-            file = self._log.queue.find(start)
-            if file is None:
-                return
-            file_end = file.file_from_offset + file.size
-            stop = min(end, file_end)
-            walk = FileWalk(view_of(file), kernel, start, stop, file_end=file_end)
-            for step in walk:
-                yield batch
-                batch.clear()
-                if not step.is_good:
-                    position = step.phy_offset - file.file_from_offset
-                    following = find_good_record([file], position + 1)
-                    if following is not None:
-                        walk.go_on(following.phy_offset)
-            start = file_end
+        for _ in walk_good_records(self._log.queue, kernel, start, end):
+            yield batch
+            batch.clear()
 
     def keys_between(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """(physical offset, how many keys) of each record with keys in a range of the log.
