@@ -166,7 +166,8 @@ def _number_beside(files: UnitFiles, runs: OffsetRanges, message: MessageExt) ->
         return None
     at = bisect_right(found, message.phy_offset, key=lambda one: one.phy_offset)
     before, behind = found[:at][-1:], found[at : at + 1]
-    if files.end(key) == 1 or (behind and behind[0].first == 1):
+    is_lost = files.bounds(key) == (0, 0)
+    if not is_lost and (files.end(key) == 1 or (behind and behind[0].first == 1)):
         # whatever a topic that was deleted has in front of it
         before = [OffsetRange(0, 0, 0)]
     numbers = {one.stop for one in before} | {one.first - 1 for one in behind}
@@ -174,8 +175,8 @@ def _number_beside(files: UnitFiles, runs: OffsetRanges, message: MessageExt) ->
         return None
     number = numbers.pop()
     one = OffsetRange(number, number + 1, message.phy_offset)
-    is_lost = before and behind and files.bounds(key) == (0, 0)
-    if number < 0 or not (is_lost or _leads_from(files, key, number, one)):
+    is_sure = bool(before and behind) if is_lost else _leads_from(files, key, number, one)
+    if number < 0 or not is_sure:
         return None
     found.insert(at, one)
     return number

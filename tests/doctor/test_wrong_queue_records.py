@@ -528,3 +528,18 @@ def test_no_repair_takes_the_place_of_a_message_that_its_queue_leads_to(store, d
     # queue 1 had the right one, but where all of it was derived again
     assert len(before) == 20
     assert (before[-1] == b"39" * 100) == (derived != 1)
+
+
+def test_a_message_of_another_queue_gets_no_first_number_that_one_has_where_queues_are_lost(
+    store_path,
+):
+    with rmqcore.open_store(store_path, config=SIZES) as opened:
+        for number, queue_id in enumerate([0, 0, 1, 0, 1]):
+            opened.put("T", b"%d" % number, queue_id=queue_id)
+    known = known_messages(store_path)
+    # number 2 of queue 0, between the first and the second one of queue 1
+    (one,) = (each for each in known if (each.queue_id, each.queue_offset) == (0, 2))
+    flip_header(store_path, one, 15, 1)
+    shutil.rmtree(store_path / "consumequeue")
+    assert doctor.repair(store_path).clean
+    assert_found(store_path, [other for other in known if other != one])
