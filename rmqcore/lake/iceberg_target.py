@@ -242,7 +242,8 @@ class IcebergTarget:
         """As `near`, of this state of the table."""
         least, most = offset_bounds(rows)
         near = f"queue_offset >= {least} and queue_offset <= {most}"
-        return table.scan(near, selected_fields=THERE).to_arrow()
+        # in the order of the table, whose columns somebody may have moved
+        return table.scan(near, selected_fields=THERE).to_arrow().select(THERE)
 
     def compact(self, now_s: float) -> int:
         """See `Target`."""

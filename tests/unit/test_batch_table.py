@@ -125,3 +125,16 @@ def test_a_row_that_does_not_say_which_message_it_is_is_refused(store, tmp_path,
     nulls = pa.nulls(rows.num_rows, rows.schema.field(at).type)
     with pytest.raises(ConfigError, match=f"column {name}"):
         BatchTable(tmp_path / "table", topic="T").write(rows.set_column(at, name, nulls))
+
+
+def test_rows_are_told_from_those_of_an_iceberg_table_whose_columns_were_moved(store, tmp_path):
+    pytest.importorskip("pyiceberg")
+    table = BatchTable(tmp_path / "table", topic="T", table_format="iceberg")
+    table.write(batch(store))
+    with table._tables.good._table().update_schema() as update:
+        update.move_first("store_timestamp")
+    table.write(batch(store))
+    cut(store, 3)
+    put(store, b"n")
+    with pytest.raises(TopicMadeAnewError, match="another message 3"):
+        table.write(batch(store, 3))
