@@ -102,8 +102,8 @@ def test_a_table_of_topics_of_yesterday_hides_no_topic_and_brings_none_back(tmp_
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("waited", [False, True])
-def test_a_table_of_yesterday_hides_no_topic_that_was_deleted_and_made_again(tmp_path, waited):
+@pytest.mark.parametrize("how", ["sent", "waited", "forwarded"])
+def test_a_table_of_yesterday_hides_no_topic_that_was_deleted_and_made_again(tmp_path, how):
     async def scenario():
         topics = tmp_path / "store" / "config" / "topics.json"
         async with served(tmp_path / "store") as (_, peer):
@@ -111,17 +111,21 @@ def test_a_table_of_yesterday_hides_no_topic_that_was_deleted_and_made_again(tmp
             await delete(peer, "T")
         shutil.copy(topics, tmp_path / "yesterday")
         async with served(tmp_path / "store") as (broker, peer):
-            if waited:
+            if how == "waited":
                 assert broker.store.put("T", b"new", delay_level=18).ok
                 deliver_late(broker, "T")
+            elif how == "forwarded":
+                waited = {"REAL_TOPIC": "Before", "REAL_QID": "0"}
+                assert broker.store.put("T", b"new", properties=waited).ok
             else:
                 await peer.send("T", b"new")
             # yesterday's is older than the backup
             await peer.send("Other", b"sent")
+            await peer.send("Another", b"sent")
         shutil.copy(tmp_path / "yesterday", topics)
         async with served(tmp_path / "store") as (broker, peer):
             assert broker.store.topics.get("T") is not None
-            assert bodies(await peer.pull("T")) == [b"late" if waited else b"new"]
+            assert bodies(await peer.pull("T")) == [b"late" if how == "waited" else b"new"]
 
     asyncio.run(scenario())
 

@@ -91,7 +91,8 @@ def lost_topics(store: DefaultMessageStore) -> list[tuple[str, int]]:
 def _was_put_to(store: DefaultMessageStore, topic: str, queue_id: int) -> bool:
     """Tell whether a queue has a message that waited nowhere before it came."""
     messages = _messages(store, topic, queue_id, store.min_queue_offset(topic, queue_id))
-    return any("REAL_TOPIC" not in message.properties for message in messages)
+    # whoever forwards what had waited for another topic gives it that one's name, too
+    return any(message.properties.get("REAL_TOPIC") != topic for message in messages)
 
 
 def _first_behind(store: DefaultMessageStore, topic: str, queue_id: int, phy_offset: int) -> int:
