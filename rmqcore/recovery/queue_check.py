@@ -187,14 +187,13 @@ class QueueCheck:
         self, whole: QueueStretch, queue: StoredQueue | None, key: QueueKey
     ) -> QueueStretch | None:
         """The part of a stretch in the run of numbers that is the queue's; None for nothing."""
-        phy_offset, _ = UNIT_HEAD.unpack_from(whole.units)
         deleted_here = self._deleted.since(whole.topic)
         if key not in self._since:
             self._since[key] = deleted_here
             known_end = None if queue is None else queue.end_phy_offset
             ended_at = self._ended_at.setdefault(key, known_end)
             if queue is not None and key not in self._met:
-                first_record = self._first_record(queue, phy_offset)
+                first_record = self._first_record(queue, whole)
                 self._since[key] = max(deleted_here, first_record)
                 if ended_at is not None:
                     self._first_records[key] = first_record
@@ -204,8 +203,10 @@ class QueueCheck:
         self._runs.add(stretch)
         return stretch.since(self._since[key])
 
-    def _first_record(self, queue: StoredQueue, phy_offset: int) -> int:
+    def _first_record(self, queue: StoredQueue, stretch: QueueStretch) -> int:
         """Physical offset of the record with number 0, when it lies behind one of the queue's.
+
+        Or is the first one that the walk has met, and says another number.
 
         The queue alone is not believed: its first unit may have rotted. So may the number of that
         record: then the next unit leads behind it, to one that says the next number.
@@ -214,8 +215,8 @@ class QueueCheck:
             CorruptConsumeQueueError: there is no next unit, and the record says a number that does
                 not go on from the one in front of it in the log.
         """
-        unit = queue.unit_at(0)
-        if unit is None or unit[0] <= phy_offset:
+        unit, (phy_offset, _) = queue.unit_at(0), UNIT_HEAD.unpack_from(stretch.units)
+        if unit is None or unit[0] < phy_offset + (stretch.first_queue_offset == 0):
             return 0
         try:
             message = self._log.message_at(unit[0])
@@ -233,16 +234,18 @@ class QueueCheck:
         is_alone = following is None and message.store_size == unit[1]
         if is_alone and message.queue_offset % (queue.queue.file_size // UNIT_SIZE):
             # no file in the place of another one begins with it
-            if self._number_before(queue, phy_offset, unit[0]) == message.queue_offset - 1:
+            before = self._number_before(queue, unit[0])
+            if before in (-1, message.queue_offset - 1):
                 return 0
             raise _another_number(queue, unit[0], message.queue_offset, 0, "as its only message")
         goes_on = following is not None and following[0] > unit[0] and self._agrees(queue, 1)
         return unit[0] if goes_on else 0
 
-    def _number_before(self, queue: ConsumeQueue, start: int, end: int) -> int:
-        """The last number that the log has of a queue between two physical offsets; -1: none."""
+    def _number_before(self, queue: ConsumeQueue, phy_offset: int) -> int:
+        """The last number that the log has of a queue in front of a physical offset; -1: none."""
         batch, number = DispatchBatch(keys=False), -1
-        for _ in walk_good_records(self._log.queue, batch.scan, start, end):
+        start = max(self._log.min_offset, self._deleted.since(queue.topic))
+        for _ in walk_good_records(self._log.queue, batch.scan, start, phy_offset):
             for stretch in batch.stretches():
                 if (stretch.topic, stretch.queue_id) == (queue.topic, queue.queue_id):
                     first, units = stretch.plain()[-1]

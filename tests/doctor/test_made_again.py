@@ -180,3 +180,29 @@ def test_the_last_message_is_no_first_one_where_its_queue_has_lost_those_before(
         assert doctor.repair(store_path).clean
     rmqcore.open_store(store_path).close()
     assert_found(store_path, known)
+
+
+@pytest.mark.parametrize("number", [1, 2, 6])
+def test_no_walk_over_the_end_of_the_log_moves_the_only_message_of_a_topic_made_again(
+    store_path, number
+):
+    """The messages of before lie in front of where an opening begins to look."""
+    with rmqcore.open_store(store_path, config=SIZES) as store:
+        for each in range(5):
+            store.put("T", b"old %d" % each)
+        store.delete_topic("T")
+        for each in range(60):
+            store.put("Other", bytes(1000), keys=f"k{each}")
+        receipt = store.put("T", b"new", keys="new")
+    for note in (store_path / "config").glob("deletedTopics.json*"):
+        # RocketMQ writes none
+        note.unlink()
+    with rmqcore.open_store(store_path, open_check_bytes=0) as store:
+        assert 0 < store.recovery_report.start_offset <= receipt.phy_offset
+    path = log_files(store_path)[receipt.phy_offset // FILE_SIZE]
+    overwrite(path, receipt.phy_offset % FILE_SIZE + 20, number.to_bytes(8, "big"))
+    with pytest.raises(CorruptConsumeQueueError, match=f"is {number}; the queue has it at 0"):
+        rmqcore.open_store(store_path, open_check_bytes=0)
+    assert doctor.repair(store_path).clean
+    with rmqcore.open_store(store_path, open_check_bytes=0) as store:
+        assert [one.body for one in store.messages("T", 0)] == [b"new"]
