@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -101,6 +102,8 @@ class QueueCheck:
         #: queues, by the physical offset of a record that does not lie where its number says
         self._jumped: dict[int, QueueKey] = {}
         self._batches = BatchCheck()
+        #: see `_number_before`; looked up when it is first asked for
+        self._numbers_before: dict[QueueKey, int] | None = None
 
     def from_the_beginning(self) -> None:
         """The walk begins anew with the log's first record, where a hole is retention's."""
@@ -231,27 +234,42 @@ class QueueCheck:
         if isinstance(queue, BatchConsumeQueue):
             return 0
         following = queue.unit_at(1)
-        is_alone = following is None and message.store_size == unit[1]
+        is_alone = queue.max_offset == 1 and message.store_size == unit[1]
         if is_alone and message.queue_offset % (queue.queue.file_size // UNIT_SIZE):
             # no file in the place of another one begins with it
-            before = self._number_before(queue, unit[0])
+            before = self._number_before(queue)
             if before in (-1, message.queue_offset - 1):
                 return 0
             raise _another_number(queue, unit[0], message.queue_offset, 0, "as its only message")
         goes_on = following is not None and following[0] > unit[0] and self._agrees(queue, 1)
         return unit[0] if goes_on else 0
 
-    def _number_before(self, queue: ConsumeQueue, phy_offset: int) -> int:
-        """The last number that the log has of a queue in front of a physical offset; -1: none."""
-        batch, number = DispatchBatch(keys=False), -1
-        start = max(self._log.min_offset, self._deleted.since(queue.topic))
-        for _ in walk_good_records(self._log.queue, batch.scan, start, phy_offset):
-            for stretch in batch.stretches():
-                if (stretch.topic, stretch.queue_id) == (queue.topic, queue.queue_id):
-                    first, units = stretch.plain()[-1]
-                    number = first + len(units) // UNIT_SIZE - 1
+    def _number_before(self, queue: ConsumeQueue) -> int:
+        """The last number that the log has of a queue in front of its only message; -1: none."""
+        if self._numbers_before is None:
+            self._numbers_before = self._before_only_messages()
+        return self._numbers_before.get((queue.topic, queue.queue_id), -1)
+
+    def _before_only_messages(self) -> dict[QueueKey, int]:
+        """As `_number_before`, of all queues that have a single message: the log is read once."""
+        ends = {
+            (queue.topic, queue.queue_id): unit[0]
+            for queue in self._queues
+            if queue.max_offset == 1 and (unit := queue.unit_at(0)) is not None
+        }
+        found: dict[QueueKey, int] = {}
+        batch, end = DispatchBatch(keys=False), max(ends.values())
+        for _ in walk_good_records(self._log.queue, batch.scan, self._log.min_offset, end):
+            for whole in batch.stretches():
+                key = whole.topic, whole.queue_id
+                stretch = whole.since(self._deleted.since(key[0])) if key in ends else None
+                for first, units in stretch.plain() if stretch is not None else ():
+                    places = range(0, len(units), UNIT_SIZE)
+                    offsets = [UNIT_HEAD.unpack_from(units, at)[0] for at in places]
+                    if count := bisect_left(offsets, ends[key]):
+                        found[key] = first + count - 1
             batch.clear()
-        return number
+        return found
 
     def _begins_anew(
         self, stretch: QueueStretch, queue: StoredQueue | None, key: QueueKey, *, more_follow: bool

@@ -8,7 +8,9 @@ from doctor.damage import assert_found, known_messages, log_files, overwrite
 import rmqcore
 from rmqcore import doctor
 from rmqcore.errors import CorruptConsumeQueueError
+from rmqcore.files.log_walker import walk_good_records
 from rmqcore.rebuild.consume_queues import rebuild_consume_queues
+from rmqcore.recovery import queue_check
 
 pytestmark = pytest.mark.engine
 
@@ -206,3 +208,25 @@ def test_no_walk_over_the_end_of_the_log_moves_the_only_message_of_a_topic_made_
     assert doctor.repair(store_path).clean
     with rmqcore.open_store(store_path, open_check_bytes=0) as store:
         assert [one.body for one in store.messages("T", 0)] == [b"new"]
+
+
+def test_an_opening_reads_the_log_once_for_all_queues_that_have_lost_all_but_the_last(
+    store_path, monkeypatch
+):
+    with rmqcore.open_store(store_path, config=SIZES) as store:
+        for number in range(30):
+            store.put("T", b"%d" % number, queue_id=number % 10)
+    known = known_messages(store_path)
+    for path in (store_path / "consumequeue").glob("T/*/*"):
+        units = path.read_bytes()
+        overwrite(path, 0, units[40:60] + bytes(len(units) - 20))
+    reads = []
+
+    def read(*arguments):
+        reads.append(arguments)
+        return walk_good_records(*arguments)
+
+    monkeypatch.setattr(queue_check, "walk_good_records", read)
+    rmqcore.open_store(store_path).close()
+    assert len(reads) == 1
+    assert_found(store_path, known)
