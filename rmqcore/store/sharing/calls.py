@@ -30,7 +30,7 @@ from rmqcore.store.staged_appends import finish_staged
 STORE_CALL: Final = 9100
 HELLO: Final = 9101
 #: The version of these calls; an owner refuses a client that has another one.
-VERSION: Final = 4
+VERSION: Final = 5
 
 
 class Runs(Enum):
