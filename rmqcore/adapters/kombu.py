@@ -127,8 +127,22 @@ class Channel(SharedQueues):
         super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
         take = self.connection._callbacks[queue]
         self._given[consumer_tag] = _Consumer(queue_topic(queue), no_ack, take)
-        # the next `drain_events` says so of one that expires
+        # the next delivery says so of one that expires
         self._kept_until.pop(queue, None)
+        self.connection.look_at_once()
+
+    def basic_qos(
+        self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False
+    ) -> None:
+        """Set how many messages may be delivered and not yet acknowledged.
+
+        Args:
+            prefetch_size: without effect.
+            prefetch_count: messages; 0 for no limit.
+            apply_global: without effect.
+        """
+        super().basic_qos(prefetch_size, prefetch_count, apply_global)
+        self.connection.look_at_once()
 
     def basic_cancel(self, consumer_tag: str) -> None:
         """End a consumer.
@@ -247,6 +261,10 @@ class Channel(SharedQueues):
         window = self.qos.can_consume_max_estimate()
         return _BATCH if window is None else min(window, _BATCH)
 
+    def consumes(self, topic: str) -> bool:
+        """Whether there is a consumer of a topic's messages. Threads: any."""
+        return any(each.topic == topic for each in list(self._given.values()))
+
     def deliver_ready(self) -> bool:
         """Deliver what is there, as far as the window goes; False when there was nothing."""
         window = self.window()
@@ -317,7 +335,7 @@ class Transport(virtual.Transport):  # type: ignore[misc]
     def __init__(self, client: Any, **kwargs: Any) -> None:
         super().__init__(client, **kwargs)
         self._opened: OpenedStore | None = None
-        self._window_opened = threading.Event()
+        self._look_at_once = threading.Event()
         self._loop_delivery: LoopDelivery | None = None
 
     def driver_version(self) -> str:
@@ -376,9 +394,9 @@ class Transport(virtual.Transport):  # type: ignore[misc]
             if opened is not None:
                 opened.close()
 
-    def window_opened(self) -> None:
-        """Wake who waits for an acknowledgement: a `drain_events`, or an event loop."""
-        self._window_opened.set()
+    def look_at_once(self) -> None:
+        """Wake who delivers, as more may be: a `drain_events`, or an event loop. Threads: any."""
+        self._look_at_once.set()
         delivery = self._loop_delivery
         if delivery is not None:
             delivery.wake()
@@ -397,10 +415,10 @@ class Transport(virtual.Transport):  # type: ignore[misc]
         deadline = None if timeout is None else monotonic_s() + timeout
         self._delete_consumed()
         while True:
-            self._window_opened.clear()
+            self._look_at_once.clear()
             consuming = [channel for channel in self.channels if channel.queues]
-            left = self._deliver_ready(consuming)
-            if left is None:
+            delivered, left = self._deliver_ready(consuming)
+            if delivered:
                 return
             if deadline is not None:
                 left = min(left, deadline - monotonic_s())
@@ -409,13 +427,12 @@ class Transport(virtual.Transport):  # type: ignore[misc]
             if self._wait(consuming, left):
                 return
 
-    def _deliver_ready(self, consuming: list[_Channel]) -> float | None:
-        """Deliver what is there; where nothing was, the seconds after which to look again."""
+    def _deliver_ready(self, consuming: list[_Channel]) -> tuple[list[_Channel], float]:
+        """Deliver what is there; to whom, and the seconds after which to look again."""
         left = self.polling_interval
         for channel in consuming:
             left = channel.keep_queues(channel.queues, left)
-        delivered = [channel.deliver_ready() for channel in consuming]
-        return None if True in delivered else left
+        return [channel for channel in consuming if channel.deliver_ready()], left
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
         """Let an event loop deliver what is there, and what comes, until the connection is closed.
@@ -425,11 +442,19 @@ class Transport(virtual.Transport):  # type: ignore[misc]
             loop: kombu's ``Hub``.
         """
         self._end_loop_delivery()
-        self._loop_delivery = LoopDelivery(loop, self.opened.store, self._deliver_in_loop)
+        self._loop_delivery = LoopDelivery(
+            loop, self.opened.store, self._deliver_in_loop, self._consumes
+        )
 
-    def _deliver_in_loop(self) -> float | None:
+    def _deliver_in_loop(self) -> float:
         self._delete_consumed()
-        return self._deliver_ready([channel for channel in self.channels if channel.queues])
+        consuming = [channel for channel in self.channels if channel.queues]
+        delivered, left = self._deliver_ready(consuming)
+        # a window that is full now is opened by an acknowledgement, which wakes the loop
+        return 0.0 if any(channel.window() for channel in delivered) else left
+
+    def _consumes(self, topic: str) -> bool:
+        return any(channel.consumes(topic) for channel in list(self.channels))
 
     def _end_loop_delivery(self) -> None:
         delivery, self._loop_delivery = self._loop_delivery, None
@@ -461,7 +486,7 @@ class Transport(virtual.Transport):  # type: ignore[misc]
         ready = [channel for channel in consuming if channel.window()]
         if len(ready) < len(consuming) or not ready:
             # an acknowledgement, in another thread, opens the window
-            self._window_opened.wait(min(timeout_s, _FULL_WAIT_S) if ready else timeout_s)
+            self._look_at_once.wait(min(timeout_s, _FULL_WAIT_S) if ready else timeout_s)
             return False
         owner = {queue_topic(queue): channel for channel in ready for queue in channel.queues}
         queues = [queue for channel in ready for queue in channel.queues]

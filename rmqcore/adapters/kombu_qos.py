@@ -84,4 +84,4 @@ class QoS(virtual.QoS):  # type: ignore[misc]
         # Celery acknowledges a task that ends when its channel has been closed, and has none then
         connection = self.channel.connection
         if connection is not None:
-            connection.window_opened()
+            connection.look_at_once()

@@ -217,7 +217,7 @@ def test_the_window_is_kept_and_opened_by_an_ack_of_another_thread(connect, monk
         assert len(got) == 2
         with pytest.raises(TimeoutError):
             connection.drain_events(timeout=0.1)
-        opened, woken = connection.transport._window_opened, []
+        opened, woken = connection.transport._look_at_once, []
         wait = opened.wait
 
         def acknowledged_meanwhile(_):

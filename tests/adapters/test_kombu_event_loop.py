@@ -14,7 +14,7 @@ from rmqcore import DiskFullError
 pytestmark = pytest.mark.engine
 
 kombu = pytest.importorskip("kombu", reason="needs kombu: pip install rmqcore[kombu]")
-pytest.importorskip("rmqcore.adapters.kombu")
+queue_topic = pytest.importorskip("rmqcore.adapters.kombu").queue_topic
 asynchronous = pytest.importorskip("kombu.asynchronous")
 
 QUEUE = kombu.Queue("q")
@@ -47,6 +47,20 @@ def publish(connection, *bodies):
     producer = kombu.Producer(connection)
     for body in bodies:
         producer.publish(body, exchange="", routing_key="q", declare=[QUEUE])
+
+
+def live(loop):
+    """The timers that will come."""
+    return [each for each in loop.timer.queue if not each.entry.canceled]
+
+
+def go_idle(loop):
+    """Let a loop go on until nothing wakes it."""
+    poll, polled = loop.poller.poll, []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop.poller, "poll", lambda _: polled.append(poll(0)) or polled[-1])
+        rounds = loop.create_loop()
+        until(lambda: next(rounds) or not polled[-1], "a loop that sleeps")
 
 
 @contextmanager
@@ -88,6 +102,56 @@ def test_an_acknowledgement_of_another_thread_opens_the_window(connect, loop):
             other.join()
 
 
+def test_a_wider_window_is_used_at_once(connect, loop):
+    connection = connect(polling_interval=NEVER_S)
+    publish(connection, 0, 1, 2)
+    with consumed(loop, connection, prefetch=1) as (got, go_on):
+        go_on(1)
+        go_idle(loop)
+        connection.default_channel.basic_qos(prefetch_count=3)
+        go_on(3)
+        assert [message.payload for message in got] == [0, 1, 2]
+
+
+def test_a_message_for_which_the_window_opens_takes_one_look(connect, loop, monkeypatch):
+    connection = connect(polling_interval=NEVER_S)
+    publish(connection, *range(11))
+    look, looks = connection.transport._deliver_in_loop, []
+    monkeypatch.setattr(connection.transport, "_deliver_in_loop", lambda: looks.append(1) or look())
+    with consumed(loop, connection, prefetch=1) as (got, _):
+        go_idle(loop)
+        looks.clear()
+        for _ in range(10):
+            got[-1].ack()
+            go_idle(loop)
+        assert len(got) == 11
+        assert len(looks) == 10
+
+
+def test_what_comes_for_others_does_not_wake_the_loop(connect, loop):
+    connection = connect(polling_interval=NEVER_S)
+    with consumed(loop, connection) as (_, go_on):
+        publish(connection, 0)
+        go_on(1)
+        go_idle(loop)
+        delivery = connection.transport._loop_delivery
+        delivery._arrived([(queue_topic("other"), 0)])
+        assert not delivery._due
+        delivery._arrived([(queue_topic("other"), 0), (queue_topic("q"), 0)])
+        assert delivery._due
+
+
+def test_there_is_one_timer_for_the_next_look(connect, loop):
+    """A queue that expires has it come earlier; else they would become more and more."""
+    connection = connect(polling_interval=NEVER_S)
+    with consumed(loop, connection):
+        for interval_s in (NEVER_S, NEVER_S / 2, NEVER_S):
+            connection.transport.polling_interval = interval_s
+            connection.transport.look_at_once()
+            go_idle(loop)
+            assert len(live(loop)) == 1
+
+
 def test_what_another_gives_back_is_found_with_the_next_look(connect, loop):
     other = connect()
     publish(other, 0)
@@ -106,6 +170,7 @@ def test_a_consumer_that_comes_later_is_delivered_to_at_once(connect, loop):
         producer.publish("x", exchange="", routing_key="later", declare=[later])
         publish(connection, 0)
         go_on(1)
+        go_idle(loop)
         with kombu.Consumer(connection, [later], on_message=found.append):
             rounds = loop.create_loop()
             until(lambda: next(rounds) or found, "the message of the later queue")
@@ -135,8 +200,8 @@ def test_a_connection_that_is_closed_leaves_the_loop(connect, loop):
     for _ in range(2):
         connection.transport.register_with_event_loop(connection.connection, loop)
     connection.close()
-    assert not loop.on_tick
     assert not loop.readers
+    assert live(loop) == []
     publish(producer, 0)
 
 
