@@ -23,7 +23,7 @@ from rmqcore.adapters.kombu_event_loop import LoopDelivery
 from rmqcore.adapters.kombu_qos import GROUP, QoS
 from rmqcore.adapters.kombu_queues import SharedQueues, queue_topic
 from rmqcore.adapters.opened import DELETE_CONSUMED_EVERY_S, OpenedStore, lease_of
-from rmqcore.errors import ConfigError, StoreError
+from rmqcore.errors import ConfigError, StoreClosedError, StoreError
 from rmqcore.message import EXPIRES_MS
 from rmqcore.store.consume.lease_request import LEASE_MS_MAX
 from rmqcore.version import __version__
@@ -203,7 +203,7 @@ class Channel(SharedQueues):
             timeout_s: how long to wait for the first.
         """
         times = self.max_reconsume_times
-        return self.connection.opened.lease(
+        return self._opened.lease(
             GROUP,
             {queue_topic(queue): "*" for queue in queues},
             max_messages=max_messages,
@@ -284,7 +284,9 @@ class Channel(SharedQueues):
                     consumer.take(raw)
         finally:
             if done < len(leased):
-                self.give_back([lease_of(message) for message in leased[done:]])
+                # a store that a consumer has closed has let go of them
+                with suppress(StoreClosedError):
+                    self.give_back([lease_of(message) for message in leased[done:]])
         return done > 0
 
     def _consumer_of(self, topic: str) -> _Consumer | None:
@@ -294,12 +296,12 @@ class Channel(SharedQueues):
 
     def acknowledge(self, leases: list[Lease]) -> None:
         """Be done with leased messages."""
-        self.connection.opened.settle(lambda: self.store.acknowledge(GROUP, leases))
+        self._opened.settle(lambda: self.store.acknowledge(GROUP, leases))
 
     def give_back(self, leases: list[Lease]) -> None:
         """Let leased messages come again at once, in their places."""
         if leases:
-            self.connection.opened.settle(
+            self._opened.settle(
                 lambda: self.store.give_back(GROUP, leases, delay_ms=0, max_reconsume_times=_NEVER)
             )
 

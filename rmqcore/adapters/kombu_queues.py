@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kombu.transport.base import to_rabbitmq_queue_arguments
 from kombu.utils.json import dumps, loads
@@ -15,6 +15,9 @@ from rmqcore.adapters.kombu_qos import GROUP
 from rmqcore.adapters.names import topic_of
 from rmqcore.errors import StoreError
 from rmqcore.store.consume.holders import Holder, is_gone
+
+if TYPE_CHECKING:
+    from rmqcore.adapters.opened import OpenedStore
 
 #: the tables: arguments by queue, queues that may expire
 QUEUES: Final = "kombu-queues"
@@ -42,7 +45,7 @@ class SharedQueues(SharedExchanges):
 
     def __init__(self, connection: Any, **kwargs: Any) -> None:
         super().__init__(connection, **kwargs)
-        self._opened = connection.opened
+        self._opened: OpenedStore = connection.opened
         self.store = self._opened.store
         self._arguments: dict[str, dict[str, Any]] = {}
         self._kept_until: dict[str, float] = {}

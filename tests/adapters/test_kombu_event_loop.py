@@ -60,7 +60,7 @@ def go_idle(loop):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop.poller, "poll", lambda _: polled.append(poll(0)) or polled[-1])
         rounds = loop.create_loop()
-        until(lambda: next(rounds) or not polled[-1], "a loop that sleeps")
+        until(lambda: next(rounds) or not (loop.readers and polled[-1]), "a loop that sleeps")
 
 
 @contextmanager
@@ -193,6 +193,27 @@ def test_what_a_store_refuses_is_an_error_of_the_loop_and_comes_when_it_does_not
                 next(loop.create_loop())
         go_on(1)
         assert [message.payload for message in got] == [0]
+
+
+@pytest.mark.parametrize("closed", ["channel", "connection", "only connection"])
+def test_what_a_consumer_no_longer_takes_that_closes_goes_to_others(connect, loop, closed):
+    connection, other = connect(polling_interval=NEVER_S), connect()
+    publish(other, 0, 1, 2)
+    channel, got = connection.channel(), []
+    if closed == "only connection":
+        other.close()
+
+    def take(message):
+        got.append(message.payload)
+        message.ack()
+        (channel if closed == "channel" else connection).close()
+
+    connection.transport.register_with_event_loop(connection.connection, loop)
+    kombu.Consumer(channel, [QUEUE], on_message=take).consume()
+    go_idle(loop)
+    assert got == [0]
+    queue = QUEUE(connect().channel())
+    assert [queue.get().payload for _ in range(2)] == [1, 2]
 
 
 def test_a_connection_that_is_closed_leaves_the_loop(connect, loop):
