@@ -316,7 +316,7 @@ class CommitLogWriter:
                     # set before any other thread runs: the system reports such an error once only,
                     # so that thread's flush would succeed
                     self._flush_failure = error if is_broken(error) else None
-                    keep_dirty(file, error)
+                    keep_dirty(file, error, file.flushed_position)
                     self._note("refused", words=f"a flush: {error_words(error)}")
                     raise
                 self.flushed_offset = max(self.flushed_offset, file.file_from_offset + position)

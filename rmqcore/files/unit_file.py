@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
 from rmqcore.errors import CorruptConsumeQueueError, StoreClosedError
+from rmqcore.files.kept_dirty import sync_or_keep_dirty
 from rmqcore.files.mapped_file_queue import MappedFileQueue
 from rmqcore.native.base._lock import ReentrantLock
 from rmqcore.native.read._fast_reads import UnitQueue, good_units, message_units
@@ -329,7 +330,7 @@ class UnitFile(UnitQueue):
             for file in (file for file in dirty if file.available):
                 # its topic may be deleted just now
                 with suppress(StoreClosedError):
-                    file.sync()
+                    sync_or_keep_dirty(file)
         except BaseException:
             # perhaps on an interrupt: the next flush does it again
             with self._dirty_lock.within():

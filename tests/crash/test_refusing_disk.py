@@ -5,6 +5,8 @@ import errno
 import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from rmqcore.files.index_file import IndexFile
 from rmqcore.files.kept_dirty import keep_dirty
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.files.store_checkpoint import StoreCheckpoint
+from rmqcore.files.zeros import PAGE_SIZE
 from rmqcore.services import runner
 
 pytestmark = pytest.mark.engine
@@ -200,17 +203,19 @@ def dirty_bytes(path):
 
 
 @pytest.mark.parametrize(
-    ("part", "number", "where"), [("commitlog", 1, commit_log_writer), ("index", 2, index_file)]
+    ("part", "number", "where"),
+    [("commitlog", 1, commit_log_writer), ("0", 2, kept_dirty), ("index", 3, index_file)],
+    ids=["log", "queue", "index"],
 )
 def test_what_a_sync_has_not_brought_to_the_disk_is_still_to_be(
     store_path, part, number, where, monkeypatch
 ):
     """The system took it for written, showed it to the next opening, and synced nothing of it."""
-    kept, calls = [], []
+    kept, syncs = [], []
 
-    def keep(file, error):
+    def keep(file, error, start=0):
         before = file.path.read_bytes()
-        keep_dirty(file, error)
+        keep_dirty(file, error, start)
         kept.append((file.path.parent.name, file.path.read_bytes() == before))
 
     monkeypatch.setattr(where, "keep_dirty", keep)
@@ -221,8 +226,8 @@ def test_what_a_sync_has_not_brought_to_the_disk_is_still_to_be(
     store.parts.log_services.reput.catch_up()
 
     def refuse(call, _):
-        calls.extend([call] * (call == "msync"))
-        return errno.EIO if call == "msync" and len(calls) == number else None
+        syncs.extend([call] * (call != "fsync"))
+        return errno.EIO if len(syncs) == number else None
 
     with watched(refuse), pytest.raises(OSError, match="Input/output error"):
         store.flush()
@@ -247,14 +252,43 @@ def test_an_opening_whose_sync_fails_leaves_it_to_the_next_one(store_path, tmp_p
     assert kept == [log]
 
 
-def test_a_sparse_file_gets_no_page_that_may_find_no_room(tmp_path):
-    opened = OpenFiles()
-    for name, whole in (("sparse", False), ("whole", True)):
-        file = MappedFile(tmp_path / name, 1 << 16, 0, opened)
-        file.create(whole=whole)
-        keep_dirty(file, OSError(errno.EIO, "Input/output error"))
-        assert dirty_bytes(file.path) == (1 << 16) * whole
-        file.close()
+def test_only_what_is_in_memory_is_brought_to_the_disk_again(tmp_path):
+    """A hole gets no page, which might find no room; what is on the disk is not written again."""
+    file = MappedFile(tmp_path / "file", 16 * PAGE_SIZE, 0, OpenFiles())
+    file.create(whole=False)
+    for page in (2, 3, 7):
+        file.write(page * PAGE_SIZE, b"x")
+    keep_dirty(file, OSError(errno.EIO, "Input/output error"), 3 * PAGE_SIZE + 9)
+    assert dirty_bytes(file.path) == 2 * PAGE_SIZE
+    keep_dirty(file, OSError(errno.EIO, "Input/output error"))
+    assert dirty_bytes(file.path) == 3 * PAGE_SIZE
+    file.close()
+
+
+#: Has a part of a file kept that the disk does not give any more: it was cut off.
+UNREADABLE = """
+import errno, os, sys
+from pathlib import Path
+from rmqcore.files.kept_dirty import keep_dirty
+from rmqcore.files.mapped_file import MappedFile, OpenFiles
+file = MappedFile(Path(sys.argv[1]), 1 << 16, 0, OpenFiles())
+file.create(whole=True)
+file.write(0, bytes(1 << 16))
+file.region
+os.truncate(file.path, 1 << 15)
+keep_dirty(file, OSError(errno.EIO, "Input/output error"))
+"""
+
+
+@pytest.mark.process
+def test_a_disk_that_gives_nothing_any_more_ends_no_process(tmp_path):
+    """Each page of the file was read, and what cannot be read by a mapping is a signal."""
+    done = subprocess.run(
+        [sys.executable, "-c", UNREADABLE, str(tmp_path / "file")],
+        env={"PYTHONPATH": ":".join(path for path in sys.path if path)},
+        capture_output=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr.decode()
 
 
 def test_an_acknowledgement_behind_half_a_record_that_stayed_survives_a_kill(
