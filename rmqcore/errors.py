@@ -133,8 +133,12 @@ def is_refusal(error: BaseException) -> TypeGuard[OSError]:
     return isinstance(error, OSError) and error.errno is not None
 
 
-#: The system's codes for a file that cannot be opened now; no sync fails with one of them.
+#: The system's codes for a file that cannot be opened now.
 _NOT_OPENED: Final = (errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EPERM)
+
+
+class SyncRefusedError(OSError):
+    """A sync failed with a code that an opening has, too; see `Syncing`."""
 
 
 def is_broken(error: BaseException) -> TypeGuard[OSError]:
@@ -144,7 +148,8 @@ def is_broken(error: BaseException) -> TypeGuard[OSError]:
     call does what this one could not.
     """
     full = isinstance(error, DiskFullError)
-    return is_refusal(error) and not full and error.errno not in _NOT_OPENED
+    opening = not isinstance(error, SyncRefusedError)
+    return is_refusal(error) and not full and not (opening and error.errno in _NOT_OPENED)
 
 
 def do_each(works: Iterable[Callable[[], T]]) -> list[T]:
@@ -194,6 +199,23 @@ class Naming:
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if error is not None and is_refusal(error) and error.filename is None:
             error.filename = os.fspath(self._path)
+
+
+class Syncing(Naming):
+    """As `Naming`, of a sync: what is refused inside it may have cost bytes, whatever the code.
+
+    What writes to a file over a network, or for a program, fails with any code, also of a right.
+
+    Args:
+        path: of the file, which is open.
+    """
+
+    __slots__ = ()
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        super().__exit__(kind, error, trace)
+        if error is not None and is_refusal(error) and error.errno in _NOT_OPENED:
+            raise SyncRefusedError(error.errno, error.strerror, error.filename) from error
 
 
 class StoreError(RmqCoreError):

@@ -19,7 +19,7 @@ from rmqcore._index import (
     read_header,
     walk_chain,
 )
-from rmqcore.errors import CorruptIndexError
+from rmqcore.errors import CorruptIndexError, Syncing
 from rmqcore.files.file_time import renew_file_time
 from rmqcore.files.kept_dirty import keep_dirty
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
@@ -286,8 +286,10 @@ class IndexFile:
         Raises:
             OSError: the disk refused.
         """
+        region = self._file.region
         try:
-            self._file.region.sync()
+            with Syncing(self.path):
+                region.sync()
         except OSError as error:
             keep_dirty(self._file, error)
             raise

@@ -16,7 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 from weakref import ref
 
-from rmqcore.errors import NO_ROOM, CorruptStoreError, DiskFullError, Naming, StoreClosedError
+from rmqcore.errors import (
+    NO_ROOM,
+    CorruptStoreError,
+    DiskFullError,
+    Naming,
+    StoreClosedError,
+    Syncing,
+)
+from rmqcore.files.store_dir import room_at
 from rmqcore.files.zeros import ZEROS, holds_nothing, zero_pages
 from rmqcore.native.base._mapped import Descriptor, MappedRegion, reserve, zero_range
 from rmqcore.world import sync_data
@@ -281,12 +289,8 @@ class MappedFile:
         """
         if over_zeros and self.path.exists() and holds_nothing(self.path):
             self.path.unlink()
-        try:
+        with room_at(self.path):
             handle = self._create_nameless(whole=whole) or self._create_named(whole=whole)
-        except OSError as error:
-            if error.errno in NO_ROOM:
-                raise DiskFullError(self.path, os.strerror(error.errno)) from error
-            raise
         self._handle = handle
         self._open_files.opened(self, "_handle")
 
@@ -343,14 +347,10 @@ class MappedFile:
         handle = self.handle
         if os.fstat(handle.fd).st_blocks * _BLOCK_SIZE >= self.size:
             return
-        try:
+        with room_at(self.path):
             if not reserve(handle.fd, position, self.size - position):
                 for at in range(position, self.size, len(ZEROS)):
                     os.pwrite(handle.fd, os.pread(handle.fd, len(ZEROS), at), at)
-        except OSError as error:
-            if error.errno in NO_ROOM:
-                raise DiskFullError(self.path, os.strerror(error.errno)) from error
-            raise
 
     def close(self) -> None:
         """Close descriptor and mapping for good; views that were handed out stay valid."""
@@ -416,11 +416,8 @@ class MappedFile:
         return data
 
     def _cut_short(self, position: int) -> CorruptStoreError:
-        return CorruptStoreError(
-            self.path,
-            self.file_from_offset + position,
-            f"the file was cut short: it ends at byte {position}",
-        )
+        reason = f"the file was cut short: it ends at byte {position}"
+        return CorruptStoreError(self.path, self.file_from_offset + position, reason)
 
     def read_into(self, position: int, buffer: WriteableBuffer) -> None:
         """Fill a buffer from ``position`` on, through the descriptor; see `LogFile.read_into`.
@@ -586,15 +583,17 @@ class MappedFile:
             if self.write_buffer is not None:
                 self.sync()
             else:
-                start = self.flushed_position
-                self.region.sync(start, position - start)
+                start, region = self.flushed_position, self.region
+                with Syncing(self.path):
+                    region.sync(start, position - start)
             self.flushed_position = position
         return position
 
     def sync(self) -> None:
         """Write through to the disk everything that was written through the descriptor."""
         handle = self.handle
-        sync_data(handle.fd)
+        with Syncing(self.path):
+            sync_data(handle.fd)
 
     def __repr__(self) -> str:
         return f"MappedFile({str(self.path)!r}, wrote={self.wrote_position}, size={self.size})"

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import errno
+import os
 import shutil
 import struct
 import subprocess
@@ -167,6 +168,34 @@ def test_what_a_refused_flush_has_dropped_is_not_taken_as_stored(
     with rmqcore.open_store(store_path) as store:
         assert numbers_in(store) == list(range(30))
         check_against_log(store)
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENOSPC])
+@pytest.mark.parametrize(
+    ("number", "part"), [(1, "commitlog"), (2, "consumequeue"), (3, "index")], ids=str
+)
+def test_a_sync_that_fails_is_final_whatever_its_code(store_path, number, part, code):
+    """Over a network or for a program a sync fails with codes that an opening has, too."""
+    store = rmqcore.open_store(store_path, **SETTINGS)
+    for service in store.parts.log_services.timed:
+        assert store.parts.upkeep.runner.stop(service)
+    put(store, 0)
+    syncs = []
+
+    def refuse(call, _):
+        syncs.extend([call] * (call != "fsync"))
+        return code if len(syncs) == number else None
+
+    with watched(refuse), pytest.raises(OSError, match=os.strerror(code)):
+        store.flush()
+    reason = store.why_not_writable()
+    assert os.strerror(code) in reason
+    assert str(store_path / part) in reason
+    with pytest.raises(OSError, match=os.strerror(code)):
+        store.flush()
+    with pytest.raises(OSError, match=os.strerror(code)):
+        store.close()
+    assert (store_path / "abort").exists()
 
 
 def test_every_waiter_hears_of_it(store_path, disk):
