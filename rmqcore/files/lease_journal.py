@@ -193,9 +193,10 @@ class LeaseJournal:
         damaged_at: where the file is damaged in front of whole records, which do not count: set by
             `entries` when it ends there; -1 where it is not. A torn end is no damage.
         is_copy: whether it was copied from another store's, as `entries` has found.
-        may_lack_some: True until `replace`, where what is appended may not count: behind a `sync`
-            that failed, as the disk may lack some of what was appended before, and a later `sync`
-            would not tell; and behind a part of a record that could not be taken back.
+        may_lack_some: True until a `replace` that succeeds, where what is appended may not count:
+            behind a `sync` that failed, as the disk may lack some of what was appended before, and
+            a later `sync` would not tell; in a new file whose name may not be on the disk; and
+            behind a part of a record that could not be taken back.
 
     Threads: one at a time.
     Durability: page_cache when `append` returns, disk when `replace` does.
@@ -342,11 +343,12 @@ class LeaseJournal:
             raise
         self._go_on_in(file)
         sync_directory(self.path.parent)
+        self.may_lack_some = False
 
     def _go_on_in(self, file: int) -> None:
         self.close()
-        self._file, self._size = file, os.fstat(file).st_size
-        self.may_lack_some = False
+        # until the name is on the disk, too: a power cut may bring the former file back
+        self._file, self._size, self.may_lack_some = file, os.fstat(file).st_size, True
 
     def _as_full(self, error: OSError) -> OSError:
         return DiskFullError(self.path) if error.errno in NO_ROOM else error
