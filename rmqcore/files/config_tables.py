@@ -284,8 +284,8 @@ class ConfigTable:
                     if not self._changed:
                         return False
                     self.data_version = self.data_version.next(self._clock())
-                    text = self.to_text()
                     self._changed = False
+                    text = self.to_text()
                 if self.ahead is not None:
                     self.ahead()
                 self._file.store(text)
@@ -497,7 +497,7 @@ class TopicConfigTable(ConfigTable):
     def _followed_by(
         self, told: dict[str, TopicConfig], keep: Callable[[str], bool]
     ) -> dict[str, TopicConfig]:
-        mine = {name: topic for name, topic in self._topics.items() if name not in told}
+        mine = {name: topic for name, topic in list(self._topics.items()) if name not in told}
         return {**{name: topic for name, topic in mine.items() if keep(name)}, **told}
 
     def _with(self, told: dict[str, TopicConfig]) -> dict[str, TopicConfig]:

@@ -27,8 +27,9 @@ class EntryTexts(Generic[Entry]):
     def table(self, entries: Mapping[str, Entry]) -> FormattedJson:
         """The object of all entries by name, as a member of the file's own."""
         known, texts = self._known, {}
-        for name in sorted(entries):
-            entry, text = entries[name], known.get(name)
+        # as they are now: a signal handler or a finalizer may put or remove one meanwhile
+        for name, entry in sorted(entries.items()):
+            text = known.get(name)
             if text is None or text[0] is not entry:
                 text = entry, format_java_json({name: self._to_java(entry)}, 1)[1:-3]
             texts[name] = text

@@ -13,6 +13,7 @@ from rmqcore.errors import ArgumentError, CorruptConfigFileError, MessageIllegal
 from rmqcore.files.config_tables import TopicConfig, TopicConfigTable, check_topic_name
 from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
 from rmqcore.files.delay_offset_table import DelayOffsetTable
+from rmqcore.files.entry_texts import EntryTexts
 from rmqcore.files.group_table import SubscriptionGroupTable
 from rmqcore.files.request_mode_table import POP, PULL, MessageRequestModeTable
 from rmqcore.java.json import format_java_json
@@ -60,6 +61,22 @@ class TestTopics:
             table.remove(topic.topic_name)
             found.append(topic.topic_name)
         assert found == ["T0", "T1", "T2"]
+
+    def test_a_signal_handler_that_changes_topics_disturbs_no_write_of_them(self, tmp_path):
+        table = open_table(TopicConfigTable, tmp_path)
+
+        def interrupted(topic):
+            table.remove("T2")
+            table.put(TopicConfig(topic_name="new"))
+            return topic.to_java()
+
+        table._texts = EntryTexts(interrupted)
+        for number in range(3):
+            table.put(TopicConfig(topic_name=f"T{number}"))
+        for names in (["T0", "T1", "T2"], ["T0", "T1", "new"]):
+            assert table.persist()
+            told = [each.topic_name for each in open_table(TopicConfigTable, tmp_path)]
+            assert told == names
 
     def test_a_new_topic_stands_in_rocketmqs_shape(self, tmp_path):
         table = open_table(TopicConfigTable, tmp_path)
