@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import asyncio
 
 _HOUR_S: Final = 3600.0
+#: What was refused without loss is tried again after so long.
+_AGAIN_S: Final = 1.0
 
 
 class LogFlusher:
@@ -168,7 +170,7 @@ class GroupCommitService(Service):
     def run(self, now: float) -> float:
         """Flush for waiting coroutines, and for puts that do not wait."""
         self._flush_for_all()
-        return _HOUR_S
+        return _AGAIN_S if self._soon else _HOUR_S
 
     def last(self, *, ended: bool) -> None:
         """Flush for the callers that still wait."""
@@ -177,9 +179,12 @@ class GroupCommitService(Service):
     def _flush_for_all(self) -> None:
         if self._soon:
             self._soon = False
-            # puts are refused by then, and say why
-            with suppress(OSError, StoreClosedError):
-                self.wait(self._flusher.put_offset, 3_600_000)
+            with suppress(StoreClosedError):
+                try:
+                    self.wait(self._flusher.put_offset, 3_600_000)
+                except OSError as error:
+                    # where that is final, puts are refused by now, and say why
+                    self._soon = not is_broken(error)
         while self._coroutines:
             with self._waiting.within():
                 waiting, self._coroutines = self._coroutines, {}

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from patience import rounds
+from patience import rounds, until
 from syncs import watched
 
 import rmqcore
@@ -24,7 +24,7 @@ from rmqcore.files.kept_dirty import keep_dirty
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.files.store_checkpoint import StoreCheckpoint
 from rmqcore.files.zeros import PAGE_SIZE
-from rmqcore.services import runner
+from rmqcore.services import flush, runner
 
 pytestmark = pytest.mark.engine
 
@@ -80,6 +80,28 @@ def test_a_file_that_cannot_be_opened_for_a_flush_ends_nothing(
         assert store.recovery_report.clean_shutdown
         assert numbers_in(store) == list(range(31))
         check_against_log(store)
+
+
+def test_what_waits_for_no_disk_is_flushed_once_the_system_allows_it(store_path, monkeypatch):
+    """Its only flush was refused; nobody was told of it until somebody else had put."""
+    monkeypatch.setattr(flush, "_AGAIN_S", 0.01)
+    flush_file, refused = MappedFile.flush, []
+
+    def refusing_twice(file):
+        if len(refused) < 2:
+            refused.append(file)
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(file.path))
+        return flush_file(file)
+
+    monkeypatch.setattr(MappedFile, "flush", refusing_twice)
+    with rmqcore.open_store(store_path, flush_disk_type="SYNC_FLUSH", **SETTINGS) as store:
+        for service in store.parts.log_services.timed:
+            assert store.parts.upkeep.runner.stop(service)
+        arrived = []
+        store.on_arrival(arrived.extend)
+        store.put("T0", b"x", durability="page_cache")
+        until(lambda: arrived, "the message is on the disk, and can be read")
+        assert len(refused) == 2
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EROFS])
