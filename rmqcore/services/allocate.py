@@ -103,11 +103,12 @@ class AllocateMappedFileService(Service):
                     "signal handler or a finalizer inside; put again later"
                 )
             self._wanted.pop(offset, None)
-            self._newest = max(self._newest, offset)
             for older in [start for start in self._ready if start < offset]:
                 del self._ready[older]
             if offset not in self._ready:
                 self._make_ready(path, offset)
+            # not before: those behind it are made by then, and would stand behind a hole
+            self._newest = max(self._newest, offset)
             file = self._ready[offset]
         if self.active:
             following = offset + self._file_size

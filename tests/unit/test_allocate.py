@@ -103,6 +103,20 @@ def test_no_file_is_made_behind_one_that_cannot_be(service, monkeypatch):
 
 
 @pytest.mark.logic
+def test_the_file_that_could_not_be_made_is_made_before_those_behind_it(service, monkeypatch):
+    """A put that still found room had the one behind it made: a killed store was damaged."""
+    with monkeypatch.context() as refusing:
+        refusing.setattr(service, "_make", refuse)
+        with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+            service.ready_file(service.path_of(SIZE), SIZE)
+    service.begin()
+    service.prepare(service.path_of(SIZE), SIZE)
+    service.run(0.0)
+    found = sorted(path.name for path in service.path_of(0).parent.iterdir())
+    assert found == [f"{SIZE:020d}", f"{2 * SIZE:020d}"]
+
+
+@pytest.mark.logic
 @pytest.mark.parametrize("removable", [False, True])
 def test_a_file_that_can_be_neither_used_nor_removed_stands_behind_no_hole(
     service, monkeypatch, removable
