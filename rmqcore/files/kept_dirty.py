@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
-import re
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from rmqcore.errors import StoreError, is_broken
-from rmqcore.files.zeros import PAGE_SIZE
 
 if TYPE_CHECKING:
     from rmqcore.files.mapped_file import MappedFile
-
-#: Linux' advice, from 5.14 on, to make pages writable and dirty; what cannot be is no signal.
-_POPULATE_WRITE: Final = 23
-_system = ctypes.CDLL(None)
 
 
 def keep_dirty(file: MappedFile, error: OSError, start: int = 0) -> None:
@@ -32,16 +25,7 @@ def keep_dirty(file: MappedFile, error: OSError, start: int = 0) -> None:
     """
     if is_broken(error):
         with suppress(OSError, StoreError):
-            held = ctypes.c_char.from_buffer(file.region)
-            start -= start % PAGE_SIZE
-            at, size = ctypes.addressof(held) + start, file.size - start
-            in_memory = (ctypes.c_char * -(-size // PAGE_SIZE))()
-            _system.mincore(ctypes.c_void_p(at), ctypes.c_size_t(size), in_memory)
-            for run in re.finditer(b"\1+", in_memory.raw):
-                first, length = (PAGE_SIZE * pages for pages in (run.start(), len(run[0])))
-                _system.madvise(
-                    ctypes.c_void_p(at + first), ctypes.c_size_t(length), _POPULATE_WRITE
-                )
+            file.region.renew(start)
 
 
 def sync_or_keep_dirty(file: MappedFile) -> None:

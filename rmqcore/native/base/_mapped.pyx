@@ -25,6 +25,7 @@ cdef extern from "<sys/mman.h>" nogil:
     int mlock(const void* at, size_t size)
     int munlock(const void* at, size_t size)
     int madvise(void* at, size_t size, int advice)
+    int mincore(void* at, size_t size, unsigned char* in_memory)
     int PROT_READ, PROT_WRITE, MAP_SHARED, MAP_PRIVATE, MAP_ANONYMOUS
     int MADV_NORMAL, MADV_RANDOM, MADV_WILLNEED, MADV_DONTNEED, MADV_HUGEPAGE
     void* MAP_FAILED
@@ -300,6 +301,46 @@ cdef class MappedRegion:
         return WarmUpResult(
             (self.size + SYSTEM_PAGE_SIZE - 1) // SYSTEM_PAGE_SIZE, lock and error == 0, error
         )
+
+    def renew(self, int64_t start=0) -> None:
+        """Have the system take for new what is in memory, behind a sync that failed.
+
+        Before Linux 5.14, and where it cannot, pages stay as they are; what a disk does not give
+        any more is no signal.
+
+        Args:
+            start: position below which all is on the disk.
+
+        Raises:
+            ValueError: the region is read-only.
+            OSError: the system does not tell what is in memory.
+        """
+        cdef int64_t at = start - start % SYSTEM_PAGE_SIZE, page = 0, behind
+        cdef int64_t pages = (self.size - at + SYSTEM_PAGE_SIZE - 1) // SYSTEM_PAGE_SIZE
+        cdef unsigned char[::1] in_memory
+        cdef object held
+        self.check(at, self.size - at)
+        if not self.writable:
+            raise ValueError("a read-only region has nothing to bring to the disk")
+        if pages <= 0:
+            return
+        in_memory = bytearray(pages)
+        held = memoryview(self)
+        if mincore(self.base + at, self.size - at, &in_memory[0]) != 0:
+            raise system_error(errno, self.path)
+        with nogil:
+            while page < pages:
+                behind = page + 1
+                if in_memory[page] & 1:
+                    while behind < pages and in_memory[behind] & 1:
+                        behind += 1
+                    madvise(
+                        self.base + at + page * SYSTEM_PAGE_SIZE,
+                        (behind - page) * SYSTEM_PAGE_SIZE,
+                        MADV_POPULATE_WRITE,
+                    )
+                page = behind
+        held.release()
 
     cdef int check_empty(self) except -1:
         cdef int64_t at
