@@ -317,7 +317,8 @@ cdef class MappedRegion:
         """
         cdef int64_t at = start - start % SYSTEM_PAGE_SIZE, page = 0, behind
         cdef int64_t pages = (self.size - at + SYSTEM_PAGE_SIZE - 1) // SYSTEM_PAGE_SIZE
-        cdef unsigned char[::1] in_memory
+        cdef bytearray in_memory
+        cdef char* resident
         cdef object held
         self.check(at, self.size - at)
         if not self.writable:
@@ -325,14 +326,15 @@ cdef class MappedRegion:
         if pages <= 0:
             return
         in_memory = bytearray(pages)
+        resident = in_memory
         held = memoryview(self)
-        if mincore(self.base + at, self.size - at, &in_memory[0]) != 0:
+        if mincore(self.base + at, self.size - at, <unsigned char*> resident) != 0:
             raise system_error(errno, self.path)
         with nogil:
             while page < pages:
                 behind = page + 1
-                if in_memory[page] & 1:
-                    while behind < pages and in_memory[behind] & 1:
+                if resident[page] & 1:
+                    while behind < pages and resident[behind] & 1:
                         behind += 1
                     madvise(
                         self.base + at + page * SYSTEM_PAGE_SIZE,
