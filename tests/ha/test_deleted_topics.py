@@ -468,6 +468,8 @@ def test_a_deletion_that_is_followed_late_takes_no_offset_of_the_next_topic(tmp_
             async def again():
                 await made_again(pair, producer)
                 pair.master.managers.offsets.commit("CG", "T", 0, 3)
+                # which dispatches: a queue that begins anew meanwhile has it ask once more
+                assert pair.slave.store.max_queue_offset("T", 0) == 5
 
             between(synchronize, monkeypatch, RequestCode.GET_ALL_TOPIC_CONFIG, again)
             assert await synchronize.synchronize()
