@@ -18,6 +18,7 @@ from figure import figure  # noqa: F401 - a fixture
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 from lanes import LanePlugin
+from temporary import AT_END
 from traces import traces_of
 
 from golden.stores import unpack
@@ -151,6 +152,10 @@ def pytest_runtest_teardown(item, nextitem):
         refuse_open_stores(folder)
     if nextitem is None or nextitem.path != item.path:
         heap.keep()
+
+
+def pytest_unconfigure():
+    AT_END.close()
 
 
 def pytest_report_header():

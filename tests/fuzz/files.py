@@ -4,8 +4,9 @@ Each takes the bytes of one input; what it refuses with another error than `run`
 as a ValueError.
 """
 
-import tempfile
 from pathlib import Path
+
+from temporary import shared_directory
 
 from rmqcore.broker.pop.receipts import Checkpoint, Receipt, read_ack
 from rmqcore.doctor.offset_tables import TABLES
@@ -30,8 +31,8 @@ from rmqcore.store.consume.sql92 import compile_condition
 from rmqcore.store.parts.key_value_records import parts_of
 
 MEMORY = Path("/dev/shm")
-HOME = tempfile.TemporaryDirectory(prefix="rmqcore-fuzz-", dir=MEMORY if MEMORY.is_dir() else None)
-STORE = StoreDir(HOME.name)
+HOME = shared_directory("fuzz", MEMORY if MEMORY.is_dir() else None)
+STORE = StoreDir(HOME)
 QUEUE_FILE = f"{0:020d}"
 for directory in (
     STORE.config,

@@ -7,7 +7,8 @@ import tarfile
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
+
+from temporary import shared_directory
 
 HERE = Path(__file__).parent
 RELEASES = ("5.5.0", "4.9.7")
@@ -34,17 +35,17 @@ def packed_stores() -> list[tuple[str, str]]:
 
 
 @cache
-def _unpacked(release: str, name: str) -> TemporaryDirectory[str]:
+def _unpacked(release: str, name: str) -> str:
     """What a store's archive holds; it goes with this process."""
-    directory = TemporaryDirectory(prefix="rmqcore-golden-")
+    directory = shared_directory("golden")
     with tarfile.open(HERE / f"rocketmq-{release}" / f"{name}.tar.xz") as archive:
-        archive.extractall(directory.name, filter="data")
+        archive.extractall(directory, filter="data")
     return directory
 
 
 def unpack(release: str, name: str, target: Path) -> GoldenStore:
     """Put a copy of one store into a directory that does not exist yet."""
-    shutil.copytree(_unpacked(release, name).name, target, symlinks=True)
+    shutil.copytree(_unpacked(release, name), target, symlinks=True)
     manifest = json.loads((target / f"{name}.json").read_text("utf-8"))
     return GoldenStore(release, name, target / name, manifest, target / f"{name}.conf")
 

@@ -106,6 +106,19 @@ def test_a_store_that_a_test_leaves_open_fails_it_and_is_closed(tmp_path):
     assert "left open: [DefaultMessageStore" in results["test_it"][1]
 
 
+@pytest.mark.parametrize("processes", ["0", "1"])
+def test_what_tests_of_a_process_share_goes_with_it(tmp_path, processes):
+    """Also when the process is ended before Python is through with its exit."""
+    text = (
+        "import atexit, os, pytest\nfrom temporary import shared_directory\n"
+        "pytestmark = pytest.mark.logic\ndef test_it():\n"
+        f"    shared_directory('it', {str(tmp_path)!r})\n    atexit.register(os._exit, 0)\n"
+    )
+    results, said = run_small(tmp_path, text, "-n", processes)
+    assert [outcome for outcome, *_ in results.values()] == ["passed"], said
+    assert list(tmp_path.glob("rmqcore-it-*")) == []
+
+
 # ---- lanes
 
 BEGIN = """
