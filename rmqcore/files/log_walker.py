@@ -350,13 +350,27 @@ def walk_good_records(
         file = queue.find(start)
         if file is None:
             return
-        file_end = file.file_from_offset + file.size
-        walk = FileWalk(view_of(file), kernel, start, min(end, file_end), file_end=file_end)
-        for step in walk:
-            yield step
-            if not step.is_good:
-                position = step.phy_offset - file.file_from_offset
-                following = find_good_record([file], position + 1)
-                if following is not None:
-                    walk.go_on(following.phy_offset)
-        start = file_end
+        yield from walk_good_records_of(file, kernel, start, end)
+        start = file.file_from_offset + file.size
+
+
+def walk_good_records_of(
+    file: MappedFile, kernel: Kernel, start: int, end: int
+) -> Iterator[LogStep]:
+    """As `walk_good_records`, in one file.
+
+    Args:
+        file: of the log.
+        kernel: takes whole records.
+        start: physical offset of a record in the file.
+        end: physical offset behind the last one, in the file or behind it.
+    """
+    file_end = file.file_from_offset + file.size
+    walk = FileWalk(view_of(file), kernel, start, min(end, file_end), file_end=file_end)
+    for step in walk:
+        yield step
+        if not step.is_good:
+            position = step.phy_offset - file.file_from_offset
+            following = find_good_record([file], position + 1)
+            if following is not None:
+                walk.go_on(following.phy_offset)

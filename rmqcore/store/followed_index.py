@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rmqcore.derived.index_service import IndexQuery, IndexService
 from rmqcore.errors import StoreError
-from rmqcore.files.log_walker import FileWalk, find_good_record, view_of
+from rmqcore.files.log_walker import walk_good_records_of
 from rmqcore.files.store_mark import StoreMark
 from rmqcore.native.base._lock import ReentrantLock
 from rmqcore.native.derive._dispatch import DispatchBatch
@@ -87,18 +87,10 @@ class FollowedIndex(IndexService):
         filed, end = self.last_record(), self._log.max_offset
         at = max(self._looked_to, filed, self._log.min_offset)
         while at < end and (file := self._log.queue.find(at)) is not None:
-            file_end = file.file_from_offset + file.size
-            stop = min(end, file_end)
-            walk = FileWalk(view_of(file), self._batch.scan, at, stop, file_end=file_end)
-            for step in walk:
+            for _ in walk_good_records_of(file, self._batch.scan, at, end):
                 offsets = self._batch.key_offsets[: self._batch.key_count].tolist()
                 self._batch.clear()
                 if offsets and offsets[-1] > filed:
                     return True
-                if not step.is_good:
-                    position = step.phy_offset - file.file_from_offset
-                    following = find_good_record([file], position + 1)
-                    if following is not None:
-                        walk.go_on(following.phy_offset)
-            at = self._looked_to = stop
+            at = self._looked_to = min(end, file.file_from_offset + file.size)
         return False
