@@ -429,15 +429,15 @@ class IndexService:
         gone = 0
         while True:
             with self._change.within():
-                expired = self.files[:-1][:1]
-                if not expired or expired[0].header.end_phy_offset >= min_phy_offset:
+                oldest = self.files[0] if len(self.files) > 1 else None
+                if oldest is None or oldest.header.end_phy_offset >= min_phy_offset:
                     return gone
                 self.files = self.files[1:]
             try:
-                expired[0].destroy()
+                oldest.destroy()
             except OSError:
                 with self._change.within():
-                    self.files = [*expired, *self.files]
+                    self.files = [oldest, *self.files]
                 raise
             gone += 1
 

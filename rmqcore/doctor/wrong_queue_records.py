@@ -99,10 +99,10 @@ def _given_up_or_renumbered(
     for message in messages:
         for key, queue_offset in places_named_by(message):
             _drop_claim(runs.get(key, []), message.phy_offset, queue_offset)
-    found, starts = [], [file.start for file in surveys]
+    found = []
     for message in messages:
         at = message.phy_offset
-        file = surveys[bisect_right(starts, at) - 1]
+        file = _file_at(surveys, at)
         number = _number_beside(files, runs, message)
         if number is None:
             gap = Gap(at, at + message.store_size, _REASON, message.store_timestamp_ms)
@@ -111,6 +111,11 @@ def _given_up_or_renumbered(
         else:
             found.append(_wrong_number(message, number, file.path))
     return found
+
+
+def _file_at(surveys: list[FileSurvey], phy_offset: int) -> FileSurvey:
+    """The file that a physical offset lies in."""
+    return surveys[bisect_right(surveys, phy_offset, key=lambda file: file.start) - 1]
 
 
 def _wrong_number(message: MessageExt, number: int, path: Path) -> WrongNumber:
@@ -148,9 +153,7 @@ def _jumped_at_ends(
         if number is None:
             found.append(one)
         else:
-            starts = [file.start for file in surveys]
-            path = surveys[bisect_right(starts, one.phy_offset) - 1].path
-            yield _wrong_number(message, number, path)
+            yield _wrong_number(message, number, _file_at(surveys, one.phy_offset).path)
 
 
 def _number_beside(files: UnitFiles, runs: OffsetRanges, message: MessageExt) -> int | None:
