@@ -205,11 +205,8 @@ class DelayStore(Protocol):
 
     topics: TopicConfigTable
 
-    def min_queue_offset(self, topic: str, queue_id: int) -> int:
-        """Smallest offset of a queue; see `MessageStore.min_queue_offset`."""
-
-    def max_queue_offset(self, topic: str, queue_id: int) -> int:
-        """Offset behind the last message of a queue; see `MessageStore.max_queue_offset`."""
+    def queue_bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """Where a queue begins and ends; see `Reading.queue_bounds`."""
 
     def read_units(self, topic: str, queue_id: int, queue_offset: int, count: int) -> bytes:
         """Whole 20-byte units of a queue from an offset on; see `MessageStore.read_units`."""
@@ -327,7 +324,7 @@ class ScheduleMessageService:
         What is put would count as delivered, behind a kill, too: so the file is written.
         """
         known = self._offsets.levels()
-        offsets = {level: self._next_offset(level) for level in self._levels}
+        offsets = {level: self._next_offset(level)[0] for level in self._levels}
         if any(offset < known.get(level, 0) for level, offset in offsets.items()):
             try:
                 self._offsets.persist()
@@ -365,20 +362,21 @@ class ScheduleMessageService:
         """``scheduleMessageOffset_<level>``: the next offset to deliver and the level's maximum."""
         return {
             f"scheduleMessageOffset_{level}": (
-                f"{offset},{self._store.max_queue_offset(SCHEDULE_TOPIC, queue_id_of_level(level))}"
+                f"{offset},{self._store.queue_bounds(SCHEDULE_TOPIC, queue_id_of_level(level))[1]}"
             )
             for level, offset in sorted(self._offsets.levels().items())
         }
 
     def _clamped_offset(self, level: int) -> tuple[int, int, int]:
         """The level's next offset inside what its queue has, and the queue's two ends."""
-        queue_id = queue_id_of_level(level)
-        least = self._store.min_queue_offset(SCHEDULE_TOPIC, queue_id)
-        most = self._store.max_queue_offset(SCHEDULE_TOPIC, queue_id)
+        least, most = self._store.queue_bounds(SCHEDULE_TOPIC, queue_id_of_level(level))
         return min(max(self._offsets.get(level) or 0, least), most), least, most
 
-    def _next_offset(self, level: int) -> int:
-        """The level's next offset; one outside its queue is reported and put right."""
+    def _next_offset(self, level: int) -> tuple[int, int]:
+        """The level's next offset, and where its queue ends.
+
+        An offset outside the queue is reported and put right.
+        """
         offset, least, most = self._clamped_offset(level)
         committed = self._offsets.get(level)
         if committed is not None and offset != committed:
@@ -391,12 +389,14 @@ class ScheduleMessageService:
                 offset,
             )
             self._offsets.commit(level, offset)
-        return max(offset, self._ahead.get(level, 0))
+        return max(offset, self._ahead.get(level, 0)), most
 
     def _deliver_level(self, level: int, now_ms: int) -> DeliveryReport:
         """Deliver a level's due messages, in the order of its queue."""
         delivered = skipped = 0
-        offset = self._next_offset(level)
+        offset, most = self._next_offset(level)
+        if offset >= most:
+            return DeliveryReport(0, 0, None)
         while units := self._store.read_units(
             SCHEDULE_TOPIC, queue_id_of_level(level), offset, _UNITS_AT_ONCE
         ):

@@ -6,7 +6,7 @@ one put of 64; `StoreStatsService` looks at the counters once a second.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -218,7 +218,8 @@ def _rate(
 ) -> float:
     """Events per second between now and the oldest sample inside the window."""
     earliest_ms = now.timestamp_ms - window_s * 1000
-    inside = next((at for at in snapshots if at.timestamp_ms >= earliest_ms), snapshots[-1])
+    first = bisect_left(snapshots, earliest_ms, key=lambda at: at.timestamp_ms)
+    inside = snapshots[min(first, len(snapshots) - 1)]
     elapsed_ms = now.timestamp_ms - inside.timestamp_ms
     return (count_of(now) - count_of(inside)) * 1000 / elapsed_ms if elapsed_ms > 0 else 0.0
 

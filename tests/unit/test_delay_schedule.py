@@ -79,14 +79,12 @@ class FakeStore:
         message = Message(topic, body, queue_id=queue_id, delay_level=level, **fields)
         self.put_message(park(message, level, LEVELS_MS))
 
-    def min_queue_offset(self, topic, queue_id):
-        return self.min_offsets.get((topic, queue_id), 0)
-
-    def max_queue_offset(self, topic, queue_id):
-        return len(self.units.get((topic, queue_id), []))
+    def queue_bounds(self, topic, queue_id):
+        key = topic, queue_id
+        return self.min_offsets.get(key, 0), len(self.units.get(key, []))
 
     def read_units(self, topic, queue_id, queue_offset, count):
-        assert queue_offset >= self.min_queue_offset(topic, queue_id)
+        assert queue_offset >= self.queue_bounds(topic, queue_id)[0]
         units = self.units.get((topic, queue_id), [])[queue_offset : queue_offset + count]
         return b"".join(struct.pack(">qiq", *unit) for unit in units)
 

@@ -30,8 +30,19 @@ def test_objects_and_texts_that_are_no_keys_stay(text):
 
 def test_keys_without_quotes_come_out_as_texts():
     assert parse_java_json('{1:{-2 : 3},"4:":[5,6.5]}') == {"1": {"-2": 3}, "4:": [5, 6.5]}
+    # what looks like a key in a text stays one
+    assert parse_java_json('{1:"{2:3","a\\"4:":"",\n-5\t:{}}') == {
+        "1": "{2:3",
+        'a"4:': "",
+        "-5": {},
+    }
     # keys within a key stay as they are
     assert parse_java_json('{{1:2,"a":-3}\n:4}') == {'{1:2,"a":-3}': 4}
+
+
+@pytest.mark.parametrize("text", ['{1:"a"\0}', '{1:"a\0}', '\0{1:"a","b":2}'])
+def test_a_zero_byte_is_no_json(text):
+    refuse(text)
 
 
 @pytest.mark.parametrize("text", ["1e400", "-1e400", "NaN", "Infinity", "{1:1e999}", "1" * 5000])

@@ -33,6 +33,7 @@ class InnerStore:
         self.get_message = reading.get_message
         self.queues = reading.queues
         self.min_queue_offset = reading.min_queue_offset
+        self.queue_bounds = reading.queue_bounds
         self.max_queue_offset = reading.max_queue_offset
         self.read_units = reading.read_units
         self.message_at = reading.message_at
