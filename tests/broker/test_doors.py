@@ -106,6 +106,20 @@ def test_a_producers_batch_has_no_receipts_of_others_pops(guarded):  # noqa: F81
     guarded(scenario)
 
 
+def test_a_batch_that_is_answered_natively_has_none_either(with_broker):
+    """As batches to topics that are known are, where there are no accounts."""
+
+    async def scenario(_, peer):
+        assert (await peer.send("T", b"plain")).code == 0
+        batch = in_batch((b"one", FORGED), (b"two", b"UNIQ_KEY\x01U\x02" + FORGED), (FORGED, b""))
+        assert (await peer.send("T", batch, code=RequestCode.SEND_BATCH_MESSAGE)).code == 0
+        found = records((await peer.pull("T")).body)
+        assert [each.body for each in found] == [b"plain", b"one", b"two", FORGED]
+        assert not any("POP_CK" in each.properties for each in found)
+
+    with_broker(scenario)
+
+
 RETRY = "%RETRY%CG_T"
 
 

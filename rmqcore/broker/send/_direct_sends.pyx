@@ -16,6 +16,7 @@ from rmqcore.native.format._receipt cimport PutMessageResult
 from rmqcore.native.format._wire_message cimport WireMessage
 from rmqcore.remoting._json_header cimport Out, add, add_number
 
+from rmqcore.broker.send.batches import RECEIPT as _RECEIPT
 from rmqcore.errors import MessageIllegalError, StoreError
 from rmqcore.native.format._numbers import SysFlag
 from rmqcore.remoting import LaterAnswers, RequestCode
@@ -23,6 +24,9 @@ from rmqcore.remoting.send_header import SEND_LETTERS as _SEND_LETTERS
 
 cdef extern from "Python.h":
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
+
+cdef extern from "string.h":
+    void* memmem(const void* at, size_t size, const void* part, size_t part_size) nogil
 
 cdef enum:
     QUOTE = 34
@@ -43,6 +47,8 @@ cdef int RECONSUME_MAX = slot_named("maxReconsumeTimes")
 cdef int BATCH = slot_named("batch")
 cdef int SEND = int(RequestCode.SEND_MESSAGE_V2)
 cdef int SEND_BATCH = int(RequestCode.SEND_BATCH_MESSAGE)
+# the begin of what no message of a batch may have
+cdef bytes RECEIPT = _RECEIPT
 # what a plain send has not got
 cdef int64_t NOT_PLAIN = SysFlag.HOSTS_V6 | SysFlag.TRANSACTION_MASK
 
@@ -78,6 +84,12 @@ cdef bint is_ascii(const uint8_t* at, Py_ssize_t size) noexcept nogil:
     for k in range(size):
         all_bits |= at[k]
     return all_bits < 128
+
+
+cdef bint is_plain_batch(const uint8_t* at, Py_ssize_t size) noexcept:
+    """Tell whether the answer to a batch fits, and no message of it names the receipt of a pop."""
+    cdef const char* receipt = PyBytes_AS_STRING(RECEIPT)
+    return size <= BATCH_MOST and memmem(at, size, receipt, PyBytes_GET_SIZE(RECEIPT)) == NULL
 
 
 cdef class DirectSends(DirectRequests):
@@ -170,9 +182,10 @@ cdef class DirectSends(DirectRequests):
             return False
         if not batch and (found.unique_key == NULL or not found.plain):
             return False
-        if body_size == 0 or (batch and body_size > BATCH_MOST) or (self.waits and not found.waits):
-            # it is refused, or its answer might not fit, or goes out before those that wait
-            return False
+        if body_size == 0 or (batch and not is_plain_batch(body, body_size)):
+            return False  # it is refused, or looked at
+        if self.waits and not found.waits:
+            return False  # its answer goes out before those that wait
         cdef WireMessage message = WireMessage.__new__(WireMessage)
         message.topic = self.topic
         message.body = PyBytes_FromStringAndSize(<const char*>body, body_size)

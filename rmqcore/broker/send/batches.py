@@ -13,7 +13,7 @@ from rmqcore.remoting import RequestRefusedError, ResponseCode
 _HEAD: Final = struct.Struct(">5i")
 _PROPERTIES_SIZE: Final = struct.Struct(">h")
 #: A receipt of a pop, which consumers believe.
-_RECEIPT: Final = b"POP_CK\x01"
+RECEIPT: Final = b"POP_CK\x01"
 _END: Final = b"\x02"
 
 
@@ -37,7 +37,7 @@ def without_receipts(body: bytes) -> bytes:
     Args:
         body: of the request; what is no batch is left for the store to refuse.
     """
-    if _RECEIPT not in body:
+    if RECEIPT not in body:
         return body
     parts, at = [], 0
     while at < len(body):
@@ -52,7 +52,7 @@ def without_receipts(body: bytes) -> bytes:
         if min(body_size, properties_size) < 0 or end != at + size or end > len(body):
             return body
         given = body[begin:end].split(_END)
-        kept = _END.join(each for each in given if not each.startswith(_RECEIPT))
+        kept = _END.join(each for each in given if not each.startswith(RECEIPT))
         less = properties_size - len(kept)
         parts += [
             _HEAD.pack(size - less, magic, crc, flag, body_size),
