@@ -36,7 +36,8 @@ LOST_PROPERTY = "RMQCORE_LOST"
 FILLER_MAX = 1 << 20
 #: RocketMQ reads what it wrote itself in these topics, so no placeholder is put there.
 _OWN_PREFIXES = ("SCHEDULE_TOPIC_", "RMQ_SYS_", "rmq_sys_", "%LMQ%", "rmq_")
-_TOPIC_HEAD = SMALLEST_RECORD_SIZE - 1
+#: bytes of the property with a record's CRC
+_CRC_SIZE = len("__CRC32#\x01") + 10 + len("\x02")
 
 
 class _Part(NamedTuple):
@@ -60,7 +61,8 @@ class CoveringRecords:
         file_start, file_end: of the file.
         timestamp_ms: store time of every record.
         lost: the messages that are known to have been here, in log order.
-        append_crc: every record ends in its ``__CRC32#`` property where that fits.
+        append_crc: every record ends in its ``__CRC32#`` property where that fits, rather than in
+            any other: a store may read none without it.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class CoveringRecords:
         self._file_end = file_end
         self._timestamp_ms = timestamp_ms
         self._append_crc = append_crc
+        self._smallest = SMALLEST_RECORD_SIZE + (_CRC_SIZE if append_crc else 0)
         self._parts: list[_Part] = []
         at = start
         for message in lost:
@@ -109,9 +112,9 @@ class CoveringRecords:
         if self._stop < self._file_end:
             self._fill(at, self._stop - at)
             return
-        if begins_file and not self._parts and self._stop - at >= SMALLEST_RECORD_SIZE + BLANK_SIZE:
+        if begins_file and not self._parts and self._stop - at >= self._smallest + BLANK_SIZE:
             # RocketMQ looks at the first record of a file for the time when it was written
-            size = SMALLEST_RECORD_SIZE + len(GAP_TOPIC) - 1
+            size = self._smallest + len(GAP_TOPIC) - 1
             self._parts.append(_Part(at, size, "filler"))
             at += size
         while self._stop - at < BLANK_SIZE:
@@ -144,9 +147,9 @@ class CoveringRecords:
     def _fillers(self, at: int, size: int) -> Iterator[tuple[int, bytes]]:
         while size:
             take = min(size, FILLER_MAX)
-            if 0 < size - take < SMALLEST_RECORD_SIZE:
-                take -= SMALLEST_RECORD_SIZE
-            topic = GAP_TOPIC[: take - _TOPIC_HEAD]
+            if 0 < size - take < self._smallest:
+                take -= self._smallest
+            topic = GAP_TOPIC[: max(1, take - self._smallest + 1)]
             message = Message(topic, sys_flag=SysFlag.TRANSACTION_MASK)
             yield at, self._sized(message, 0, at, take)
             at, size = at + take, size - take
@@ -155,6 +158,7 @@ class CoveringRecords:
         """A record of exactly this many bytes; properties go where there is no room for them."""
         for properties, append_crc in (
             (message.properties, self._append_crc),
+            (None, self._append_crc),
             (message.properties, False),
             (None, False),
         ):

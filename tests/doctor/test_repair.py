@@ -573,3 +573,25 @@ def test_files_that_are_none_of_the_log_do_not_outvote_it(store_path, start, str
     assert log_files(store_path) == [log]
     with rmqcore.open_store(store_path, mode="r") as opened:
         assert [message.body for message in opened.messages("T", 0)] == [b"body"]
+
+
+@pytest.mark.parametrize("queues", ["kept", "lost"])
+@pytest.mark.parametrize("first", [0, 3, -1])
+@pytest.mark.parametrize("body_size", [2, 10, 17])
+def test_what_covers_damage_has_the_crc_that_reads_demand(store_path, body_size, first, queues):
+    settings = {
+        "mapped_file_size_commit_log": 4096,
+        "enabled_append_prop_crc": True,
+        "force_verify_prop_crc": True,
+    }
+    with rmqcore.open_store(store_path, **settings) as store:
+        receipts = [store.put("Orders", b"x" * body_size) for _ in range(40)]
+    lost = [receipt for receipt in receipts if receipt.phy_offset < 4096][first]
+    overwrite(log_files(store_path)[0], lost.phy_offset, bytes(lost.store_size))
+    if queues == "lost":
+        shutil.rmtree(store_path / "consumequeue")
+    config = rmqcore.StoreConfig(**settings)
+    assert doctor.repair(store_path, config=config).left == []
+    with rmqcore.open_store(store_path, **settings) as store:
+        found = {message.phy_offset for message in store.messages("Orders", 0)}
+    assert found >= {receipt.phy_offset for receipt in receipts} - {lost.phy_offset}
