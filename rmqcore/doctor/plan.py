@@ -51,7 +51,7 @@ from rmqcore.doctor.step import Step, StepKind
 from rmqcore.doctor.swapped_files import goes_on_behind, in_place, place_said_by, wrongly_named
 from rmqcore.doctor.verify import Verification
 from rmqcore.doctor.verify_files import leases_problem
-from rmqcore.doctor.wrong_queue_records import add_wrong_queue_records
+from rmqcore.doctor.wrong_queue_records import add_wrong_queue_records, is_had_again
 from rmqcore.errors import StoreError
 from rmqcore.files.mapped_file_queue import numbered_files
 from rmqcore.files.store_dir import StoreDir
@@ -338,11 +338,12 @@ class Planner:
         drop_stale_tail(log, surveys)
         self.runs = merged_runs(surveys, deleted)
         wrong = add_wrong_queue_records(log, surveys, self.runs, deleted)
+        wrong += [one for one in all_wrong_numbers(log) if is_had_again(log, surveys, one)]
         gaps = list(gaps_of(surveys, size))
         self._plan_lost(gaps, surveys, size)
         for file, gap in gaps:
             self._plan_gap(file, gap, size)
-        self._plan_numbers([*wrong, *all_wrong_numbers(log)])
+        self._plan_numbers(wrong)
         self._plan_sizes(surveys, size)
         self._plan_end(surveys, size)
         return any(

@@ -20,13 +20,14 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
 
-from rmqcore._codec import decode_record
-from rmqcore.doctor.batch_numbers import WrongNumber
+from rmqcore._codec import check_record, decode_record
+from rmqcore.doctor.batch_numbers import NUMBER_AT, NUMBER_SIZE, WrongNumber
 from rmqcore.doctor.log_survey import (
     FileSurvey,
     Gap,
@@ -39,11 +40,17 @@ from rmqcore.doctor.log_survey import (
     merged_batch_runs,
     present_runs,
 )
+from rmqcore.errors import CorruptStoreError
 from rmqcore.files.consume_queue import HOLE_UNITS_MAX, LIGHT_QUEUE_PREFIX
 from rmqcore.files.deleted_topics import DeletedTopics
 from rmqcore.message import light_numbers
 from rmqcore.native.format._message_ext import MessageExt
-from rmqcore.native.format._numbers import FILLER_SIZE, UNIT_SIZE, SysFlag
+from rmqcore.native.format._numbers import (
+    FILLER_SIZE,
+    SMALLEST_RECORD_SIZE,
+    UNIT_SIZE,
+    SysFlag,
+)
 from rmqcore.rebuild.consume_queues import queue_keys
 from rmqcore.scan.plan import LogPlan
 from rmqcore.scan.unit_files import UNITS, UnitFiles
@@ -97,6 +104,8 @@ def _given_up_or_renumbered(
     """As `add_wrong_queue_records`, of records at these physical offsets."""
     messages = [decode_record(record) for at in places if (record := log.record_at(at)) is not None]
     for message in messages:
+        if _gap_at(surveys, message.phy_offset) is not None:
+            continue
         for key, queue_offset in places_named_by(message):
             _drop_claim(runs.get(key, []), message.phy_offset, queue_offset)
     found = []
@@ -104,13 +113,53 @@ def _given_up_or_renumbered(
         at = message.phy_offset
         file = _file_at(surveys, at)
         number = _number_beside(files, runs, message)
-        if number is None:
+        if number is None and _gap_at(surveys, at) is None:
             gap = Gap(at, at + message.store_size, _REASON, message.store_timestamp_ms)
             file.gaps.append(gap)
             file.gaps.sort(key=lambda gap: gap.start)
-        else:
-            found.append(_wrong_number(message, number, file.path))
+        elif number is not None:
+            one = _wrong_number(message, number, file.path)
+            if is_had_again(log, surveys, one):
+                found.append(one)
+            else:
+                _drop_claim(runs[message.topic, message.queue_id], at, number)
     return found
+
+
+def is_had_again(log: LogPlan, surveys: list[FileSurvey], one: WrongNumber) -> bool:
+    """Tell whether a record is whole with the number that it had; then it is in no gap any more.
+
+    In a gap lies a record that contradicts its CRC property, which covers the number, where reads
+    demand that.
+
+    Args:
+        log: of the store.
+        surveys: of its files.
+        one: the record.
+    """
+    file, gap = _file_at(surveys, one.phy_offset), _gap_at(surveys, one.phy_offset)
+    if gap is None:
+        # it may lie behind the last whole record, too
+        return one.phy_offset < file.end
+    record = bytearray(log.record_at(one.phy_offset) or b"")
+    record[NUMBER_AT : NUMBER_AT + NUMBER_SIZE] = one.number.to_bytes(NUMBER_SIZE, "big")
+    try:
+        check_record(record, verify_crc_property=True)
+    except CorruptStoreError:
+        return False
+    parts = replace(gap, stop=one.phy_offset), replace(gap, start=one.phy_offset + len(record))
+    left = [part for part in parts if part.stop > part.start]
+    if any(part.stop - part.start < SMALLEST_RECORD_SIZE for part in left):
+        return False
+    at = file.gaps.index(gap)
+    file.gaps[at : at + 1] = left
+    return True
+
+
+def _gap_at(surveys: list[FileSurvey], phy_offset: int) -> Gap | None:
+    """The gap that a physical offset lies in; None for none."""
+    gaps = _file_at(surveys, phy_offset).gaps
+    return next((gap for gap in gaps if gap.start <= phy_offset < gap.stop), None)
 
 
 def _file_at(surveys: list[FileSurvey], phy_offset: int) -> FileSurvey:
