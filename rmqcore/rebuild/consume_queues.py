@@ -17,10 +17,11 @@ from pathlib import Path
 
 import numpy as np
 
+from rmqcore._codec import decode_record
 from rmqcore.config import StoreConfig
 from rmqcore.errors import CorruptRecordError, CorruptStoreError
 from rmqcore.files.batch_consume_queue import BatchConsumeQueue
-from rmqcore.files.consume_queue import HOLE_UNITS_MAX, ConsumeQueue
+from rmqcore.files.consume_queue import HOLE_UNITS_MAX, LIGHT_QUEUE_PREFIX, ConsumeQueue
 from rmqcore.files.deleted_topics import DeletedTopics, first_record
 from rmqcore.files.mapped_file import OpenFiles
 from rmqcore.files.readers_of_lost import begin_groups_anew
@@ -413,9 +414,18 @@ class _QueuesRebuild:
             with suppress(CorruptStoreError):
                 queue.load()
                 unit = queue.unit_at(queue.min_offset)
-                found += [] if unit is None else [(unit[0], queue.end_phy_offset)]
+                if unit is not None and self._may_be_of(key, unit[0]):
+                    found.append((unit[0], queue.end_phy_offset))
             queue.close()
         return found
+
+    def _may_be_of(self, key: QueueKey, phy_offset: int) -> bool:
+        """False for a record of another queue: what leads to it is another's directory, or file."""
+        record = self._log.record_at(phy_offset) if phy_offset >= self._log.start else None
+        if record is None or key[0].startswith(LIGHT_QUEUE_PREFIX):
+            return True
+        message = decode_record(record)
+        return (message.topic, message.queue_id) == key
 
     def _write_batches(self, key: QueueKey, units: bytes) -> None:
         size = self._log.config.mapper_file_size_batch_consume_queue

@@ -230,3 +230,21 @@ def test_an_opening_reads_the_log_once_for_all_queues_that_have_lost_all_but_the
     rmqcore.open_store(store_path).close()
     assert len(reads) == 1
     assert_found(store_path, known)
+
+
+@pytest.mark.parametrize("work", [doctor.repair, rebuild_consume_queues])
+def test_a_directory_of_another_topic_lets_no_group_begin_anew(store_path, work):
+    """What it leads to lies in front of all that the topic has, as of one that was deleted."""
+    with rmqcore.open_store(store_path, config=SIZES) as opened:
+        opened.put("Other", b"other")
+        for number in range(9):
+            opened.put("T", b"%d" % number)
+        opened.consumer_offsets.commit("T", "G", 0, 6)
+    known = known_messages(store_path)
+    queues = store_path / "consumequeue"
+    for source, target in (("T", "T2"), ("Other", "T"), ("T2", "Other")):
+        (queues / source).rename(queues / target)
+    work(store_path)
+    assert_found(store_path, known)
+    with rmqcore.open_store(store_path) as opened:
+        assert opened.consumer_offsets.get("T", "G", 0) == 6
