@@ -28,7 +28,7 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 #: The columns whose lists of values are read from a predicate's text: no value of theirs has a
-#: quote or a new line in it.
+#: quote or a new line in it, and what has one is none of theirs.
 _LISTED = ("topic", "queue_id", "phy_offset")
 _TURNED = {"==": "==", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
 
@@ -194,13 +194,11 @@ class _Reader:
             self._at += 1
             values.append(_constant(*self._next()))
             self._at += 1
-        if self._next() != ("sign", "]"):
+        # Arrow shows a quote in a listed text as it is: such a list has another end
+        end = " ".join(text for _, text in self._tokens[self._at : self._at + 7])
+        if not re.fullmatch(r"\] , null_matching_behavior = \w+ } \)", end):
             return None
-        self._at += 1
-        self._pass_over(1)
-        if self._next() != ("sign", ")"):
-            return None
-        self._at += 1
+        self._at += 7
         return _Bounds(
             {texts[2]: frozenset(values)}, {texts[2]: min(values)}, {texts[2]: max(values)}
         )

@@ -54,6 +54,7 @@ def dataset(store):
         ((field("topic") == "A") | (field("body") == b"x"), {}),
         (field("topic").isin(["x", "y"]), {"topics": ("x", "y")}),
         (field("queue_id").isin([1, 2]) & (field("queue_id") == 2), {"queue_ids": (2,)}),
+        (field("topic").isin(['x" ] [ "', "y"]), {}),
         (field("tags").isin(["p"]), {}),
         (~(field("topic") == "A") & (field("queue_id") == 2), {"queue_ids": (2,)}),
         (
@@ -102,6 +103,7 @@ FILTERS = [
     field("keys").is_null(),
     field("topic") == b"T1",
     field("topic").isin([b"T1"]) & (field("topic") == "T1"),
+    field("topic").isin(['T1" ] [ "', "T2"]),
     field("tags") == b"tag1",
     field("keys") == b"k77 all",
     field(0) == "T1",
