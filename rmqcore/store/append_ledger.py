@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rmqcore.chance import token_hex
-from rmqcore.errors import StoreError
+from rmqcore.errors import Naming, StoreError
 from rmqcore.store.staged_files import StagedFile
 from rmqcore.world import sync_directory, sync_fd
 
@@ -125,7 +125,7 @@ class Ledger:
     @staticmethod
     def _save(path: Path, facts: dict[str, Any]) -> None:
         fresh = path.with_name(f"{path.name}.new")
-        with fresh.open("w", encoding="utf-8") as file:
+        with Naming(fresh), fresh.open("w", encoding="utf-8") as file:
             file.write(json.dumps(facts))
             file.flush()
             sync_fd(file.fileno())

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Final, NamedTuple, Self
 
 from rmqcore._codec import crc32
 from rmqcore.config import StoreConfig
-from rmqcore.errors import MessageIllegalError, StoreError
+from rmqcore.errors import MessageIllegalError, Naming, StoreError
 from rmqcore.files.service_topics import is_service_topic
 from rmqcore.files.store_dir import make_directory
 from rmqcore.native.columns._encode_columns import ColumnEncoder
@@ -116,8 +116,9 @@ class StagedWriter:
     def _write(self, data: bytes) -> None:
         """Write all of it, and let the disk begin with what is there every so often."""
         left = memoryview(data)
-        while left:
-            left = left[self._file.write(left) :]
+        with Naming(self.path):
+            while left:
+                left = left[self._file.write(left) :]
         self._size += len(data)
         if self._size - self._begun >= _AT_ONCE:
             begin_sync(self._file.fileno(), self._begun, self._size - self._begun)
@@ -137,7 +138,8 @@ class StagedWriter:
         )
         covered = tables + _TRAILER.pack(*numbers, 0, _MAGIC)[:-_CRC_SIZE]
         self._write(tables + _TRAILER.pack(*numbers, crc32(covered), _MAGIC))
-        sync_fd(self._file.fileno())
+        with Naming(self.path):
+            sync_fd(self._file.fileno())
         sync_directory(self.path.parent)
         return self._file.tell()
 

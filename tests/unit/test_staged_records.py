@@ -5,6 +5,8 @@ What is noted of an append of them is true after a power cut, too.
 
 import fcntl
 import os
+import resource
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -89,6 +91,29 @@ def test_a_writer_that_fails_leaves_no_file(tmp_path):
         with pytest.raises(MessageIllegalError):
             stage(tmp_path / "bad", columns, **settings)
         assert list(tmp_path.iterdir()) == []
+
+
+@contextmanager
+def files_of_at_most(size):
+    """What grows beyond it is refused, as by a disk that is full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_file_that_has_no_room_is_named_and_is_not_left(tmp_path):
+    path, ledger = tmp_path / "folder" / "staged.rows", Ledger(tmp_path, "job-1")
+    with files_of_at_most(100), pytest.raises(OSError, match="too large") as caught:
+        stage(path, {"body": ["a" * 200]})
+    assert caught.value.filename == str(path)
+    assert not path.exists()
+    staged = stage(path, {"body": ["a"]})
+    with files_of_at_most(10), pytest.raises(OSError, match="too large") as caught:
+        ledger.begin(0, 0, [staged])
+    assert caught.value.filename == str(tmp_path / "job-1.appending.new")
 
 
 def test_a_file_is_on_the_disk_when_its_task_says_so(tmp_path):
