@@ -59,7 +59,7 @@ from rmqcore.lake.target import (
     with_day,
     without_offsets,
 )
-from rmqcore.scan.tables import ICEBERG_CATALOG, iceberg_properties, in_any_text
+from rmqcore.scan.tables import ICEBERG_CATALOG, iceberg_properties, in_any_text, tried_once
 from rmqcore.world import wall_clock_ms
 
 NAMESPACE: Final = "rmq"
@@ -311,13 +311,8 @@ class IcebergTarget:
             return None
 
     def _loaded(self) -> Table:
-        """The table as it is now; a commit of which another was faster is not tried again.
-
-        PyIceberg would put the same rows behind those of the other.
-        """
-        table = self._catalog.load_table(self._name)
-        properties = {**table.metadata.properties, TableProperties.COMMIT_NUM_RETRIES: "0"}
-        table.metadata = table.metadata.model_copy(update={"properties": properties})
+        """The table as it is now; a commit of which another was faster is not tried again."""
+        table: Table = tried_once(self._catalog.load_table(self._name))
         return table
 
     def _new_table(self) -> Table:

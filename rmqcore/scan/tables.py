@@ -87,6 +87,22 @@ def iceberg_properties(directory: str | os.PathLike[str]) -> dict[str, str]:
     return {"uri": f"sqlite:///{home}/catalog.db", "warehouse": f"file://{home}"}
 
 
+def tried_once(table: Any) -> Any:
+    """Let no commit of a table be tried again, in this process, when another was faster.
+
+    PyIceberg would put the same rows behind those of the other.
+
+    Args:
+        table: of PyIceberg, as it was loaded.
+
+    Returns:
+        the table.
+    """
+    properties = {**table.metadata.properties, "commit.retry.num-retries": "0"}
+    table.metadata = table.metadata.model_copy(update={"properties": properties})
+    return table
+
+
 def in_any_text(table: Any, work: Callable[[], T]) -> T:
     """Do what writes a table of PyIceberg, once more without bounds where texts have none.
 
@@ -117,8 +133,8 @@ def _leave_out_bounds(table: Any) -> None:
 
 
 def _make_delta(directory: Path, schema: Any, files: Sequence[TableFile]) -> None:
-    from deltalake import DeltaTable, Schema  # noqa: PLC0415 - an extra
-    from deltalake.exceptions import DeltaError  # noqa: PLC0415 - an extra
+    from deltalake import CommitProperties, DeltaTable, Schema  # noqa: PLC0415 - an extra
+    from deltalake.exceptions import CommitFailedError, DeltaError  # noqa: PLC0415 - an extra
     from deltalake.transaction import (  # noqa: PLC0415 - an extra
         AddAction,
         RemoveAction,
@@ -131,9 +147,12 @@ def _make_delta(directory: Path, schema: Any, files: Sequence[TableFile]) -> Non
         return AddAction(name, facts.st_size, {}, facts.st_mtime_ns // 1_000_000, True, stats)
 
     place, columns = str(directory), Schema.from_arrow(schema)
+    # whoever commits between has perhaps added the same rows
+    once = CommitProperties(max_commit_retries=0)
     try:
         if not DeltaTable.is_deltatable(place):
-            create_table_with_add_actions(place, columns, [added(*file) for file in files])
+            actions: list[Any] = [added(*file) for file in files]
+            create_table_with_add_actions(place, columns, actions, commit_properties=once)
             return
         table = DeltaTable(place)
         if table.metadata().partition_columns:
@@ -141,8 +160,8 @@ def _make_delta(directory: Path, schema: Any, files: Sequence[TableFile]) -> Non
         had: list[dict[str, Any]] = _rows(table.get_add_actions(flatten=True))
         sizes = {unquote(file["path"]): file["size_bytes"] for file in had}
         if table.schema() != columns:
-            actions: list[Any] = [added(*file) for file in files]
-            table.create_write_transaction(actions, "overwrite", columns)
+            actions = [added(*file) for file in files]
+            table.create_write_transaction(actions, "overwrite", columns, commit_properties=once)
             return
         names, now_ms = {name for name, _ in files}, wall_clock_ms()
         actions = [added(*file) for file in files if file[0] not in sizes]
@@ -152,7 +171,9 @@ def _make_delta(directory: Path, schema: Any, files: Sequence[TableFile]) -> Non
             if unquote(file["path"]) not in names
         ]
         if actions:
-            table.create_write_transaction(actions, "append", columns)
+            table.create_write_transaction(actions, "append", columns, commit_properties=once)
+    except CommitFailedError as error:
+        raise _changed_meanwhile(directory) from error
     except DeltaError as error:
         raise RmqCoreError(f"{directory}: {error}") from error
 
@@ -180,9 +201,9 @@ def _make_iceberg(directory: Path, schema: Any, files: Sequence[TableFile]) -> N
         location = f"file://{home}/messages"
         table = catalog.create_table_if_not_exists(ICEBERG_TABLE, schema=schema, location=location)
         places = [f"file://{directory / name}" for name, _ in files]
-        in_any_text(table, lambda: _fit_iceberg(table, schema, places))
+        in_any_text(tried_once(table), lambda: _fit_iceberg(table, schema, places))
     except CommitFailedException as error:
-        raise RmqCoreError(f"{directory}: {error}") from error
+        raise _changed_meanwhile(directory) from error
     finally:
         catalog.close()
 
@@ -212,6 +233,13 @@ def _fit_iceberg(table: Any, schema: Any, places: Sequence[str]) -> None:
                     files.delete_data_file(file)
                 for file in parquet_files_to_data_files(table.io, commit.table_metadata, iter(new)):
                     files.append_data_file(file)
+
+
+def _changed_meanwhile(directory: Path) -> RmqCoreError:
+    return RmqCoreError(
+        f"{directory}: another has committed to the table meanwhile, and nothing of this export is "
+        "in it; export again"
+    )
 
 
 def _others_table(directory: Path) -> RmqCoreError:

@@ -134,6 +134,36 @@ def test_a_table_keeps_the_states_that_exports_of_before_have_made(filled, tmp_p
     assert last.num_rows == 1250
 
 
+COMMITS = {
+    "delta": ("deltalake", "DeltaTable", "create_write_transaction"),
+    "iceberg": ("pyiceberg.catalog.sql", "SqlCatalog", "commit_table"),
+}
+
+
+@pytest.mark.tables
+@pytest.mark.parametrize("table_format", tables.TABLE_FORMATS)
+def test_of_two_exports_at_a_time_one_is_told_and_no_row_is_there_twice(
+    store_path, tmp_path, monkeypatch, table_format
+):
+    module, of, name = COMMITS[table_format]
+    kind, target = getattr(pytest.importorskip(module), of), tmp_path / "lake"
+    commit = getattr(kind, name)
+    fill(store_path, 0, 0)
+    export(store_path, target, table_format)
+
+    def commit_behind_another(*args, **settings):
+        monkeypatch.undo()
+        fill(store_path, 1000, 2000)
+        export(store_path, target, table_format)
+        return commit(*args, **settings)
+
+    fill(store_path, 0, 1000)
+    monkeypatch.setattr(kind, name, commit_behind_another)
+    with pytest.raises(RmqCoreError, match="export again"):
+        export(store_path, target, table_format)
+    assert rows_of(READERS[table_format](target)) == rows_in_log(store_path)
+
+
 @pytest.mark.tables
 def test_a_table_that_follows_a_topic_is_no_export_s(filled, tmp_path):
     pytest.importorskip("deltalake")
