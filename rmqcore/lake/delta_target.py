@@ -17,6 +17,7 @@ from rmqcore.lake.sources import Progress
 from rmqcore.lake.storage_names import delta_options, without_secrets
 from rmqcore.lake.target import (
     DAY,
+    FASTER,
     IN_FLIGHT_S,
     OFFSETS,
     SMALL_AGE_S,
@@ -232,7 +233,7 @@ class DeltaTarget:
         try:
             yield
         except CommitFailedError as error:
-            raise TableChangedError(self._text(error)) from None
+            raise TableChangedError(f"{self._text(error)}: {FASTER}") from None
         except (DeltaError, OSError) as error:
             raise TableAccessError(self._text(error)) from None
 

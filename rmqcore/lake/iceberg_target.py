@@ -42,6 +42,7 @@ from rmqcore.lake.sources import Progress
 from rmqcore.lake.storage_names import iceberg_options, without_secrets
 from rmqcore.lake.target import (
     DAY,
+    FASTER,
     IN_FLIGHT_S,
     OFFSETS,
     SMALL_AGE_S,
@@ -356,7 +357,7 @@ class IcebergTarget:
             CommitStateUnknownException,
             TableAlreadyExistsError,
         ) as error:
-            raise TableChangedError(self._text(error)) from None
+            raise TableChangedError(f"{self._text(error)}: {FASTER}") from None
         except _away() as error:
             raise TableAccessError(self._text(error)) from None
 

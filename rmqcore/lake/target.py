@@ -40,6 +40,10 @@ class TableChangedError(RmqCoreError):
     """Another writer has committed meanwhile; nothing of this commit is in the table."""
 
 
+#: What the text of a commit that another came before goes on with.
+FASTER: Final = "another writer was faster; what is written again is a row once"
+
+
 class TableAccessError(RmqCoreError):
     """The table, its catalog or its storage does not answer, or refuses."""
 

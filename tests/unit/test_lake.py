@@ -382,7 +382,7 @@ def test_of_two_commits_at_once_one_is_refused(following, monkeypatch):
         return with_day(rows)
 
     monkeypatch.setattr(target, "with_day", another_first)
-    with pytest.raises(TableChangedError):
+    with pytest.raises(TableChangedError, match="faster; what is written again"):
         following().run_once()
     assert [row["body"] for row in following.rows()] == [b"a", b"c", b"b"]
 
