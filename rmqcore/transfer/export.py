@@ -13,12 +13,14 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypedDict
 
 from rmqcore._codec import check_record, decode_record
+from rmqcore.chance import token_hex
 from rmqcore.config import StoreConfig
 from rmqcore.errors import ConfigError, CorruptStoreError, RmqCoreError
 from rmqcore.files.objects import is_url
@@ -36,7 +38,7 @@ from rmqcore.scan.selection import Selection, TopicRule
 from rmqcore.scan.split import Split
 from rmqcore.scan.tables import TABLE_FORMATS, check_table_path, make_table, require_package
 from rmqcore.transfer.exported_topics import exported_topics, read_delivered
-from rmqcore.world import sync_directory, sync_fd, sync_file
+from rmqcore.world import sync_directory, sync_fd, sync_file, wall_clock_ms
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -46,6 +48,8 @@ EXPORT_SPLIT_SIZE = 256 << 20
 MANIFEST = "_manifest.json"
 #: A row group of a Parquet file has this many rows: one batch.
 ROW_GROUP_ROWS = 16384
+#: What nobody has put in its place for so long, in seconds, is a killed export's.
+_LEFT_S = 86_400
 #: Matches a URL, also as `Path` writes it.
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 FORMATS = ("jsonl", "parquet")
@@ -210,7 +214,7 @@ def export(
     if file_format not in FORMATS:
         raise ConfigError("format", file_format, f"one of {', '.join(FORMATS)}")
     path = Path(directory) / f"part-{split.start:020d}.{file_format}"
-    fresh = path.with_name(f".{path.name}.tmp")
+    fresh = fresh_at(path)
     damaged: list[Damage] = []
     on_damage = damaged.append if skip_damaged else None
     failure: CorruptStoreError | None = None
@@ -250,6 +254,30 @@ def export(
     return ExportedPart(
         path.name, rows, size, split.start, split.end, len(passed_over), passed_over
     )
+
+
+def fresh_at(path: Path) -> Path:
+    """A name beside a file for what becomes it, of nobody else.
+
+    A task that ran twice, or another export, may write the same file at the same time.
+
+    Args:
+        path: of the file.
+    """
+    return path.with_name(f".{path.name}.{token_hex(8)}.tmp")
+
+
+def forget_left(directory: Path) -> None:
+    """Remove what exports that were killed have left.
+
+    Args:
+        directory: of an export.
+    """
+    for left in directory.glob(".part-*"):
+        # another export may be about to put a younger one in its place
+        with suppress(FileNotFoundError):
+            if left.stat().st_mtime < wall_clock_ms() / 1000 - _LEFT_S:
+                left.unlink()
 
 
 def put_in_place(fresh: Path, path: Path, *, keeps: bool) -> Path:
@@ -418,6 +446,7 @@ def export_store(
     # the manifest of an earlier export would vouch for files that this one replaces
     write_manifest(target, {**head, "unfinished": True, "parts": []})
     parts = list(run(work, splits, jobs=jobs, progress=progress))
+    forget_left(target)
     sync_directory(target)
     write_manifest(target, {**head, "parts": [asdict(part) for part in parts]})
     if file_format in TABLE_FORMATS:

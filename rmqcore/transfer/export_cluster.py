@@ -20,6 +20,8 @@ from rmqcore.transfer.export import (
     ROW_GROUP_ROWS,
     ExportedPart,
     columns_schema,
+    forget_left,
+    fresh_at,
     put_in_place,
     write_jsonl,
     write_manifest,
@@ -79,6 +81,7 @@ def export_topic(
     parts = [
         _export_range(access, one, target, kind, names, compression, keeps=keeps) for one in pieces
     ]
+    forget_left(target)
     sync_directory(target)
     write_manifest(target, {**head, "parts": [asdict(part) for part in parts]})
     if file_format in TABLE_FORMATS:
@@ -101,7 +104,7 @@ def _export_range(
     topic, broker, queue_id = one.queue
     place = "-".join((quote(topic, safe=""), quote(broker, safe=""), str(queue_id)))
     path = target / f"part-{place}-{one.first:020d}.{kind}"
-    fresh = path.with_name(f".{path.name}.tmp")
+    fresh = fresh_at(path)
     try:
         if kind == "jsonl":
             with fresh.open("wb") as stream:

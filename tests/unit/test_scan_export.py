@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 
 import pytest
 
@@ -152,6 +153,51 @@ def test_an_export_again_writes_the_same_files(golden_store, tmp_path):
 
 
 @pytest.mark.logic
+@pytest.mark.parametrize("file_format", FORMATS)
+@pytest.mark.parametrize("ends", [True, False], ids=["ends", "fails"])
+def test_a_task_that_runs_twice_at_a_time_writes_the_file_once(
+    golden_store, tmp_path, monkeypatch, file_format, ends
+):
+    golden, module = golden_store(*STORES[0]), importlib.import_module("rmqcore.transfer.export")
+    (split,) = scan.plan(golden.path)
+    (alone := tmp_path / "alone").mkdir()
+    (target := tmp_path / "target").mkdir()
+    transfer.export(split, alone, file_format=file_format)
+    name = {"jsonl": "write_jsonl", "parquet": "write_parquet"}[file_format]
+    write = getattr(module, name)
+
+    def write_beside_another(*facts):
+        monkeypatch.setattr(module, name, write if ends else failing)
+        rows = write(*facts)
+        if ends:
+            transfer.export(split, target, file_format=file_format)
+        else:
+            with pytest.raises(KeyboardInterrupt):
+                transfer.export(split, target, file_format=file_format)
+        return rows
+
+    def failing(*_facts):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, name, write_beside_another)
+    part = transfer.export(split, target, file_format=file_format)
+    assert [path.name for path in target.iterdir()] == [part.file]
+    assert (target / part.file).read_bytes() == (alone / part.file).read_bytes()
+
+
+def test_what_killed_exports_have_left_goes_a_day_later(store_path, tmp_path):
+    rmqcore.open_store(store_path).close()
+    target = tmp_path / "target"
+    export_store(store_path, target)
+    old, young = target / ".part-0.parquet.1.tmp", target / ".part-0.parquet.2.tmp"
+    for left in (old, young):
+        left.touch()
+    os.utime(old, (0, 0))
+    export_store(store_path, target)
+    assert young.exists()
+    assert not old.exists()
+
+
 def test_lines_hold_the_names_of_message_attributes(golden_store, tmp_path):
     golden = golden_store("5.5.0", "basic")
     export_store(golden.path, tmp_path, file_format="jsonl")
