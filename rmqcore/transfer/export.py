@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypedDict
 
@@ -273,7 +274,7 @@ def forget_left(directory: Path) -> None:
     Args:
         directory: of an export.
     """
-    for left in directory.glob(".part-*"):
+    for left in chain(directory.glob(".part-*"), directory.glob(f".{MANIFEST}.*")):
         # another export may be about to put a younger one in its place
         with suppress(FileNotFoundError):
             if left.stat().st_mtime < wall_clock_ms() / 1000 - _LEFT_S:
@@ -464,7 +465,7 @@ def write_manifest(directory: Path, manifest: dict[str, Any]) -> None:
         directory: of the export.
         manifest: what JSON can hold.
     """
-    fresh = directory / f".{MANIFEST}.tmp"
+    fresh = fresh_at(directory / MANIFEST)
     with room_at(directory / MANIFEST):
         fresh.write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
         sync_file(fresh)

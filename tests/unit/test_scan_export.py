@@ -189,13 +189,29 @@ def test_what_killed_exports_have_left_goes_a_day_later(store_path, tmp_path):
     rmqcore.open_store(store_path).close()
     target = tmp_path / "target"
     export_store(store_path, target)
-    old, young = target / ".part-0.parquet.1.tmp", target / ".part-0.parquet.2.tmp"
-    for left in (old, young):
+    old = {target / ".part-0.parquet.1.tmp", target / "._manifest.json.1.tmp"}
+    young = {target / ".part-0.parquet.2.tmp", target / "._manifest.json.2.tmp"}
+    for left in old | young:
         left.touch()
-    os.utime(old, (0, 0))
+        if left in old:
+            os.utime(left, (0, 0))
     export_store(store_path, target)
-    assert young.exists()
-    assert not old.exists()
+    assert set(target.glob(".*")) == young
+
+
+def test_a_manifest_is_whole_when_another_is_written_meanwhile(tmp_path, monkeypatch):
+    module = importlib.import_module("rmqcore.transfer.export")
+    sync = module.sync_file
+
+    def another_first(path):
+        monkeypatch.setattr(module, "sync_file", sync)
+        module.write_manifest(tmp_path, {"parts": ["another's"]})
+        sync(path)
+
+    monkeypatch.setattr(module, "sync_file", another_first)
+    module.write_manifest(tmp_path, {"parts": []})
+    assert [path.name for path in tmp_path.iterdir()] == [module.MANIFEST]
+    assert json.loads((tmp_path / module.MANIFEST).read_text()) == {"parts": []}
 
 
 def test_lines_hold_the_names_of_message_attributes(golden_store, tmp_path):
