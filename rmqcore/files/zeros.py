@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import stat
 from pathlib import Path
 from typing import Final
 
@@ -28,12 +29,17 @@ def read_small(path: Path) -> bytes:
     """What a small file holds: of the hole that it ends in, when it was made far too long, a page.
 
     Raises:
+        IsADirectoryError: it is a directory, a pipe or a device, which may never end.
         OSError: the system does not let it be read.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    # without the flag a pipe that nobody writes to holds whoever opens it
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         with Naming(path):
-            end, size = _end_of_data(fd), os.fstat(fd).st_size
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+            end, size = _end_of_data(fd), found.st_size
             # ext4 tells of a directory that its data ends at 2**63 - 1
             return read_up_to(fd, 0, min(end, size) if end >= 0 else size)
     finally:

@@ -1,5 +1,7 @@
 """Settings under RocketMQ's names, and the few that a request may change."""
 
+import os
+
 import pytest
 
 from rmqcore.errors import ConfigError, CorruptConfigFileError
@@ -109,6 +111,19 @@ def test_a_damaged_file_is_not_taken_for_an_empty_one(tmp_path):
         path.write_text(text, "utf-8")
         with pytest.raises(CorruptConfigFileError):
             KVConfig(str(path))
+
+
+@pytest.mark.parametrize("name", ["kvConfig.json", "kvConfig.json.bak"])
+def test_a_pipe_in_the_place_of_the_file_holds_nobody(tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(CorruptConfigFileError, match="a pipe"):
+        KVConfig(str(tmp_path / "kvConfig.json"))
+
+
+def test_a_device_in_the_place_of_the_file_holds_nobody(tmp_path):
+    (tmp_path / "kvConfig.json").symlink_to("/dev/zero")
+    with pytest.raises(CorruptConfigFileError):
+        KVConfig(str(tmp_path / "kvConfig.json"))
 
 
 def test_what_cannot_be_kept_is_not_taken(tmp_path):
