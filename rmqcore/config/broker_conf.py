@@ -19,7 +19,12 @@ from rmqcore.config.store_config import (
     suggestion,
 )
 from rmqcore.errors import ConfigError, ConfigWarning
-from rmqcore.java.properties import format_property, parse_properties, properties_by_line
+from rmqcore.java.properties import (
+    format_property,
+    parse_properties,
+    properties_by_line,
+    read_properties,
+)
 
 #: the line that ``mqadmin getBrokerConfig`` prints above the settings of each broker
 _DUMP_HEAD = re.compile(r"=+[^=]+(?:=+[^=]+)?=+")
@@ -75,7 +80,7 @@ def parse_broker_conf(source: str | Path) -> dict[str, str]:
         ConfigError: the syntax is not that of a Java properties file.
         OSError: the file cannot be read.
     """
-    return parse_properties(source if isinstance(source, str) else _text_of(source))
+    return parse_properties(source if isinstance(source, str) else read_properties(source))
 
 
 def to_broker_conf(
@@ -113,14 +118,6 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _text_of(path: Path) -> str:
-    raw = path.read_bytes()
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        return raw.decode("latin-1")
-
-
 def _of_file(path: Path) -> tuple[dict[str, Any], dict[str, object], dict[str, str]]:
     """Settings of a file, what has no meaning for a store, and the place of each."""
     entries = _entries(path)
@@ -156,7 +153,7 @@ def _entries(path: Path) -> dict[str, tuple[str, int]]:
     entries: dict[str, tuple[str, int]] = {}
     brokers = 0
     try:
-        for name, value, line in properties_by_line(_text_of(path)):
+        for name, value, line in properties_by_line(read_properties(path)):
             if name or not _DUMP_HEAD.fullmatch("=" + value):
                 entries[name] = value, line
                 continue

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from rmqcore.errors import ConfigError
 
@@ -29,6 +30,19 @@ def parse_properties(text: str) -> dict[str, str]:
     Source: java.util.Properties, load.
     """
     return {name: value for name, value, _ in properties_by_line(text)}
+
+
+def read_properties(path: Path) -> str:
+    """The text of a properties file: UTF-8, or Latin-1 as Java takes it where it is no UTF-8.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    raw = path.read_bytes()
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return raw.decode("latin-1")
 
 
 def properties_by_line(text: str) -> Iterator[tuple[str, str, int]]:

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from rmqcore.config.setting import checked_value, setting
 from rmqcore.errors import ConfigError
-from rmqcore.java.properties import format_property, parse_properties
+from rmqcore.java.properties import format_property, parse_properties, read_properties
 
 _PORT_MAX = 65535
 #: Settings of RocketMQ that have no effect here: threads, Netty, and where Java keeps its files.
@@ -117,7 +117,7 @@ class NamesrvConfig:
             ConfigError: a name is unknown, or a value is wrong.
             OSError: the file cannot be read.
         """
-        return cls.from_properties(parse_properties(Path(path).read_text("utf-8")))
+        return cls.from_properties(parse_properties(read_properties(Path(path))))
 
     def changed(self, properties: Mapping[str, str]) -> Self:
         """Apply what a request asks to change: all of it, or nothing.

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from rmqcore.errors import ConfigError
-from rmqcore.java.properties import properties_by_line
+from rmqcore.java.properties import properties_by_line, read_properties
 from rmqcore.remoting.renewed_context import RenewedContext
 
 _NAMES: Final = frozenset(
@@ -69,7 +69,7 @@ def load_tls(path: Path) -> Tls:
         OSError: the file, or one that it names, cannot be read.
     """
     given = {}
-    for name, value, line in properties_by_line(path.read_text("utf-8")):
+    for name, value, line in properties_by_line(read_properties(path)):
         if name.startswith("tls.") and name not in _NAMES:
             rule = f"no such setting; there are {', '.join(sorted(_NAMES))}"
             raise ConfigError(name, value, rule, f"{path}:{line}")

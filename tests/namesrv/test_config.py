@@ -40,6 +40,8 @@ def test_a_file_for_javas_name_server_is_read(tmp_path):
     config = NamesrvConfig.load(path)
     assert (config.listen_port, config.order_message_enable) == (1234, True)
     assert config.kv_config_path == "/somewhere/kv.json"
+    path.write_bytes("# für\nlistenPort=4321\n".encode("latin-1"))
+    assert NamesrvConfig.load(path).listen_port == 4321
 
 
 @pytest.mark.parametrize(

@@ -108,3 +108,9 @@ def test_what_is_wrong_is_named(load, text, name, rule):
 def test_a_file_that_is_not_there_is_named(load):
     with pytest.raises(FileNotFoundError, match=r"none\.pem"):
         load("tls.server.certPath=none.pem")
+
+
+def test_a_file_in_latin_1_is_read_as_java_reads_it(tmp_path):
+    path = tmp_path / "tls.properties"
+    path.write_bytes(f"# für\n{CERTIFICATE}".encode("latin-1"))
+    assert load_tls(path).mode is TlsMode.PERMISSIVE
