@@ -25,6 +25,7 @@ from rmqcore.remoting.acl import AclSigner
 
 #: Java refuses shorter keys.
 _KEY_SIZE_MIN = 7
+_ONCE = "a name that occurs once"
 
 _Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -120,12 +121,15 @@ def load_accounts(path: str | Path) -> dict[str, Account]:
         the accounts by their access key, in the order of the file.
 
     Raises:
-        ConfigError: the file is not as above, names an account twice, or names no account.
+        ConfigError: the file is not as above, names an account or anything else of it twice, or
+            names no account.
         OSError: it cannot be read.
     """
     source = str(path)
     try:
-        content = json.loads(Path(path).read_text("utf-8"))
+        content = json.loads(Path(path).read_text("utf-8"), object_pairs_hook=_read_object)
+    except ConfigError as error:
+        raise ConfigError(error.field, error.value, error.rule, source) from None
     except (ValueError, RecursionError) as error:
         rule = 'JSON: {"accounts": [{"accessKey": ..., "secretKey": ...}]}'
         raise ConfigError("auth", source, rule) from error
@@ -144,7 +148,7 @@ def load_accounts(path: str | Path) -> dict[str, Account]:
     for number, entry in enumerate(entries, 1):
         account = _read_account(entry, f"{source}: account {number}")
         if account.access_key in accounts:
-            raise ConfigError("accessKey", account.access_key, "a name that occurs once", source)
+            raise ConfigError("accessKey", account.access_key, _ONCE, source)
         accounts[account.access_key] = account
     return accounts
 
@@ -152,6 +156,16 @@ def load_accounts(path: str | Path) -> dict[str, Account]:
 def admin_of(accounts: Mapping[str, Account]) -> Account | None:
     """The first account that may do everything: a broker asks name servers in its name."""
     return next((account for account in accounts.values() if account.admin), None)
+
+
+def _read_object(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object, of whose members none hides another of the same name."""
+    found = dict[str, Any]()
+    for name, value in members:
+        if name in found:
+            raise ConfigError(name, "", _ONCE)
+        found[name] = value
+    return found
 
 
 def _read_account(entry: Any, source: str) -> Account:
@@ -204,6 +218,8 @@ def _read_permissions(entry: Mapping[str, Any], name: str, source: str) -> dict[
         resource, equals, value = str(item).rpartition("=")
         if not equals or not resource.strip():
             raise ConfigError(name, item, "NAME=PERMISSION", source)
+        if resource.strip() in found:
+            raise ConfigError(name, item, _ONCE, source)
         found[resource.strip()] = _read_permission(name, value, source)
     return found
 

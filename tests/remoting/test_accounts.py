@@ -69,6 +69,8 @@ def test_requests_come_from_the_addresses_of_their_account_only(
         {**ONE, "topicPerms": ["A"]},
         {**ONE, "topicPerms": "A=PUB"},
         {**ONE, "groupPerms": ["=SUB"]},
+        {**ONE, "topicPerms": ["A=PUB|SUB", "A=DENY"]},
+        {**ONE, "groupPerms": ["G=DENY", " G =SUB"]},
         {**ONE, "whiteRemoteAddress": "10.*.1.*"},
         {**ONE, "whiteRemoteAddress": "10.1.2.3/8"},
         {**ONE, "whiteRemoteAdress": "10.1.2.3"},
@@ -91,3 +93,17 @@ def test_a_file_that_is_not_understood_is_refused(tmp_path):
     (tmp_path / "acl.yml").write_text("accounts:\n- accessKey: a\n", "utf-8")
     with pytest.raises(ConfigError, match="JSON"):
         load_accounts(tmp_path / "acl.yml")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"accounts":[{"accessKey":"orders1","secretKey":"hidden-1"}],"accounts":[%s]}',
+        '{"accounts":[{"accessKey":"orders2","secretKey":"hidden-2","admin":false,"admin":true}]}',
+    ],
+)
+def test_no_name_hides_another_of_its_like(tmp_path, text):
+    (tmp_path / "acl.json").write_text(text.replace("%s", json.dumps(ONE)), "utf-8")
+    with pytest.raises(ConfigError, match="occurs once") as refused:
+        load_accounts(tmp_path / "acl.json")
+    assert "hidden" not in str(refused.value)
