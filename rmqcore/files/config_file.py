@@ -18,6 +18,7 @@ see `place_of_damaged`.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import zlib
@@ -29,6 +30,8 @@ from rmqcore.errors import CorruptConfigFileError
 from rmqcore.files.store_dir import NOT_A_FILE, room_at
 from rmqcore.files.zeros import read_small
 from rmqcore.world import sync_directory, sync_fd
+
+_log = logging.getLogger("rmqcore")
 
 T = TypeVar("T")
 _SEAL = re.compile(r'\{\s*"crc32":"([0-9a-f]{8})",')
@@ -106,7 +109,7 @@ class ConfigFile(Generic[T]):
         self.is_newest = False
 
     def load(self) -> T | None:
-        """Read the newest content that can be read.
+        """Read the newest content that can be read; a backup that counts for damage is logged.
 
         Returns:
             The value; None when neither file exists or both are empty, as before the first store.
@@ -127,6 +130,8 @@ class ConfigFile(Generic[T]):
                 reasons.append(f"{path.name}: {error}")
             else:
                 self.is_newest = path == self.path
+                if reasons:
+                    _log.warning("%s is read in its place: %s", path, reasons[0])
                 return content
         if reasons:
             raise CorruptConfigFileError(self.path, -1, "; ".join(reasons))

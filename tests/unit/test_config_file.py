@@ -224,11 +224,15 @@ class TestLoad:
         assert names_in(file.path.parent) == ["t.json", "t.json.bak"]
 
     @pytest.mark.parametrize("damage", [b"\0" * 12, b"{", b"[]", b"\xff\xfe", b'{"v":NaN}'])
-    def test_damage_falls_back_to_the_backup(self, file, damage):
+    def test_damage_falls_back_to_the_backup_and_is_logged(self, file, damage, caplog):
         file.store(content(1).decode())
         file.store(content(2).decode())
+        assert file.load() == 2
+        assert caplog.messages == []
         file.path.write_bytes(damage)
         assert file.load() == 1
+        (line,) = caplog.messages
+        assert line.startswith(f"{file.backup_path} is read in its place: t.json: ")
         file.store(content(3).decode())
         assert file.load() == 3
         assert file.backup_path.read_bytes() == content(1)
