@@ -27,6 +27,7 @@ SECURITY_TOKEN = "SecurityToken"  # noqa: S105 - the name of a header field
 #: it was made.
 STRICT_SIGNATURE = "StrictSignature"
 SIGNED_MS = "SignedMs"
+_SIGNED_BY = frozenset({ACCESS_KEY, SIGNATURE, SECURITY_TOKEN, STRICT_SIGNATURE, SIGNED_MS})
 #: A strict signature is refused when the clocks of both ends differ by more than this.
 STRICT_FOR_MS = 300_000
 #: A number of more digits is no 64-bit number.
@@ -96,6 +97,17 @@ def signature(ext_fields: Mapping[str, str], body: bytes, secret_key: str) -> st
             digest.update(ext_fields[name].encode("utf-8", "replace"))
     digest.update(body)
     return base64.b64encode(digest.digest()).decode("ascii")
+
+
+def unsigned(ext_fields: Mapping[str, str]) -> dict[str, str]:
+    """The fields of a request that is passed on, without whose it is and the signature.
+
+    Who has seen a signature can make other requests of it.
+
+    Args:
+        ext_fields: the header's fields.
+    """
+    return {name: value for name, value in ext_fields.items() if name not in _SIGNED_BY}
 
 
 def signature_is_right(command: RemotingCommand, secret_key: str) -> bool:

@@ -9,7 +9,7 @@ from broker.test_access import ACCOUNTS, PUB, SUB, guarded  # noqa: F401 - a fix
 from broker.test_pop import acknowledge, naming, pop, pop_until
 from patience import until_async
 
-from rmqcore.remoting import Account, Permission, RequestCode, ResponseCode
+from rmqcore.remoting import Account, Permission, RequestCode, ResponseCode, success
 
 pytestmark = pytest.mark.engine
 
@@ -214,5 +214,37 @@ def test_no_producer_keeps_a_group_from_giving_back_what_has_come_again(
             at = {"group": "CG_T", "delayLevel": 1, "offset": found[0].phy_offset}
             answer = await group.ask(RequestCode.CONSUMER_SEND_MSG_BACK, at)
             assert answer.code == ResponseCode.SUCCESS
+
+    guarded(scenario)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize(
+    "code", [RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.CONSUME_MESSAGE_DIRECTLY]
+)
+def test_a_client_that_an_administrator_asks_is_not_told_his_signature(
+    guarded,  # noqa: F811
+    monkeypatch,
+    code,
+    strict,
+):
+    """With it a client that calls itself as a topic is called would delete that topic."""
+    monkeypatch.setitem(ACCOUNTS, "operator", replace(ACCOUNTS["operator"], strict=strict))
+
+    async def scenario(peers):
+        operator, asked, told = peers["operator"], peers["consumer"], []
+
+        def tell(_, request):
+            told.append(dict(request.ext_fields))
+            return success()
+
+        asked.client.register(code, tell)
+        sent = await operator.send("Secret", b"x")
+        beat = b'{"clientID":"Secret","consumerDataSet":[{"groupName":"CG"}]}'
+        assert (await asked.ask(RequestCode.HEART_BEAT, body=beat)).code == ResponseCode.SUCCESS
+        named = {"consumerGroup": "CG", "clientId": "Secret", "msgId": sent.ext_fields["msgId"]}
+        assert (await operator.ask(code, named)).code == ResponseCode.SUCCESS
+        (fields,) = told
+        assert fields == named | {k: v for k, v in fields.items() if k == "brokerName"}
 
     guarded(scenario)

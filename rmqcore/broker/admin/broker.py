@@ -30,6 +30,7 @@ from rmqcore.remoting import (
     needs,
     success,
 )
+from rmqcore.remoting.acl import unsigned
 from rmqcore.remoting.errors import RemotingClosedError
 from rmqcore.remoting.json_body import read_object
 from rmqcore.remoting.serves import serves
@@ -159,7 +160,7 @@ class AdminBroker:
         """What a consumer says of itself."""
         client = self._client(request)
         command = RemotingCommand(
-            RequestCode.GET_CONSUMER_RUNNING_INFO, dict(request.ext_fields), request.body
+            RequestCode.GET_CONSUMER_RUNNING_INFO, unsigned(request.ext_fields), request.body
         )
         return await self._forward(client, command)
 
@@ -167,7 +168,7 @@ class AdminBroker:
     async def consume_directly(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """Let one consumer consume one message."""
         client = self._client(request)
-        fields = {**request.ext_fields, "brokerName": self._config().broker_name}
+        fields = {**unsigned(request.ext_fields), "brokerName": self._config().broker_name}
         found = self._store.message_by_id(request.text("msgId", ""))
         if found is None:
             unique_key, topic = request.text("msgId", ""), request.text("topic", "")
