@@ -5,14 +5,14 @@ import json
 import re
 
 import pytest
-from broker.conftest import LONG_MS, held, records
+from broker.conftest import LONG_MS, Peer, held, records
 from broker.test_pop import handed_out, pop, send_many
 
 from rmqcore.config import StoreConfig, parse_broker_conf
 from rmqcore.errors import DiskFullError
 from rmqcore.files.config_file import ConfigFile
 from rmqcore.java.json import parse_java_json
-from rmqcore.remoting import RequestCode, ResponseCode
+from rmqcore.remoting import RequestCode, ResponseCode, success
 
 pytestmark = pytest.mark.engine
 
@@ -304,4 +304,42 @@ def test_a_setting_of_the_store_changes_while_it_is_served(with_broker):
         assert refused.code == ResponseCode.NO_PERMISSION
         assert broker.config.enable_property_filter
 
+    with_broker(scenario)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        b"",
+        b"[]",
+        b"\xff",
+        b'{"messageQueueTable":[1]}',
+        b'{"messageQueueTable":"x"}',
+        b'{"messageQueueTable":{"[1]":1}}',
+    ],
+)
+def test_a_client_that_tells_no_offsets_keeps_nobody_from_those_of_others(with_broker, told):
+    queue = r"{\"brokerName\":\"broker-a\",\"queueId\":0,\"topic\":\"T\"}"
+
+    async def scenario(broker, peer):
+        answers = {"odd": told, "even": f'{{"messageQueueTable":{{"{queue}":7}}}}'.encode()}
+        for name, body in answers.items():
+            client = Peer(broker)
+            client.client.register(
+                RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
+                lambda _, __, body=body: success(body=body),
+            )
+            beat = f'{{"clientID":"{name}","consumerDataSet":[{{"groupName":"CG"}}]}}'.encode()
+            assert (await client.ask(RequestCode.HEART_BEAT, body=beat)).code == 0
+            clients.append(client.client)
+        asked = {"topic": "T", "group": "CG"}
+        answer = await peer.ask(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, asked)
+        assert answer.code == ResponseCode.SUCCESS
+        table = parse_java_json(bytes(answer.body).decode())["consumerTable"]
+        assert table["odd"] == {}
+        assert list(table["even"].values()) == [7]
+        for client in clients:
+            await client.close()
+
+    clients = []
     with_broker(scenario)

@@ -151,8 +151,10 @@ class AdminOffsets:
         except (UnicodeDecodeError, ValueError):
             return {}
         table = body.get("messageQueueTable") if isinstance(body, dict) else None
-        offsets = {}
-        for key, offset in (table or {}).items():
+        offsets: dict[QueueKey, int] = {}
+        if not isinstance(table, dict):
+            return offsets
+        for key, offset in table.items():
             try:
                 queue = parse_java_json(key)
                 place = queue_key(
