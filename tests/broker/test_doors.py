@@ -248,3 +248,47 @@ def test_a_client_that_an_administrator_asks_is_not_told_his_signature(
         assert fields == named | {k: v for k, v in fields.items() if k == "brokerName"}
 
     guarded(scenario)
+
+
+def test_no_producer_has_consumers_take_a_message_for_one_of_another_topic(guarded):  # noqa: F811
+    """They take the topic of what has come back for the one that `RETRY_TOPIC` names."""
+
+    async def scenario(peers):
+        group, broker = peers["consumer"], peers["consumer"].broker
+        await peers["operator"].send("Payments", b"there is a topic")
+        sent = await peers["producer"].send("A", b"x", properties={"RETRY_TOPIC": "Payments"})
+        assert sent.code == ResponseCode.SUCCESS
+        (message,) = records((await group.pull("A")).body)
+        found = [message]
+
+        async def came():
+            found[:] = records((await group.pull("%RETRY%CG")).body)
+            return found
+
+        for level, topic in ((1, "%RETRY%CG"), (-1, "%DLQ%CG")):
+            back = {"group": "CG", "delayLevel": level, "offset": found[0].phy_offset}
+            answer = await group.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)
+            assert answer.code == ResponseCode.SUCCESS
+            if level > 0:
+                await until_async(came, "it has come back")
+            (again,) = records((await group.pull(topic)).body)
+            assert again.properties["RETRY_TOPIC"] == "A"
+        assert broker.managers.traffic.dead == {("A", "CG"): 1}
+
+    guarded(scenario)
+
+
+def test_nor_behind_a_pop(guarded, one_group):  # noqa: F811
+    async def scenario(peers):
+        group = peers["consumer"]
+        await peers["operator"].send("Payments", b"there is a topic")
+        await group.send("T", b"x", properties={"RETRY_TOPIC": "Payments"})
+        assert (await pop(group, invisible_ms=0)).code == ResponseCode.SUCCESS
+        ((message, _),) = await pop_until(group, 1)
+        back = {"group": "CG", "delayLevel": -1, "offset": message.phy_offset}
+        answer = await group.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)
+        assert answer.code == ResponseCode.SUCCESS
+        (letter,) = records((await group.pull("%DLQ%CG")).body)
+        assert letter.properties["RETRY_TOPIC"] == "%RETRY%CG_T"
+
+    guarded(scenario)

@@ -509,9 +509,6 @@ class SendMessages:
         """What is stored for a message that its consumer could not handle."""
         if stored.reconsume_times >= most or level < 0:
             topic = self._topics.for_given_back(DEAD_LETTER_PREFIX + group)
-            named = stored.properties.get("RETRY_TOPIC", "")
-            origin = stored.topic if self._topics.get(named) is None else named
-            self._traffic.add_dead(origin, group)
             queue_id, level = 0, 0
         else:
             topic = self._topics.for_given_back(RETRY_PREFIX + group, retry_queues)
@@ -525,6 +522,9 @@ class SendMessages:
             reconsume_times=stored.reconsume_times + 1,
             wait=False,
         )
+        named = (message.properties or {}).get("RETRY_TOPIC", "")
+        if topic.topic_name.startswith(DEAD_LETTER_PREFIX):
+            self._traffic.add_dead(named if self._topics.get(named) else stored.topic, group)
         # the record says what RocketMQ's does; who has the answer knows the message no more
         message.wait_store_msg_ok = True
         return message

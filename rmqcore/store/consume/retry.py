@@ -12,7 +12,15 @@ from collections.abc import Sequence
 from typing import Final
 
 from rmqcore.config import StoreConfig
-from rmqcore.message import DEAD_LETTER_PREFIX, LIGHT_QUEUES, Lease, Message, MessageExt, copy_to
+from rmqcore.message import (
+    DEAD_LETTER_PREFIX,
+    LIGHT_QUEUES,
+    RETRY_PREFIX,
+    Lease,
+    Message,
+    MessageExt,
+    copy_to,
+)
 from rmqcore.native.format._numbers import SysFlag
 from rmqcore.store.consume.lease_request import Damaged
 
@@ -67,7 +75,8 @@ def sent_again(
     properties = dict(stored.properties)
     # the message is in its light queues already
     properties.pop(LIGHT_QUEUES, None)
-    properties.setdefault("RETRY_TOPIC", stored.topic)
+    if _is_a_producers(stored) or "RETRY_TOPIC" not in properties:
+        properties["RETRY_TOPIC"] = stored.topic
     properties["WAIT"] = "true" if wait else "false"
     properties.setdefault("ORIGIN_MESSAGE_ID", stored.message_id)
     properties["DELAY"] = str(delay_level)
@@ -86,6 +95,17 @@ def sent_again(
         reconsume_times=reconsume_times,
         wait_store_msg_ok=wait,
     )
+
+
+def _is_a_producers(stored: MessageExt) -> bool:
+    """Tell whether a producer has written the properties of a message.
+
+    Its group has written what lies in the group's own topics, but for what POP copies there. By
+    `RETRY_TOPIC` consumers take a message for one of another topic.
+    """
+    if stored.topic.startswith(RETRY_PREFIX):
+        return "ORIGIN_GROUP" in stored.properties
+    return not stored.topic.startswith(DEAD_LETTER_PREFIX)
 
 
 def damaged_letter(topic: str, item: Damaged, lease: Lease, config: StoreConfig) -> Message:
