@@ -32,6 +32,8 @@ _SOON_MS: Final = 30_000
 _KEPT_S: Final = 3 * 3600.0
 _MAX: Final = 100_000
 _GIVEN_BACK_MS: Final = 1_000
+#: After so many messages others have their turn: a broker in this process answers at once.
+_AT_ONCE: Final = 16
 
 
 @dataclass(slots=True)
@@ -223,8 +225,10 @@ class Renewals:
         self, broker_name: str, due: list[tuple[ClientKey, tuple[str, str], _Kept]]
     ) -> None:
         try:
-            for client, key, kept in due:
+            for number, (client, key, kept) in enumerate(due, 1):
                 await self._renew(client, key, kept)
+                if number % _AT_ONCE == 0:
+                    await asyncio.sleep(0)
         finally:
             self._asked.discard(broker_name)
 
@@ -253,7 +257,9 @@ class Renewals:
         """Let others have what a client has left behind."""
         left = self._kept.pop(client, {})
         self._count -= len(left)
-        for kept in left.values():
+        for number, kept in enumerate(left.values()):
+            if number % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)
             try:
                 async with kept.changing:
                     if kept.settled:

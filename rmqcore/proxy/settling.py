@@ -7,6 +7,7 @@ proxy/processor/ConsumerProcessor.java, ProducerProcessor.java.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -30,6 +31,8 @@ _ChangeResponse: Final = v2_class("ChangeInvisibleDurationResponse")
 _DeadResponse: Final = v2_class("ForwardMessageToDeadLetterQueueResponse")
 
 _ACKS_MAX: Final = 1024
+#: After so many acknowledgements others have their turn.
+_AT_ONCE: Final = 16
 #: A broker answers for a dead letter when its slaves have it, after 3 s at the latest, and its
 #: disk, after 5 s, unless its settings say otherwise; whoever waits less makes one more.
 _BURIAL_TIMEOUT_MS: Final = 10_000
@@ -74,7 +77,7 @@ class SettlingCalls:
         done: list[V2Message] = []
         for entry in request.entries:
             given = entry.receipt_handle
-            if self._renewals.is_kept(caller, group, given):
+            if len(done) == _AT_ONCE or self._renewals.is_kept(caller, group, given):
                 return self._acknowledge_rest(caller, request, done, None)
             try:
                 handle = ReceiptHandle.parse_open(given, self._clock_ms())
@@ -104,6 +107,8 @@ class SettlingCalls:
         """
         group, topic = group_name(request.group), topic_name(request.topic)
         for entry in request.entries[len(done) :]:
+            if done and len(done) % _AT_ONCE == 0:
+                await asyncio.sleep(0)
             try:
                 if asked is None:
                     given = entry.receipt_handle

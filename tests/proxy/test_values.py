@@ -4,6 +4,7 @@ import asyncio
 import hmac
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +14,7 @@ from rmqcore.ha.settings import HAConfig
 from rmqcore.proxy.callers import SIGNED_FOR_S, is_in_time, signature
 from rmqcore.proxy.codes import Code, RefusedError
 from rmqcore.proxy.consuming import ConsumerCalls
+from rmqcore.proxy.messages import Resource
 from rmqcore.proxy.popped import Popped
 from rmqcore.proxy.queue_choice import QueueChoice, consistent_hash, java_hash
 from rmqcore.proxy.receipts import ReceiptHandle
@@ -239,3 +241,53 @@ def test_one_that_cannot_be_given_back_keeps_no_other_from_others():
     wanted = SimpleNamespace(group="G", topic="T")
     SimulatedLoop(0).run_until_complete(consuming._return(CALLER, wanted, popped))
     assert asked == [(0, True), (1, True), (2, True)]
+
+
+class BrokersAtOnce:
+    """A broker in this process: its answers are there at once."""
+
+    asked = 0
+
+    def ask(self, _, __, ___):
+        self.asked += 1
+        fields = {"popTime": "1", "invisibleTime": "1", "reviveQid": "1"}
+        return RemotingCommand(ResponseCode.SUCCESS, fields)
+
+
+MANY = 100
+
+
+def acknowledging(brokers, renewals, given):
+    settling = SettlingCalls(brokers, renewals, SOON.clock_ms)
+    entries = [SimpleNamespace(receipt_handle=each, message_id="") for each in given]
+    names = {"group": Resource(name="G"), "topic": Resource(name="T")}
+    return settling.acknowledge(None, CALLER, SimpleNamespace(entries=entries, **names))
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda _, renewals, __: renewals.renew(),
+        lambda _, renewals, __: renewals.give_back(CALLER.client),
+        acknowledging,
+    ],
+    ids=["renew", "give back", "acknowledge"],
+)
+def test_others_have_their_turn_while_many_messages_are_settled(work):
+    brokers = BrokersAtOnce()
+    renewals = Renewals(brokers, SOON)
+    given = [APACHES.replace("5 19278", f"{offset} 19278") for offset in range(MANY)]
+    if work is not acknowledging:
+        for each in given:
+            renewals.add(CALLER, "G", "T", each, ReceiptHandle.parse(each))
+    asked = []
+
+    async def main():
+        settling = asyncio.ensure_future(work(brokers, renewals, given))
+        while not settling.done():
+            await asyncio.sleep(0)
+            asked.append(brokers.asked)
+
+    SimulatedLoop(0).run_until_complete(main())
+    assert brokers.asked == MANY
+    assert max(after - before for before, after in pairwise([0, *asked])) <= 16
