@@ -23,7 +23,7 @@ _DAYS_LEFT_MIN: Final = 30
 
 
 def own_tls(folder: Path, hosts: tuple[str, ...], now_ms: int) -> Tls:
-    """Serve TLS beside plain connections with a certificate that is made when it is missing.
+    """Serve TLS beside plain connections with a certificate that is made for want of a good one.
 
     Args:
         folder: where certificate and key are kept, the key for its owner alone.
@@ -37,22 +37,30 @@ def own_tls(folder: Path, hosts: tuple[str, ...], now_ms: int) -> Tls:
     now = datetime.fromtimestamp(now_ms / 1000, UTC)
     if not _is_good(certificate, key, hosts, now):
         _make(certificate, key, hosts, now)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
+    context = _context(certificate, key)
     context.set_alpn_protocols(["h2"])
     return Tls(TlsMode.PERMISSIVE, context)
 
 
+def _context(certificate: Path, key: Path) -> ssl.SSLContext:
+    """What shows a certificate; a key that needs a password is none: nobody is asked for it."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key, "")
+    return context
+
+
 def _is_good(certificate: Path, key: Path, hosts: tuple[str, ...], now: datetime) -> bool:
-    """Tell whether a certificate is there, is not about to end, and has all names."""
+    """Tell whether a certificate is there with its key, is not about to end, and has all names."""
     from cryptography import x509  # noqa: PLC0415 - an extra
 
-    if not certificate.exists() or not key.exists():
+    # a pipe holds whoever opens it
+    if not certificate.is_file() or not key.is_file():
         return False
     try:
+        _context(certificate, key)
         found = x509.load_pem_x509_certificate(certificate.read_bytes())
         names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except (ValueError, x509.ExtensionNotFound):
+    except (ssl.SSLError, ValueError, x509.ExtensionNotFound):
         return False
     there = {str(name.value) for name in names}
     left = found.not_valid_after_utc - now

@@ -2,6 +2,7 @@
 
 import asyncio
 import hmac
+import os
 import ssl
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from proxy.conftest import serving
 from proxy.wire import Wire
 
-from rmqcore.proxy.certificate import CERTIFICATE, own_tls
+from rmqcore.proxy.certificate import CERTIFICATE, KEY, own_tls
 from rmqcore.proxy.codes import Code
 from rmqcore.remoting import RemotingClient, RemotingCommand, RequestCode, Tls, TlsMode
 from rmqcore.remoting.accounts import Account, Permission
@@ -133,6 +134,22 @@ def test_a_certificate_without_a_name_that_is_called_is_made_anew(tmp_path):
     assert (tmp_path / CERTIFICATE).read_bytes() != made
     (tmp_path / CERTIFICATE).write_bytes(b"damaged")
     assert own_tls(tmp_path, ("localhost",), wall_clock_ms()).mode is TlsMode.PERMISSIVE
+
+
+@pytest.mark.parametrize("kept", [b"", b"damaged", "another's", "a pipe"])
+@pytest.mark.parametrize("name", [CERTIFICATE, KEY])
+def test_a_certificate_that_does_not_go_with_its_key_is_made_anew(tmp_path, name, kept):
+    for folder in ("own", "other"):
+        own_tls(tmp_path / folder, ("localhost",), wall_clock_ms())
+    place = tmp_path / "own" / name
+    place.unlink()
+    if kept == "a pipe":
+        os.mkfifo(place)
+    else:
+        place.write_bytes((tmp_path / "other" / name).read_bytes() if kept == "another's" else kept)
+    for _ in range(2):
+        assert own_tls(tmp_path / "own", ("localhost",), wall_clock_ms()).server is not None
+    assert place.is_file()
 
 
 def test_a_certificate_that_is_about_to_end_is_made_anew(tmp_path):
