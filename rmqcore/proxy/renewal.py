@@ -103,11 +103,25 @@ class Renewals:
             given: the handle as the client was given it.
             handle: the same, read.
         """
-        if self._count >= _MAX:
+        if not self._has_room(len(self._kept.get(caller.client, ()))):
             return
         mine = self._kept.setdefault(caller.client, {})
         self._count += (group, given) not in mine
         mine[group, given] = _Kept(caller, group, topic, handle, self._world.monotonic_s())
+
+    def _has_room(self, count: int) -> bool:
+        """Make room when all places are taken: whose are the most loses the one kept longest.
+
+        Args:
+            count: how many places the client has that wants one more.
+        """
+        if self._count < _MAX:
+            return True
+        client = max(self._kept, key=lambda each: len(self._kept[each]))
+        if len(self._kept[client]) <= count:
+            return False
+        self._forget(client, next(iter(self._kept[client])))
+        return True
 
     def is_kept(self, caller: Caller, group: str, given: str) -> bool:
         """Tell whether a message is kept for a client, so that its handle may have changed.

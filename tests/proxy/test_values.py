@@ -291,3 +291,27 @@ def test_others_have_their_turn_while_many_messages_are_settled(work):
     SimulatedLoop(0).run_until_complete(main())
     assert brokers.asked == MANY
     assert max(after - before for before, after in pairwise([0, *asked])) <= 16
+
+
+def test_who_works_on_the_most_messages_keeps_nobody_from_having_his_kept(monkeypatch):
+    monkeypatch.setattr("rmqcore.proxy.renewal._MAX", 4)
+    renewals = Renewals(None, SOON)
+    many, few = (SimpleNamespace(client=("", name)) for name in ("many", "few"))
+
+    def kept(caller):
+        given = [APACHES.replace("5 19278", f"{offset} 19278") for offset in range(6)]
+        return [number for number in range(6) if renewals.is_kept(caller, "G", given[number])]
+
+    def add(caller, offset):
+        given = APACHES.replace("5 19278", f"{offset} 19278")
+        renewals.add(caller, "G", "T", given, ReceiptHandle.parse(given))
+
+    for offset in range(5):
+        add(many, offset)
+    assert kept(many) == [0, 1, 2, 3]
+    for offset in range(2):
+        add(few, offset)
+    add(many, 5)
+    assert (kept(many), kept(few), len(renewals)) == ([2, 3], [0, 1], 4)
+    add(few, 2)
+    assert (kept(many), kept(few), len(renewals)) == ([2, 3], [0, 1], 4)
