@@ -2,6 +2,7 @@
 
 import pytest
 from broker.conftest import records
+from broker.test_pop import comes_again, pop
 from broker.test_waiting_light import end_transaction
 from patience import until_async
 
@@ -13,9 +14,9 @@ HALF = {"TRAN_MSG": "true", "PGROUP": "PG", "UNIQ_KEY": "U"}
 WAITING = {"level": {"DELAY": "1"}, "timer": {"TIMER_DELAY_MS": "1000"}, "half": HALF}
 
 
-async def set_queues(peer, count, read=None):
+async def set_queues(peer, count, read=None, topic="T"):
     fields = {
-        **{"topic": "T", "defaultTopic": "TBW102", "perm": "6", "topicSysFlag": "0"},
+        **{"topic": topic, "defaultTopic": "TBW102", "perm": "6", "topicSysFlag": "0"},
         **{"readQueueNums": read or count, "writeQueueNums": count, "order": "false"},
         "topicFilterType": "SINGLE_TAG",
     }
@@ -69,6 +70,21 @@ def test_the_broker_chooses_no_queue_that_nobody_reads(with_broker):
         assert [m.body for m in records((await peer.pull("T", queue_id=7)).body)] == [b"chosen"]
 
     with_broker(scenario)
+
+
+@pytest.mark.engine
+def test_what_comes_again_to_a_pop_comes_to_a_queue_that_is_read(with_broker, clock):
+    async def scenario(broker, peer):
+        await set_queues(peer, 4)
+        await set_queues(peer, 4, read=2, topic="%RETRY%CG_T")
+        await peer.send("T", b"again", queue_id=3)
+        for _ in range(2):
+            again = await pop(peer, invisible_ms=1000)
+            assert [message.body for message in records(again.body)] == [b"again"]
+            clock.go_on(1000)
+            comes_again(broker)
+
+    with_broker(scenario, useSeparateRetryQueue="true")
 
 
 @pytest.mark.logic

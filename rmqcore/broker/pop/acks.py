@@ -343,7 +343,7 @@ class PopAcks:
         group = checkpoint.group
         topic = self._retry_topic(group, checkpoint.topic)
         separate = self._config().use_separate_retry_queue
-        own = separate and stored.queue_id < topic.write_queue_nums
+        own = separate and stored.queue_id < self._topics.queues_for_send(topic)
         properties = {k: v for k, v in stored.properties.items() if k not in _DROPPED}
         properties["ORIGIN_GROUP"] = group
         properties.setdefault("1ST_POP_TIME", str(checkpoint.pop_time_ms))
