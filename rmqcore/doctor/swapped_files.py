@@ -46,14 +46,20 @@ def place_said_by(path: Path, name: int) -> int | None:
 
     Args:
         path: the file.
-        name: where it begins by its name. Its first record is believed, else one that says so.
+        name: where it begins by its name. Its first record is believed, but where the next one
+            says so, else any one that says so.
     """
     with path.open("rb", buffering=0) as stream:
         other = None
         for at in _heads(stream, 0):
-            begin = _begin_said_at(stream, at)
-            if begin == name or (at == 0 and begin is not None):
+            said = _said_at(stream, at)
+            begin = None if said is None else said[0]
+            if begin == name:
                 return begin
+            if at == 0 and said is not None:
+                # the CRC of a record does not cover where it says to lie
+                behind = _said_at(stream, said[1])
+                return name if behind is not None and behind[0] == name else begin
             # a body may hold another log's record
             other = begin if other is None else other
         return other
@@ -73,7 +79,8 @@ def goes_on_behind(path: Path, name: int, size: int) -> bool:
         size: bytes at its beginning that are not looked at.
     """
     with path.open("rb", buffering=0) as stream, Naming(path):
-        return any(_begin_said_at(stream, at) == name for at in _heads(stream, size))
+        all_said = (_said_at(stream, at) for at in _heads(stream, size))
+        return any(said is not None and said[0] == name for said in all_said)
 
 
 def _heads(stream: FileIO, first: int) -> Iterator[int]:
@@ -95,8 +102,8 @@ def _heads(stream: FileIO, first: int) -> Iterator[int]:
         at += len(block) - _BEFORE_MAGIC + 1
 
 
-def _begin_said_at(stream: FileIO, at: int) -> int | None:
-    """Where the file begins by the record at a position; None when it is not whole."""
+def _said_at(stream: FileIO, at: int) -> tuple[int, int] | None:
+    """(where the file begins, its size) by the record at a position; None when it is not whole."""
     head = os.pread(stream.fileno(), RECORD_HEAD_SIZE, at)
     if len(head) < RECORD_HEAD_SIZE or head[_BEFORE_MAGIC : 2 * _BEFORE_MAGIC] not in _MAGICS:
         return None
@@ -110,4 +117,4 @@ def _begin_said_at(stream: FileIO, at: int) -> int | None:
     except CorruptRecordError:
         return None
     begin = decode_record(record).phy_offset - at
-    return begin if begin >= 0 else None
+    return (begin, length) if begin >= 0 else None
