@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rmqcore._codec import decode_record
 from rmqcore.doctor.log_survey import OffsetRange, OffsetRanges, QueueKey, has_offset, present_runs
+from rmqcore.doctor.wrong_queue_records import places_named_by
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.native.format._numbers import SMALLEST_RECORD_SIZE
 from rmqcore.rebuild.consume_queues import queue_keys
+from rmqcore.scan.plan import LogPlan
 from rmqcore.scan.unit_files import UNITS, UnitFiles
+
+#: So many units on either side of a lost message's are followed into the log.
+_FOLLOWED_MAX = 32
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -48,17 +55,21 @@ def lost_messages(
     queue_file_size: int,
     stretches: Sequence[tuple[int, int]],
     runs: OffsetRanges,
+    log: LogPlan | None = None,
 ) -> list[LostMessage]:
     """The messages that consume queues know inside of some stretches of the log, in log order.
 
     A unit counts when its neighbours in the queue agree that it lies between them, no whole record
-    has its queue offset, and those of its queue before and behind have lesser and greater ones.
+    has its queue offset, and those of its queue before and behind have lesser and greater ones. The
+    directory of a queue, or a file in it, may be another's: then its neighbours lead to records of
+    that one.
 
     Args:
         directory: of the store.
         queue_file_size: bytes of a consume-queue file.
         stretches: (start, stop) physical offsets, in order.
         runs: queue offsets that the log has.
+        log: where the neighbours lead to; None does not follow them.
     """
     if not stretches:
         return []
@@ -70,19 +81,79 @@ def lost_messages(
         for key in queue_keys(directory.consume_queue):
             known = runs.get(key, [])
             present = present_runs(files, key, known)
-            found += _of_queue(files, key, edges, present)
+            lost = list(_of_queue(files, key, edges, present))
+            found += lost if log is None else _led_to_by_own(log, files, key, lost)
             if len(present) < len(known) and present[0].first > 0:
                 made_again[key] = present[0]
         for key in queue_keys(directory.batch_consume_queue):
             units = files.batches(key)
-            for unit in units[_inside(units, edges)]:
-                phy_offset, size, base, count = unit.item()
+            inside = np.flatnonzero(_inside(units, edges))
+            for number in inside if log is None else _batches_of_own(log, key, units, inside):
+                phy_offset, size, base, count = units[number].item()
                 found.append(LostMessage(phy_offset, size, *key, base, count))
     finally:
         files.close()
     for key, first in made_again.items():
         found += _beginning(stretches, key, first, found)
     return sorted(found)
+
+
+def _led_to_by_own(
+    log: LogPlan, files: UnitFiles, key: QueueKey, lost: list[LostMessage]
+) -> Iterator[LostMessage]:
+    """Those of a queue's messages whose units are its own, by the units beside them."""
+    own = iter(lost)
+    for first, stop in _neighbours([one.queue_offset for one in lost]):
+        stretch = list(islice(own, stop - first))
+        low = max(first - _FOLLOWED_MAX, 0)
+        before = enumerate(_heads(files.units(key, low, first - low)), low)
+        behind = enumerate(_heads(files.units(key, stop, _FOLLOWED_MAX)), stop)
+        if _is_own(log, key, reversed(list(before)), behind):
+            yield from stretch
+
+
+def _heads(units: bytes) -> list[tuple[int, int]]:
+    """(physical offset, size) of each unit."""
+    return [(phy_offset, size) for phy_offset, size, _ in np.frombuffer(units, UNITS).tolist()]
+
+
+def _batches_of_own(
+    log: LogPlan, key: QueueKey, units: NDArray[np.void], lost: NDArray[np.intp]
+) -> Iterator[int]:
+    """As `_led_to_by_own`, of a queue of stored batches: which of the units."""
+    places = [(base, (phy_offset, size)) for phy_offset, size, base, _ in units.tolist()]
+    for first, stop in _neighbours(lost.tolist()):
+        before = reversed(places[max(first - _FOLLOWED_MAX, 0) : first])
+        if _is_own(log, key, before, places[stop : stop + _FOLLOWED_MAX]):
+            yield from range(first, stop)
+
+
+def _neighbours(numbers: list[int]) -> list[tuple[int, int]]:
+    """(first, behind the last) of each stretch of rising numbers without a gap."""
+    found: list[tuple[int, int]] = []
+    for number in numbers:
+        if found and number == found[-1][1]:
+            found[-1] = found[-1][0], number + 1
+        else:
+            found.append((number, number + 1))
+    return found
+
+
+def _is_own(log: LogPlan, key: QueueKey, *sides: Iterable[tuple[int, tuple[int, int]]]) -> bool:
+    """False when units beside lead to records, and on no side to one that names their places."""
+    told = [_names_place(log, key, side) for side in sides]
+    return True in told or False not in told
+
+
+def _names_place(
+    log: LogPlan, key: QueueKey, units: Iterable[tuple[int, tuple[int, int]]]
+) -> bool | None:
+    """Whether the first whole record that units lead to names that place; None without any."""
+    for queue_offset, (phy_offset, size) in units:
+        record = log.record_at(phy_offset) if size > 0 and phy_offset >= log.start else None
+        if record is not None and len(record) == size:
+            return (key, queue_offset) in places_named_by(decode_record(record))
+    return None
 
 
 def _beginning(

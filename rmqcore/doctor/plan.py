@@ -340,7 +340,7 @@ class Planner:
         wrong = add_wrong_queue_records(log, surveys, self.runs, deleted)
         wrong += [one for one in all_wrong_numbers(log) if is_had_again(log, surveys, one)]
         gaps = list(gaps_of(surveys, size))
-        self._plan_lost(gaps, surveys, size)
+        self._plan_lost(log, gaps, surveys)
         for file, gap in gaps:
             self._plan_gap(file, gap, size)
         self._plan_numbers(wrong)
@@ -378,7 +378,7 @@ class Planner:
         return regular
 
     def _plan_lost(
-        self, gaps: list[tuple[FileSurvey, Gap]], surveys: list[FileSurvey], size: int
+        self, log: LogPlan, gaps: list[tuple[FileSurvey, Gap]], surveys: list[FileSurvey]
     ) -> None:
         """Which messages are gone: by the queues' units, else by the numbers that lack."""
         plan = self._plan
@@ -387,10 +387,9 @@ class Planner:
         if surveys and not plan.live:
             # without any whole record the log ends where it begins
             end = surveys[last].end if last >= 0 else surveys[0].start
-            stretches.append((end, surveys[last].start + MISSING_MAX * size))
-        plan.lost = lost_messages(
-            self._directory, self._config.mapped_file_size_consume_queue, stretches, self.runs
-        )
+            stretches.append((end, surveys[last].start + MISSING_MAX * log.file_size))
+        queue_file_size = self._config.mapped_file_size_consume_queue
+        plan.lost = lost_messages(self._directory, queue_file_size, stretches, self.runs, log)
         if not gaps:
             return
         known = {(one.topic, one.queue_id, one.queue_offset) for one in plan.lost}
