@@ -13,12 +13,13 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from rmqcore.errors import RmqCoreError
-from rmqcore.lake.sources import Progress
+from rmqcore.lake.sources import Place, Progress
 from rmqcore.lake.storage_names import delta_options, without_secrets
 from rmqcore.lake.target import (
     DAY,
     FASTER,
     IN_FLIGHT_S,
+    NUMBER,
     OFFSETS,
     SMALL_AGE_S,
     SMALL_COUNT,
@@ -104,9 +105,29 @@ class DeltaTarget:
                     last, counted = state.version(), state.transaction_version(_APP)
                     if counted is None and not state.count():
                         return {}
-        if newest is not None or table.count():
+        if newest is not None:
+            return self._offsets_in_rows(table, newest)
+        if table.count():
             raise without_offsets(self._place)
         return {}
+
+    def _offsets_in_rows(self, table: DeltaTable, counted: int) -> Progress:
+        """How far queues were read, by the rows: no commit that is left says it.
+
+        No queue was read less far. None was read further, behind its last row, where together they
+        were read as far as the newest commit of a follower has counted, which no clean-up forgets.
+        """
+        found: dict[str, int] = {}
+        mine = pc.field("topic") == self._topic
+        for batch in table.to_pyarrow_dataset().to_batches(columns=[*NUMBER], filter=mine):
+            lasts = pa.table(batch).group_by([*NUMBER[:2]]).aggregate([(NUMBER[2], "max")])
+            for row in lasts.to_pylist():
+                queue = f"{row['broker']}/{row['queue_id']}"
+                found[queue] = max(found.get(queue, 0), row["queue_offset_max"] + 1)
+        places = {queue: Place(offset) for queue, offset in found.items()}
+        if read_count(places) != counted:
+            raise without_offsets(self._place)
+        return places
 
     def _rolled_back_to(self, commit: dict[str, Any]) -> DeltaTable:
         """The state to which somebody has taken the table back.

@@ -215,8 +215,9 @@ def check_types(there: pa.Schema, wanted: pa.Schema, table: str) -> None:
 
 
 def without_offsets(table: str) -> RmqCoreError:
-    """The error of a table that somebody else has made."""
+    """The error of a table that somebody else has made, or that has forgotten who has."""
     return RmqCoreError(
-        f"{table}: the table has rows, and no commit says which messages they are; give the "
-        "follower a directory of its own"
+        f"{table}: the table has rows, and no commit that is left in its history says which "
+        "messages they are: it is another's, or others have committed since and its history was "
+        "cleaned up; give the follower a directory of its own"
     )

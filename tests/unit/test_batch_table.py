@@ -1,15 +1,16 @@
 """Batches of a Spark stream in a table: which rows it has already, and which are of another log."""
 
+import os
 from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
 
 import rmqcore
-from rmqcore.errors import ConfigError
+from rmqcore.errors import ConfigError, RmqCoreError
 from rmqcore.lake import BatchTable
 from rmqcore.lake.bodies import Bodies
-from rmqcore.lake.target import TopicMadeAnewError
+from rmqcore.lake.target import OFFSETS, TopicMadeAnewError
 from rmqcore.scan import read_store
 
 deltalake = pytest.importorskip("deltalake")
@@ -138,3 +139,34 @@ def test_rows_are_told_from_those_of_an_iceberg_table_whose_columns_were_moved(s
     put(store, b"n")
     with pytest.raises(TopicMadeAnewError, match="another message 3"):
         table.write(batch(store, 3))
+
+
+def clean_up_log_of(path):
+    """As others do whose commits come when no message does: only the newest state is left."""
+    table = deltalake.DeltaTable(str(path))
+    table.alter.set_table_description("another's commit")
+    for file in (path / "_delta_log").iterdir():
+        os.utime(file, (0, 0))
+    table.create_checkpoint()
+    table.cleanup_metadata()
+    assert not [commit for commit in table.history() if OFFSETS in commit]
+
+
+def test_a_table_goes_on_when_others_have_cleaned_up_its_log(store, table, tmp_path):
+    clean_up_log_of(tmp_path / "table")
+    with pytest.raises(RmqCoreError, match="which messages they are"):
+        BatchTable(tmp_path / "table", topic="U").write(batch(store).slice(0, 0))
+    put(store, b"f")
+    for again in (table, BatchTable(tmp_path / "table", topic="T")):
+        again.write(batch(store))
+        assert bodies_of(tmp_path / "table") == [b"a", b"b", b"c", b"d", b"e", b"f"]
+
+
+def test_where_rows_do_not_say_how_far_queues_were_read_the_cleaned_up_log_is_named(
+    store, table, tmp_path
+):
+    deltalake.DeltaTable(str(tmp_path / "table")).delete("queue_offset = 4")
+    clean_up_log_of(tmp_path / "table")
+    with pytest.raises(RmqCoreError, match="others have committed since and its history was"):
+        table.write(batch(store))
+    assert bodies_of(tmp_path / "table") == [b"a", b"b", b"c", b"d"]
