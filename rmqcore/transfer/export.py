@@ -293,10 +293,14 @@ def put_in_place(fresh: Path, path: Path, *, keeps: bool) -> Path:
     Returns:
         where it is.
     """
-    if keeps and path.exists():
-        digest = _sha256(fresh)
-        if digest != _sha256(path):
-            path = path.with_stem(f"{path.stem}-{digest[:16]}")
+    if keeps:
+        try:
+            # of two exports at a time one has the name
+            path.open("xb").close()
+        except FileExistsError:
+            digest = _sha256(fresh)
+            if digest != _sha256(path):
+                path = path.with_stem(f"{path.stem}-{digest[:16]}")
     fresh.rename(path)
     return path
 

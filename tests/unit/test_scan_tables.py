@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -162,6 +163,28 @@ def test_of_two_exports_at_a_time_one_is_told_and_no_row_is_there_twice(
     with pytest.raises(RmqCoreError, match="export again"):
         export(store_path, target, table_format)
     assert rows_of(READERS[table_format](target)) == rows_in_log(store_path)
+
+
+@pytest.mark.tables
+@pytest.mark.parametrize("table_format", tables.TABLE_FORMATS)
+def test_of_two_exports_at_a_time_none_writes_over_a_file_of_the_other(
+    store_path, tmp_path, monkeypatch, table_format
+):
+    rename, target = Path.rename, tmp_path / "lake"
+
+    def rename_behind_another(path, place):
+        if not path.name.startswith(".part"):
+            return rename(path, place)
+        monkeypatch.undo()
+        fill(store_path, 1000, 2000)
+        export(store_path, target, table_format, split_size=1 << 20)
+        return rename(path, place)
+
+    fill(store_path, 0, 1000)
+    monkeypatch.setattr(Path, "rename", rename_behind_another)
+    export(store_path, target, table_format, split_size=1 << 20)
+    states = [state.num_rows for state in HISTORIES[table_format](target)]
+    assert states[-2:] == [2000, 1000]
 
 
 @pytest.mark.tables
