@@ -292,3 +292,32 @@ def test_nor_behind_a_pop(guarded, one_group):  # noqa: F811
         assert letter.properties["RETRY_TOPIC"] == "%RETRY%CG_T"
 
     guarded(scenario)
+
+
+def test_what_a_group_pops_from_its_retry_topic_keeps_its_topic(guarded, one_group):  # noqa: F811
+    """POP puts it back into the same topic, with the `RETRY_TOPIC` that the group has written."""
+
+    async def scenario(peers):
+        group, retried = peers["consumer"], "%RETRY%CG"
+        await group.send("T", b"x")
+        found = records((await group.pull("T")).body)
+
+        async def give_back():
+            back = {"group": "CG", "delayLevel": 1, "offset": found[0].phy_offset}
+            answer = await group.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)
+            assert answer.code == ResponseCode.SUCCESS
+
+        async def pulled():
+            found[:] = records((await group.pull(retried, offset=offset)).body)
+            return found
+
+        await give_back()
+        await pop_until(group, 1, topic=retried, invisible_ms=0)
+        for offset in (1, 2):
+            await until_async(pulled, "it has come again")
+            assert found[0].properties["RETRY_TOPIC"] == "T"
+            if offset == 1:
+                assert found[0].properties["ORIGIN_GROUP"] == "CG"
+                await give_back()
+
+    guarded(scenario)

@@ -100,11 +100,12 @@ def sent_again(
 def _is_a_producers(stored: MessageExt) -> bool:
     """Tell whether a producer has written the properties of a message.
 
-    Its group has written what lies in the group's own topics, but for what POP copies there. By
-    `RETRY_TOPIC` consumers take a message for one of another topic.
+    Its group has written what lies in the group's own topics, but for what POP copies there from
+    others. By `RETRY_TOPIC` consumers take a message for one of another topic.
     """
     if stored.topic.startswith(RETRY_PREFIX):
-        return "ORIGIN_GROUP" in stored.properties
+        popped_by = stored.properties.get("ORIGIN_GROUP")
+        return popped_by is not None and stored.topic != RETRY_PREFIX + popped_by
     return not stored.topic.startswith(DEAD_LETTER_PREFIX)
 
 
