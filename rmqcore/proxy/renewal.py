@@ -70,6 +70,8 @@ class Renewals:
         #: by client, then by group and given handle
         self._kept: dict[ClientKey, dict[tuple[str, str], _Kept]] = {}
         self._count = 0
+        #: the clients that have so many
+        self._with_so_many: dict[int, dict[ClientKey, None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         #: names of brokers that are being asked
         self._asked: set[str] = set()
@@ -106,8 +108,9 @@ class Renewals:
         if not self._has_room(len(self._kept.get(caller.client, ()))):
             return
         mine = self._kept.setdefault(caller.client, {})
-        self._count += (group, given) not in mine
+        before = len(mine)
         mine[group, given] = _Kept(caller, group, topic, handle, self._world.monotonic_s())
+        self._recount(caller.client, before)
 
     def _has_room(self, count: int) -> bool:
         """Make room when all places are taken: whose are the most loses the one kept longest.
@@ -117,9 +120,10 @@ class Renewals:
         """
         if self._count < _MAX:
             return True
-        client = max(self._kept, key=lambda each: len(self._kept[each]))
-        if len(self._kept[client]) <= count:
+        most = max(self._with_so_many)
+        if most <= count:
             return False
+        client = next(iter(self._with_so_many[most]))
         self._forget(client, next(iter(self._kept[client])))
         return True
 
@@ -262,15 +266,27 @@ class Renewals:
 
     def _forget(self, client: ClientKey, key: tuple[str, str]) -> None:
         mine = self._kept.get(client, {})
-        if mine.pop(key, None) is not None:
-            self._count -= 1
+        before = len(mine)
+        mine.pop(key, None)
         if not mine:
             self._kept.pop(client, None)
+        self._recount(client, before)
+
+    def _recount(self, client: ClientKey, before: int) -> None:
+        """Note that a client has as many messages as it has now, instead of so many."""
+        now = len(self._kept.get(client, ()))
+        self._count += now - before
+        if before and before != now:
+            del self._with_so_many[before][client]
+            if not self._with_so_many[before]:
+                del self._with_so_many[before]
+        if now:
+            self._with_so_many.setdefault(now, {})[client] = None
 
     async def give_back(self, client: ClientKey) -> None:
         """Let others have what a client has left behind."""
         left = self._kept.pop(client, {})
-        self._count -= len(left)
+        self._recount(client, len(left))
         for number, kept in enumerate(left.values()):
             if number % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)

@@ -315,3 +315,29 @@ def test_who_works_on_the_most_messages_keeps_nobody_from_having_his_kept(monkey
     assert (kept(many), kept(few), len(renewals)) == ([2, 3], [0, 1], 4)
     add(few, 2)
     assert (kept(many), kept(few), len(renewals)) == ([2, 3], [0, 1], 4)
+
+
+def test_room_for_one_more_message_is_found_without_a_look_at_all_clients(monkeypatch):
+    looked = []
+
+    class Client(tuple):
+        __slots__ = ()
+
+        def __hash__(self):
+            looked.append(self)
+            return super().__hash__()
+
+    monkeypatch.setattr("rmqcore.proxy.renewal._MAX", MANY)
+    renewals = Renewals(None, SOON)
+    handle = ReceiptHandle.parse(APACHES)
+    for number in range(MANY // 2):
+        caller = SimpleNamespace(client=Client(("", f"{number}")))
+        for given in ("one", "two"):
+            renewals.add(caller, "G", "T", given, handle)
+    looked.clear()
+    more = SimpleNamespace(client=Client(("", "more")))
+    for given in ("one", "two", "three"):
+        renewals.add(more, "G", "T", given, handle)
+    assert [renewals.is_kept(more, "G", each) for each in ("one", "two", "three")] == [1, 1, 0]
+    assert len(renewals) == MANY
+    assert len(looked) < MANY // 2
