@@ -25,7 +25,8 @@ class Kept(Generic[_Value]):
     Args:
         look: looks it up; what it raises the first reader gets.
         seconds: for so long it is not looked up again.
-        stamp: while this stays the same, so does the value; called by each reader.
+        stamp: while this stays the same, so does the value; called by each reader, who gets what it
+            raises.
     """
 
     def __init__(
@@ -50,12 +51,14 @@ class Kept(Generic[_Value]):
             with self._first:
                 if not self._has_value:
                     self._look_now()
-        elif monotonic_s() >= self._until_s and self._looking.acquire(blocking=False):
-            if self._stamp is not None and self._stamp() == self._known:
-                self._looking.release()
-            else:
-                threading.Thread(target=self._look_aside, name="WebLook", daemon=True).start()
+        elif self._is_outdated() and self._looking.acquire(blocking=False):
+            threading.Thread(target=self._look_aside, name="WebLook", daemon=True).start()
         return self._value  # type: ignore[return-value]
+
+    def _is_outdated(self) -> bool:
+        if monotonic_s() < self._until_s:
+            return False
+        return self._stamp is None or self._stamp() != self._known
 
     def _look_now(self) -> None:
         began_s = monotonic_s()

@@ -72,3 +72,16 @@ def test_the_first_reader_hears_what_is_wrong_and_later_ones_get_the_old_value(c
     until(lambda: "could not be looked up" in caplog.text, "the warning")
     looks.fails, clock[0] = False, 10.0
     until(lambda: kept.get() == 2, "the new value")
+
+
+def test_a_stamp_that_cannot_be_told_for_a_while_keeps_no_value_for_good(clock):
+    looks, stamps = Looks(), [1]
+    kept = Kept(looks, 5.0, lambda: stamps[0])
+    assert kept.get() == 1
+    stamps.clear()
+    clock[0] = 5.0
+    for _ in range(2):
+        with pytest.raises(IndexError):
+            kept.get()
+    stamps.append(2)
+    until(lambda: kept.get() == 2, "the new value")
