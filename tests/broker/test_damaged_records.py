@@ -1,9 +1,10 @@
-"""A record that is damaged while a broker runs hides no other from pulls and pops."""
+"""A record that is damaged while a broker runs hides no other: from pulls, pops, who looks on."""
 
 import struct
 
 import pytest
 from broker.conftest import records
+from broker.test_metrics import get, run_with_status, samples
 from broker.test_pop import acknowledge, handed_out, pop, send_many
 from broker.test_sql92 import sql
 
@@ -12,7 +13,8 @@ from rmqcore.broker.pull.fetch import PullRange
 from rmqcore.broker.state.passed_over import PassedOver
 from rmqcore.broker.state.subscription import Subscription
 from rmqcore.errors import CorruptRecordError
-from rmqcore.remoting import ResponseCode
+from rmqcore.java.json import parse_java_json
+from rmqcore.remoting import RequestCode, ResponseCode
 
 pytestmark = pytest.mark.engine
 
@@ -186,5 +188,52 @@ def test_what_retention_removes_while_a_pop_looks_is_not_counted(with_broker):
         with pytest.raises(CorruptRecordError, match="rotten"):
             read_past_damage(get, wanted, broker.store, passed_over)
         assert passed_over.counts == {}
+
+    with_broker(scenario)
+
+
+async def consumed_to(broker, peer, offset):
+    """Make a group that is this far in T, whose only message is damaged, and in another topic."""
+    made = await peer.ask(
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=b'{"groupName":"CG"}'
+    )
+    assert made.code == ResponseCode.SUCCESS
+    for topic in ("T", "Whole"):
+        assert (await peer.send(topic, b"x")).code == ResponseCode.SUCCESS
+        fields = {"consumerGroup": "CG", "topic": topic, "queueId": 0, "commitOffset": offset}
+        answer = await peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+        assert answer.code == ResponseCode.SUCCESS
+    damage_record(broker, 0, no_magic)
+
+
+def test_metrics_tell_how_far_groups_are_beside_a_damaged_record(tmp_path):
+    async def scenario(broker, peer, port):
+        await broker.start()
+        await consumed_to(broker, peer, 0)
+        status, text = await get(port, "/metrics")
+        assert status == 200
+        found, node = samples(text), ("DefaultCluster", "CG")
+        for topic in ("T", "Whole"):
+            assert found[("rocketmq_consumer_lag_messages", *node, topic)] == 1
+        assert found[("rocketmq_consumer_lag_latency", *node, "T")] == 0
+
+    run_with_status(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("code", "fields"),
+    [
+        (RequestCode.GET_CONSUME_STATS, {"consumerGroup": "CG"}),
+        (RequestCode.GET_BROKER_CONSUME_STATS, {}),
+        (RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T"}),
+        (RequestCode.QUERY_CONSUME_TIME_SPAN, {"topic": "T", "group": "CG"}),
+    ],
+)
+def test_administrators_are_told_how_far_groups_are_beside_it(with_broker, code, fields):
+    async def scenario(broker, peer):
+        await consumed_to(broker, peer, 1)
+        answer = await peer.ask(code, fields)
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+        assert "broker-a" in str(parse_java_json(bytes(answer.body).decode()))
 
     with_broker(scenario)

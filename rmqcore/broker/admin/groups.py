@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from rmqcore.broker.admin.stored_time import stored_ms
 from rmqcore.broker.state.bodies import QueueKey, java_body, queue_key
 from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.broker.state.clients import Client
@@ -197,16 +198,10 @@ class AdminGroups:
             table[queue_key(self._config().broker_name, topic, queue_id)] = {
                 "brokerOffset": end,
                 "consumerOffset": consumed,
-                "lastTimestamp": self._stored_ms(topic, queue_id, consumed - 1),
+                "lastTimestamp": stored_ms(self._store, topic, queue_id, consumed - 1, 0),
                 "pullOffset": consumed,
             }
         return table
-
-    def _stored_ms(self, topic: str, queue_id: int, offset: int) -> int:
-        if offset < 0:
-            return 0
-        found = self._store.get_message(topic, queue_id, offset, max_messages=1).messages
-        return found[0].store_timestamp_ms if found else 0
 
     @serves(RequestCode.GET_BROKER_CONSUME_STATS, needs=needs.ADMIN)
     def all_progress(self, _: Connection, request: RemotingCommand) -> RemotingCommand:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
+from rmqcore.broker.admin.stored_time import stored_ms
 from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.broker.state.traffic import SIZE_BOUNDS
 from rmqcore.errors import ConfigError
@@ -179,10 +180,9 @@ class Metrics:
                 missing = store.max_queue_offset(topic, queue_id) - offset
                 if missing > 0:
                     behind += missing
-                    stored = store.get_message(topic, queue_id, offset, max_messages=1).messages
-                    if stored:
-                        waits_ms = state.world.clock_ms() - stored[0].store_timestamp_ms
-                        oldest_ms = max(oldest_ms, waits_ms)
+                    now_ms = state.world.clock_ms()
+                    at_ms = stored_ms(store, topic, queue_id, offset, now_ms)
+                    oldest_ms = max(oldest_ms, now_ms - at_ms)
             for family, value in ((lags, behind), (ready, behind), (latency, oldest_ms)):
                 family.add_metric((*node, topic, group), value)
         yield from (lags, ready, latency)

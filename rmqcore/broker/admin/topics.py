@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Final
 
+from rmqcore.broker.admin.stored_time import stored_ms
 from rmqcore.broker.state.bodies import QueueKey, java_body, queue_key
 from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.broker.state.topic_attributes import QUEUE_TYPE, changed, parse_changes
@@ -197,32 +198,14 @@ class AdminTopics:
             least = self._store.min_queue_offset(topic.topic_name, queue_id)
             most = self._store.max_queue_offset(topic.topic_name, queue_id)
             table[self._key(topic.topic_name, queue_id)] = {
-                "lastUpdateTimestamp": self.stored_ms(topic.topic_name, queue_id, most - 1, 0),
+                "lastUpdateTimestamp": stored_ms(
+                    self._store, topic.topic_name, queue_id, most - 1, 0
+                ),
                 "maxOffset": most,
                 "minOffset": least,
             }
         put_tps = self._rates.put_tps(topic.topic_name)
         return success(body=java_body({"offsetTable": table, "topicPutTps": put_tps}))
-
-    def stored_ms(self, topic: str, queue_id: int, offset: int, otherwise: int) -> int:
-        """When a message was stored; another number when it is not there.
-
-        Args:
-            topic: of the queue; an unknown one has no message.
-            queue_id: of the queue; an unknown one has no message.
-            offset: queue offset; below 0 there is none.
-            otherwise: what to return where no message is.
-
-        Returns:
-            Unix milliseconds.
-
-        Raises:
-            StoreError: it cannot be read.
-        """
-        if offset < 0:
-            return otherwise
-        found = self._store.get_message(topic, queue_id, offset, max_messages=1).messages
-        return found[0].store_timestamp_ms if found else otherwise
 
     @serves(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, needs=needs.ADMIN)
     def consumed_by(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
@@ -240,12 +223,12 @@ class AdminTopics:
         for queue_id in range(topic.write_queue_nums):
             least = self._store.min_queue_offset(name, queue_id)
             most = self._store.max_queue_offset(name, queue_id)
-            oldest = self.stored_ms(name, queue_id, least, -1)
-            newest = self.stored_ms(name, queue_id, most - 1, -1)
+            oldest = stored_ms(self._store, name, queue_id, least, -1)
+            newest = stored_ms(self._store, name, queue_id, most - 1, -1)
             consumed = self._store.consumer_offsets.get(name, group, queue_id)
             last = oldest
             if consumed is not None and consumed > 0:
-                last = self.stored_ms(name, queue_id, consumed - 1, oldest)
+                last = stored_ms(self._store, name, queue_id, consumed - 1, oldest)
             spans.append(
                 {
                     "consumeTimeStamp": last,
