@@ -32,6 +32,8 @@ _SOON_MS: Final = 30_000
 _KEPT_S: Final = 3 * 3600.0
 _MAX: Final = 100_000
 _GIVEN_BACK_MS: Final = 1_000
+#: After so many tries in a row that came to nothing its time is over, and it is not kept on.
+_TRIES_MAX: Final = 12
 #: After so many messages others have their turn: a broker in this process answers at once.
 _AT_ONCE: Final = 16
 
@@ -45,6 +47,8 @@ class _Kept:
     topic: str
     handle: ReceiptHandle
     since_s: float
+    #: renewals in a row that the broker has refused, or not answered
+    failed: int = 0
     #: the client has begun to settle it: it is not renewed any more, and known until its time ends
     settling: bool = False
     #: nothing is left to be done for it
@@ -259,9 +263,11 @@ class Renewals:
                 kept.handle = await self.change(
                     kept.caller, kept.group, kept.topic, kept.handle, self.INVISIBLE_MS
                 )
+                kept.failed = 0
             except RefusedError as error:
                 logger.info("group %s: a message is not kept on: %s", kept.group, error)
-                if error.code is Code.INVALID_RECEIPT_HANDLE:
+                kept.failed += 1
+                if error.code is Code.INVALID_RECEIPT_HANDLE or kept.failed == _TRIES_MAX:
                     self._forget(client, key)
 
     def _forget(self, client: ClientKey, key: tuple[str, str]) -> None:

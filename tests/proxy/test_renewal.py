@@ -8,7 +8,7 @@ from patience import TIMEOUT_S, until_async
 from rmqcore.errors import StoreError
 from rmqcore.proxy.callers import Caller
 from rmqcore.proxy.clients import GONE_AFTER_S
-from rmqcore.proxy.codes import Code
+from rmqcore.proxy.codes import Code, RefusedError
 from rmqcore.proxy.receipts import NORMAL, ReceiptHandle
 from rmqcore.proxy.renewal import Renewals
 from rmqcore.remoting import RemotingCommand, ResponseCode
@@ -221,6 +221,32 @@ def test_a_broker_that_does_not_answer_holds_up_no_other():
         brokers.silent["silent"].set()
         await until_async(lambda: ("silent", "1") in brokers.asked, "the rest of its messages")
         await renewals.finish(TIMEOUT_S)
+
+    asyncio.run(scenario())
+
+
+def test_what_a_broker_has_that_is_gone_for_good_is_not_asked_for_for_hours():
+    class Gone:
+        asked = 0
+        back = False
+
+        def ask(self, *_):
+            self.asked += 1
+            if self.back:
+                fields = {"popTime": "1", "invisibleTime": "1", "reviveQid": "1"}
+                return RemotingCommand(ResponseCode.SUCCESS, fields)
+            raise RefusedError(Code.INTERNAL_SERVER_ERROR, "no such broker")
+
+    async def scenario():
+        broker = Gone()
+        renewals = Renewals(broker, REAL)
+        kept(renewals, "gone", 0)
+        for back, rounds in ((False, 11), (True, 1), (False, 40)):
+            broker.back = back
+            for _ in range(rounds):
+                await renewals.renew()
+        assert broker.asked == 11 + 1 + 12
+        assert len(renewals) == 0
 
     asyncio.run(scenario())
 
