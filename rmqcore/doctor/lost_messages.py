@@ -121,10 +121,15 @@ def _batches_of_own(
     log: LogPlan, key: QueueKey, units: NDArray[np.void], lost: NDArray[np.intp]
 ) -> Iterator[int]:
     """As `_led_to_by_own`, of a queue of stored batches: which of the units."""
-    places = [(base, (phy_offset, size)) for phy_offset, size, base, _ in units.tolist()]
     for first, stop in _neighbours(lost.tolist()):
-        before = reversed(places[max(first - _FOLLOWED_MAX, 0) : first])
-        if _is_own(log, key, before, places[stop : stop + _FOLLOWED_MAX]):
+        before, behind = (
+            [(base, (phy_offset, size)) for phy_offset, size, base, _ in beside.tolist()]
+            for beside in (
+                units[max(first - _FOLLOWED_MAX, 0) : first],
+                units[stop : stop + _FOLLOWED_MAX],
+            )
+        )
+        if _is_own(log, key, reversed(before), behind):
             yield from range(first, stop)
 
 
