@@ -283,6 +283,8 @@ class ScheduleMessageService:
         self._store = store
         self._offsets = offsets
         self._levels_ms = tuple(levels_ms)
+        #: what a message waits at least, milliseconds
+        self.shortest_delay_ms = min(_UNKNOWN_LEVEL_DELAY_MS, *levels_ms)
         self._flush_interval_ms = flush_interval_ms
         self._persisted_at_ms: int | None = None
         #: parked messages since the start that are gone from the log, or could not be put
@@ -514,7 +516,7 @@ class DeliverDelayedMessageService(Service):
         Args:
             schedule: what delivers.
             clock: Unix time in milliseconds.
-            interval_s: seconds between two rounds; what a delivery may be late.
+            interval_s: seconds, at least, between two rounds; what a delivery may be late.
         """
         super().__init__("DeliverDelayedMessageService")
         self.schedule = schedule
@@ -522,9 +524,16 @@ class DeliverDelayedMessageService(Service):
         self._interval_s = interval_s
 
     def run(self, now: float) -> float:
-        """One round of all levels."""
-        self.schedule.run_once(self._clock())
-        return self._interval_s
+        """One round of all levels; the next is when something may be due, see `_rest_s`."""
+        now_ms = self._clock()
+        return self._rest_s(self.schedule.run_once(now_ms), now_ms)
+
+    def _rest_s(self, report: DeliveryReport, now_ms: int) -> float:
+        """Seconds until what waits is due, or what is parked from now on."""
+        rest_s = self.schedule.shortest_delay_ms / 1000 - self._interval_s
+        if report.next_due_ms is not None:
+            rest_s = min(rest_s, (report.next_due_ms - now_ms) / 1000)
+        return max(self._interval_s, rest_s)
 
     def last(self, *, ended: bool) -> None:
         """Write the offsets when the last round has ended; see `Service.last`.

@@ -467,6 +467,25 @@ class TestService:
         assert (tmp_path / "delayOffset.json").exists()
         assert errors == []
 
+    def test_it_looks_when_something_is_due_and_once_in_a_shortest_delay(
+        self, held, store, tmp_path
+    ):
+        schedule, rounds = start(store, tmp_path), []
+        look = schedule.run_once
+        schedule.run_once = lambda now_ms: rounds.append(now_ms - NOW) or look(now_ms)
+        service = DeliverDelayedMessageService(schedule, clock=held.clock_ms)
+        held.services.start(service, pytest.fail)
+        held.services.advance(2.0)
+        assert rounds == [0, 900, 1800]
+        # parked behind a round, as late as can be; and one whose time is farther away
+        store.now_ms = held.clock_ms()
+        store.park(b"a", level=1)
+        store.park(b"later", level=2)
+        held.services.advance(6.0)
+        assert rounds[3:6] == [2700, 3000, 3900]
+        assert 7000 in rounds
+        assert store.bodies() == [b"a", b"later"]
+
 
 class RocketmqStore(FakeStore):
     """A golden store: parked messages and their units as RocketMQ wrote them."""
