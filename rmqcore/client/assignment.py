@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, Literal, TypeAlias
@@ -386,9 +386,18 @@ class Assignment:
         """Commit every few seconds, also what has not changed: a broker may have lost it."""
         while True:
             await asyncio.sleep(_COMMIT_INTERVAL_S)
-            await asyncio.gather(
-                *(self._commit(each, wait=False) for each in list(self.queues.values()))
-            )
+            by_broker: dict[str, list[AssignedQueue]] = {}
+            for assigned in self.queues.values():
+                by_broker.setdefault(assigned.queue.broker_name, []).append(assigned)
+            await asyncio.gather(*map(self._commit_at_broker, by_broker.values()))
+
+    async def _commit_at_broker(self, queues: Iterable[AssignedQueue]) -> None:
+        """Commit one after the other; what a broker does not take comes the next time."""
+        for assigned in queues:
+            # another consumer may have been given it since, and be farther
+            is_here = self.queues.get(assigned.queue) is assigned
+            if is_here and not await self._commit(assigned, wait=False):
+                return
 
     async def _commit(self, assigned: AssignedQueue, *, wait: bool) -> bool:
         """Tell how far the group is; whether that went well."""

@@ -179,6 +179,70 @@ def test_offsets_that_a_broker_has_lost_are_told_again(tmp_path, run, monkeypatc
     run(scenario())
 
 
+def test_a_broker_that_takes_no_offset_is_told_no_other_in_the_same_round(
+    tmp_path, run, monkeypatch
+):
+    monkeypatch.setattr("rmqcore.client.assignment._COMMIT_INTERVAL_S", 0.01)
+    commit, refused, taken, refuses = GroupRequests.commit, [], set(), [True]
+
+    async def told(requests, queue, offset, *, wait):
+        if refuses and not wait:
+            refused.append(queue)
+            raise RemotingTimeoutError("127.0.0.1:1", RequestCode.UPDATE_CONSUMER_OFFSET, 3000)
+        taken.add(queue)
+        await commit(requests, queue, offset, wait=wait)
+
+    async def scenario():
+        async with name_server() as namesrv, Producer(namesrv) as producer:
+            broker = await started(tmp_path / "s", namesrv)
+            await producer.send("T", b"x", queue_id=0)
+            async with Consumer(namesrv, "G", {"T": "*"}, start="first") as consumer:
+                await receive(consumer, 1)
+                monkeypatch.setattr(GroupRequests, "commit", told)
+                await until_async(lambda: len(refused) >= 3, "three rounds")
+                refuses.clear()
+                all_here = {each.queue for each in consumer.assigned}
+                await until_async(lambda: taken >= all_here, "each queue's offset is told")
+            await broker.stop()
+        return all_here
+
+    assert len(run(scenario())) > len(set(refused)) == 1
+
+
+def test_a_queue_that_is_left_meanwhile_is_not_committed_with_the_others(
+    tmp_path, run, monkeypatch
+):
+    monkeypatch.setattr("rmqcore.client.assignment._COMMIT_INTERVAL_S", 0.01)
+    begun, goes_on, late = asyncio.Event(), asyncio.Event(), []
+
+    async def told(requests, queue, offset, *, wait):
+        if wait:
+            return
+        if begun.is_set() and not goes_on.is_set():
+            pytest.fail("two at a time")
+        begun.set()
+        await goes_on.wait()
+        late.append(queue)
+
+    async def scenario():
+        async with name_server() as namesrv, Producer(namesrv) as producer:
+            broker = await started(tmp_path / "s", namesrv)
+            await producer.send("T", b"x", queue_id=0)
+            async with Consumer(namesrv, "G", {"T": "*"}, start="first") as consumer:
+                await receive(consumer, 1)
+                monkeypatch.setattr(GroupRequests, "commit", told)
+                await begun.wait()
+                had = [each.queue for each in consumer.assigned]
+                await consumer._assignment._leave(had[1:])
+                goes_on.set()
+                await until_async(lambda: late, "the first one's offset is told")
+            await broker.stop()
+        return had
+
+    had = run(scenario())
+    assert set(late).isdisjoint(had[1:])
+
+
 def test_the_first_commit_of_a_topic_is_answered_before_there_is_another(tmp_path, run):
     async def scenario():
         open_now, seen = Counter(), []
