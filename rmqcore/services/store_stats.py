@@ -6,10 +6,11 @@ one put of 64; `StoreStatsService` looks at the counters once a second.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from rmqcore.native.base._lock import ReentrantLock
@@ -17,7 +18,8 @@ from rmqcore.services.service import Service
 
 _RATE_WINDOWS_S: Final = (10, 60, 600)
 _LATENCY_SAMPLES: Final = 4096
-_BUCKET_BOUNDS_MS: Final = (0, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
+#: a bucket ends before its bound
+_BUCKET_BOUNDS_MS: Final = (1, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
 _BUCKET_NAMES: Final = (
     "[<=0ms]",
     "[0~10ms]",
@@ -146,25 +148,22 @@ class StoreStatsService:
         Returns:
             Milliseconds; 0.0 without samples.
         """
-        samples = sorted(self.put_latencies.samples_ms.copy())
-        if not samples:
-            return 0.0
-        return samples[min(len(samples) - 1, int(quantile * len(samples)))]
-
-    def rates(self, count_of: Callable[[StatsSnapshot], int]) -> list[float]:
-        """Events per second over the last 10, 60 and 600 seconds, or as long as there are samples.
-
-        Args:
-            count_of: which counter.
-        """
-        now = self.snapshot()
-        snapshots = list(self._snapshots)
-        return [_rate(snapshots, now, window_s, count_of) for window_s in _RATE_WINDOWS_S]
+        return _quantile(sorted(self.put_latencies.samples_ms.copy()), quantile)
 
     def runtime_info(self) -> dict[str, str]:
-        """Everything as text, under the names and in the forms of RocketMQ's runtime info."""
-        now = self.snapshot()
+        """Everything as text, under the names and in the forms of RocketMQ's runtime info.
+
+        Rates are over the last 10, 60 and 600 seconds, or as long as there are samples.
+        """
+        now, snapshots = self.snapshot(), list(self._snapshots)
         total = max(1, now.put_count)
+        latencies_ms = sorted(self.put_latencies.samples_ms.copy())
+
+        def rates(count_of: Callable[[StatsSnapshot], int]) -> str:
+            return " ".join(
+                str(_rate(snapshots, now, window_s, count_of)) for window_s in _RATE_WINDOWS_S
+            )
+
         return {
             "bootTimestamp": str(self._boot_timestamp_ms),
             "runtime": _format_runtime((now.timestamp_ms - self._boot_timestamp_ms) // 1000),
@@ -172,28 +171,17 @@ class StoreStatsService:
             "putMessageTimesTotal": str(total),
             "putMessageFailedTimes": str(self._put_failed_count),
             "putMessageSizeTotal": str(now.put_size),
-            "putMessageDistributeTime": self._format_distribution(),
+            "putMessageDistributeTime": _format_distribution(latencies_ms),
             "putMessageAverageSize": str(now.put_size / total),
             "dispatchMaxBuffer": str(self._dispatch_max_buffer),
-            "putTps": self._format_rates(lambda at: at.put_count),
-            "getFoundTps": self._format_rates(lambda at: at.get_found_count),
-            "getMissTps": self._format_rates(lambda at: at.get_miss_count),
-            "getTotalTps": self._format_rates(lambda at: at.get_found_count + at.get_miss_count),
-            "getTransferredTps": self._format_rates(lambda at: at.transferred_count),
-            "putLatency99": f"{self.put_latency_ms(0.99):.2f}",
-            "putLatency999": f"{self.put_latency_ms(0.999):.2f}",
+            "putTps": rates(lambda at: at.put_count),
+            "getFoundTps": rates(lambda at: at.get_found_count),
+            "getMissTps": rates(lambda at: at.get_miss_count),
+            "getTotalTps": rates(lambda at: at.get_found_count + at.get_miss_count),
+            "getTransferredTps": rates(lambda at: at.transferred_count),
+            "putLatency99": f"{_quantile(latencies_ms, 0.99):.2f}",
+            "putLatency999": f"{_quantile(latencies_ms, 0.999):.2f}",
         }
-
-    def _format_rates(self, count_of: Callable[[StatsSnapshot], int]) -> str:
-        return " ".join(str(rate) for rate in self.rates(count_of))
-
-    def _format_distribution(self) -> str:
-        buckets = [0] * len(_BUCKET_NAMES)
-        for elapsed_ms in self.put_latencies.samples_ms.copy():
-            whole_ms = int(elapsed_ms)
-            buckets[bisect_right(_BUCKET_BOUNDS_MS, whole_ms) if whole_ms > 0 else 0] += 1
-        pairs = zip(_BUCKET_NAMES, buckets, strict=True)
-        return "".join(f"{name}:{count} " for name, count in pairs)
 
 
 class SampleStatsService(Service):
@@ -222,6 +210,21 @@ def _rate(
     inside = snapshots[min(first, len(snapshots) - 1)]
     elapsed_ms = now.timestamp_ms - inside.timestamp_ms
     return (count_of(now) - count_of(inside)) * 1000 / elapsed_ms if elapsed_ms > 0 else 0.0
+
+
+def _quantile(sorted_ms: Sequence[float], quantile: float) -> float:
+    """A quantile of sorted times; 0.0 without any."""
+    if not sorted_ms:
+        return 0.0
+    return sorted_ms[min(len(sorted_ms) - 1, int(quantile * len(sorted_ms)))]
+
+
+def _format_distribution(sorted_ms: Sequence[float]) -> str:
+    """How many of sorted times are in each bucket."""
+    below = [bisect_left(sorted_ms, bound_ms) for bound_ms in _BUCKET_BOUNDS_MS]
+    counts = (end - begin for begin, end in pairwise([0, *below, len(sorted_ms)]))
+    pairs = zip(_BUCKET_NAMES, counts, strict=True)
+    return "".join(f"{name}:{count} " for name, count in pairs)
 
 
 def _format_runtime(seconds: int) -> str:
