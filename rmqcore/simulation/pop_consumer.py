@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from typing import Final, Self
 
 from rmqcore.client.instance import ClientInstance
@@ -84,10 +85,11 @@ class PopConsumer:
         return True
 
     async def _masters(self, topic: str) -> dict[str, str]:
-        try:
-            route = await self._instance.fetch_route(topic)
-        except RmqCoreError:
-            route = None
+        """Addresses by broker name, as last told by a name server; asked where none was."""
+        route = self._instance.routes.get(topic)
+        if route is None:
+            with suppress(RmqCoreError):
+                route = await self._instance.update_route(topic)
         if route is None:
             return {}
         return {
@@ -115,5 +117,6 @@ class PopConsumer:
             )
             return popped_of(answer, broker_name)
         except (RmqCoreError, RefusedError):
+            self._instance.routes.pop(topic, None)
             await self._loop.pause(_AGAIN_S)
             return []
