@@ -388,7 +388,9 @@ def _write_and_kill(demo: Demo) -> int:
     examples = Path(__file__).parents[1]
     found = os.pathsep.join([str(examples), str(examples.parent), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"PYTHONPATH": found}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as writer:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+    ) as writer:
         if writer.stdout is None:
             return 0
         try:

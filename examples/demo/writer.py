@@ -1,6 +1,7 @@
 """The writer that the demonstration kills: ``python -m demo.writer STORE SIZE``.
 
-Puts the corpus into queues of its own and says after every few puts how many have returned.
+Puts the corpus into queues of its own and says after every few puts, and behind the last, how many
+have returned.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _ACKNOWLEDGE_EVERY = 100
 
 
 def write(path: str, size_max: int, acknowledged: BinaryIO) -> None:
-    """Put until killed, or until the corpus has been put."""
+    """Put the corpus; the store is open until the process is killed, or its standard input ends."""
     count = 0
     with open_store(path) as store:
         for entries in Corpus(size_max):
@@ -32,6 +33,8 @@ def write(path: str, size_max: int, acknowledged: BinaryIO) -> None:
                 count += 1
                 if count % _ACKNOWLEDGE_EVERY == 0:
                     acknowledged.write(ACKNOWLEDGED.pack(count))
+        acknowledged.write(ACKNOWLEDGED.pack(count))
+        sys.stdin.read()
 
 
 if __name__ == "__main__":

@@ -94,6 +94,14 @@ def test_an_installed_package_says_where_the_demonstrations_are(tmp_path):
         assert "examples/" in done.stderr
 
 
+def test_a_writer_that_has_put_all_before_it_is_killed_counts(demo, monkeypatch):
+    # as on a machine that is busy: its receipts are looked at when there are no more to come
+    monkeypatch.setattr(steps, "_KILL_AT", 1.0)
+    step = steps.kill_and_recover(demo)
+    assert step.ok
+    assert f"after {demo.messages:,} receipts" in step.note
+
+
 def test_a_body_that_is_not_what_was_put_is_seen(demo):
     demo.corpus = [
         [entry._replace(body=entry.body + b"!") for entry in part] for part in demo.corpus
