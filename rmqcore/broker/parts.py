@@ -221,6 +221,7 @@ class BrokerParts(BrokerState):
         along = [name for name in retries - others if self.topics.get(name) is not None]
         names = {topic, *along}
         self.topics.being_deleted |= names
+        queues = [queue for queue in self.store.queues() if queue[0] == topic]
         readers, deleted = self._readers(topic), False
         try:
             for name in names:
@@ -234,18 +235,26 @@ class BrokerParts(BrokerState):
             deleted = True
         finally:
             # their clients would go on behind what comes next, and commit that
-            self.offsets.resets.begin_anew(
+            self.offsets.begin_anew(
                 readers,
-                lambda reader: deleted or self.store.max_queue_offset(*reader[1:]) == 0,
+                queues,
+                lambda queue: deleted or self.store.max_queue_offset(*queue) == 0,
             )
-            for queue_id in {queue_id for _, _, queue_id in readers}:
+            for queue_id in {queue_id for _, _, queue_id in readers} | {one[1] for one in queues}:
                 self.waiting_pulls.arrived(topic, queue_id)
             self.topics.being_deleted -= names
 
     def _readers(self, topic: str) -> list[ReadQueue]:
-        """The groups that read a topic, or have, by queue."""
+        """The groups that read a topic, or have, by queue.
+
+        But for those whose clients each read all: that one goes on says nothing of the others.
+        """
         groups = {group for name, group in self.store.consumer_offsets.pairs() if name == topic}
-        groups.update(self.consumers.subscribed_to(topic))
+        groups.update(
+            name
+            for name in self.consumers.subscribed_to(topic)
+            if not self.consumers.groups[name].broadcasting
+        )
         known = self.topics.get(topic)
         most = 0 if known is None else max(known.read_queue_nums, known.write_queue_nums)
         # what was due later came to a topic that was deleted, and makes queues without making it

@@ -25,10 +25,11 @@ async def as_a_slave(broker, peer):
     becomes_a_slave(broker)
 
 
-async def join(peer, group, model):
-    """Let a consumer of a group tell that it is sent messages, and to whom."""
+async def join(peer, group, model, *topics):
+    """Let a consumer of a group tell that it is sent messages, to whom, and of which topics."""
+    wanted = [{"topic": topic, "subString": "*", "subVersion": 0} for topic in topics]
     data = {"groupName": group, "consumeType": "CONSUME_PASSIVELY", "messageModel": model}
-    beat = {"clientID": group, "consumerDataSet": [data | {"subscriptionDataSet": []}]}
+    beat = {"clientID": group, "consumerDataSet": [data | {"subscriptionDataSet": wanted}]}
     answer = await peer.ask(RequestCode.HEART_BEAT, body=json.dumps(beat).encode())
     assert answer.code == ResponseCode.SUCCESS
 
@@ -255,6 +256,77 @@ def test_who_may_have_read_a_deleted_topic_passes_over_nothing_of_the_next(lives
         assert await sent_to(peer, 5, group="NEW") is None
 
     lives(as_a_slave, as_the_master)
+
+
+def test_who_has_read_a_deleted_topic_and_committed_nothing_passes_over_nothing_of_the_next(lives):
+    """No heart-beat says that it reads: its broker was started again, or it sends none."""
+
+    async def as_the_master(broker, peer):
+        await send_many(peer, 6, queues=1)
+        for group in ("QUIET", "OTHER"):
+            assert (await peer.pull("T", offset=5, group=group)).code == ResponseCode.SUCCESS
+        await delete(peer)
+        await send_many(peer, 6, queues=1)
+        assert await sent_to(peer, 5, group="QUIET") == 0
+        for offset in (0, 5):
+            assert await sent_to(peer, offset, group="QUIET") is None
+
+    async def again(broker, peer):
+        assert await sent_to(peer, 5, group="OTHER") == 0
+        assert await sent_to(peer, 5, group="QUIET") is None
+        # one that begins now is told where the queue ends, and then where the next one does
+        for group in ("NEW", "NEWER"):
+            fields = {"topic": "T", "queueId": 0}
+            told = int((await peer.ask(RequestCode.GET_MAX_OFFSET, fields)).ext_fields["offset"])
+            assert await sent_to(peer, told, group=group) is None
+            await delete(peer)
+            await send_many(peer, 7, queues=1)
+            assert await sent_to(peer, told, group=group) == 0
+
+    lives(as_the_master, again)
+
+
+@pytest.mark.parametrize("topics", [("T",), ()], ids=["known", "unknown"])
+def test_each_client_that_reads_all_of_a_deleted_topic_passes_over_nothing_of_the_next(
+    lives, monkeypatch, topics
+):
+    async def as_the_master(broker, peer):
+        other = Peer(broker)
+        try:
+            await join(peer, "ALL", "BROADCASTING", *topics)
+            for _ in range(2):
+                await send_many(peer, 6, queues=1)
+                await delete(peer)
+            await send_many(peer, 6, queues=1)
+            for each in (peer, other):
+                assert await sent_to(each, 5, group="ALL") == 0
+                for offset in (0, 5):
+                    assert await sent_to(each, offset, group="ALL") is None
+            # long after that they go on where they are
+            monkeypatch.setattr(offsets, "_ALL_CAME_S", 0.0)
+            assert await sent_to(peer, 5, group="ALL") is None
+            assert await sent_to(other, 5, group="ALL") is None
+        finally:
+            await other.client.close()
+
+    lives(as_the_master)
+
+
+def test_of_queues_that_were_deleted_and_are_gone_the_last_ones_are_known(lives, monkeypatch):
+    monkeypatch.setattr(resets, "_GONE_MAX", 3)
+    monkeypatch.setattr(offsets, "_ALL_CAME_S", 0.0)
+
+    async def as_the_master(broker, peer):
+        known = broker.managers.offsets.resets.unknown_groups
+        known._counted_at = 3
+        for number in range(8):
+            await peer.send(f"T{number}", b"x")
+            await delete(peer, f"T{number}")
+        assert len(known) <= 6
+        assert [key[1] for key in known][-3:] == ["T5", "T6", "T7"]
+        assert list(broker.managers.offsets._deleted_s) == ["T7"]
+
+    lives(as_the_master)
 
 
 def test_groups_without_offsets_are_noted_as_long_as_there_is_room(lives, monkeypatch):

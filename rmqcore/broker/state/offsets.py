@@ -6,7 +6,7 @@ Source: RocketMQ broker/processor/ConsumerManageProcessor.java, AdminBrokerProce
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from rmqcore.broker.state.budgets import OFFSETS_MAX, BudgetExceededError
@@ -66,6 +66,8 @@ class Offsets:
         self._full_until_s = 0.0
         #: when this broker took over a log that may have been longer, likewise
         self._took_over_s: float | None = None
+        #: when topics were deleted, likewise; those that matter
+        self._deleted_s: dict[str, float] = {}
 
     def ends_at(self, log_end: int) -> Callable[[str, int], int]:
         """Where queues ended, by topic and queue id, when the log did.
@@ -179,8 +181,9 @@ class Offsets:
             reads_all: whether it reads all of the queue, as others of its group do.
         """
         if self._is_unknown(key):
-            if reads_all and client is not None and self._took_over_s is not None:
-                if self._monotonic_s() < self._took_over_s + _ALL_CAME_S:
+            since_s = self._deleted_s.get(key[1], self._took_over_s)
+            if reads_all and client is not None and since_s is not None:
+                if self._monotonic_s() < since_s + _ALL_CAME_S:
                     return self.resets.unknown_groups.end_for(key, client, offset)
                 self.resets.settle(key, has_offset=False)
                 return None
@@ -194,6 +197,29 @@ class Offsets:
     def forget_topic(self, topic: str) -> None:
         """Forget what an administrator has set for a topic that is deleted."""
         self.resets.forget_topic(topic)
+
+    def begin_anew(
+        self,
+        readers: Iterable[ReadQueue],
+        queues: Collection[tuple[str, int]],
+        begins: Callable[[tuple[str, int]], bool],
+    ) -> None:
+        """Send all groups to the beginning of queues of a topic, once that was deleted or was not.
+
+        Args:
+            readers: see `Resets.begin_anew`.
+            queues: of one topic, by topic and queue id.
+            begins: tells which queue begins anew.
+        """
+        self.resets.begin_anew(readers, queues, begins)
+        now_s, store = self._monotonic_s(), self._store
+        for topic in {topic for topic, _ in queues}:
+            # behind the others, so that the one that was deleted first stands first
+            self._deleted_s.pop(topic, None)
+            self._deleted_s[topic] = now_s
+            while self._deleted_s[oldest := next(iter(self._deleted_s))] + _ALL_CAME_S < now_s:
+                del self._deleted_s[oldest]
+        self.resets.unknown_groups.bound(lambda key: store.max_queue_offset(*key[1:]) == 0)
 
     def forget_group(self, group: str, *, is_here: bool) -> None:
         """Forget what a group has consumed, and where it would be sent.
@@ -215,6 +241,8 @@ class Offsets:
             resets.forget(key)
             if begins:
                 resets[key] = 0
+            else:
+                read.append(key)
         table.remove(group=group)
         # one of its name begins where it wants
         for key in read:

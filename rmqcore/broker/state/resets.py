@@ -59,6 +59,8 @@ class UnknownGroups(dict[ReadQueue, int]):
         #: by address, the clients that go on where they are, of groups each of whose clients reads
         #: all of a queue
         self._back: set[tuple[str, ReadQueue]] = set()
+        #: with so many members those of queues that are gone are counted
+        self._counted_at = _GONE_MAX
 
     def is_pending(self, key: ReadQueue) -> bool:
         """Tell whether it counts where a queue ended when a group comes that has no offset."""
@@ -139,6 +141,29 @@ class UnknownGroups(dict[ReadQueue, int]):
             return end
         self._back.add(place)
         return None
+
+    def begin(self, queues: Collection[tuple[str, int]]) -> None:
+        """Let all groups that have no offset begin with queues of a topic that was deleted.
+
+        What clients were told of the former queues tells nothing of these.
+
+        Args:
+            queues: by topic and queue id.
+        """
+        begun = frozenset(queues)
+        for place in [place for place in self._answers if place[1][1:] in begun]:
+            del self._answers[place]
+        self._back = {place for place in self._back if place[1][1:] not in begun}
+        for topic, queue_id in queues:
+            # behind the others: who came last is forgotten last
+            self.pop(("", topic, queue_id), None)
+            self["", topic, queue_id] = 0
+
+    def bound(self, is_gone: Callable[[ReadQueue], bool]) -> None:
+        """As `forget_oldest`, now and then."""
+        if len(self) > self._counted_at:
+            self.forget_oldest(is_gone)
+            self._counted_at = len(self) + _GONE_MAX
 
     def forget_oldest(self, is_gone: Callable[[ReadQueue], bool]) -> None:
         """Keep no more than `_GONE_MAX` of the queues that are gone, those that came last."""
@@ -322,7 +347,7 @@ class Resets(dict[ReadQueue, int]):
             queue_ids: whose offsets are forgotten.
         """
         self._forget_where(lambda key: key[1] == topic and key[2] in queue_ids)
-        self.unknown_groups.update({("", topic, queue_id): 0 for queue_id in queue_ids})
+        self.unknown_groups.begin([(topic, queue_id) for queue_id in queue_ids])
         self._ends_changed |= bool(queue_ids)
 
     def told(self) -> dict[str, object]:
@@ -468,14 +493,24 @@ class Resets(dict[ReadQueue, int]):
         offsets = {_OFFSETS: by_topic(resets)} if resets else {}
         self._file.store(format_compact_java_json({"readers": table, **offsets}))
 
-    def begin_anew(self, readers: Iterable[ReadQueue], begins: Callable[[ReadQueue], bool]) -> None:
+    def begin_anew(
+        self,
+        readers: Iterable[ReadQueue],
+        queues: Iterable[tuple[str, int]],
+        begins: Callable[[tuple[str, int]], bool],
+    ) -> None:
         """Send groups to the beginning of their queues, once a topic was deleted or was not.
 
         Args:
-            readers: group and queue of each; `keep` was told of them before.
-            begins: tells of which the queue begins anew.
+            readers: group and queue of each that is known; `keep` was told of them before.
+            queues: that others may have read, by topic and queue id: groups that have committed
+                nothing, and of which no client has told.
+            begins: tells which queue begins anew.
         """
-        self.update({key: 0 for key in readers if begins(key)})
+        self.update({key: 0 for key in readers if begins(key[1:])})
+        begun = [queue for queue in queues if begins(queue)]
+        self.unknown_groups.begin(begun)
+        self._ends_changed |= bool(begun)
         for key in readers:
             self._beginning.pop(key, None)
         for key in list(self)[:-OFFSETS_MAX]:
