@@ -266,7 +266,8 @@ class Faults:
             before.kill()
         await self._loop.pause(_LOOK_EVERY_S)
         name = masters.successor(group)
-        if before is not masters.server_of(group):
+        if before is not masters.server_of(group) or self._is_healed:
+            # whoever ends all faults has started it
             return
         if name is None:
             self._report.note("not promoted, as a slave is away")

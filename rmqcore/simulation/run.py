@@ -202,6 +202,8 @@ class _Run:
         """Whether a group lacks something that a master has, or is to have."""
         history, weak = self._workload.history, weak_brokers(self._plan)
         there = self._there(weak)
+        if promoted_groups(self._plan) and self._is_to_come(there):
+            return True
         for group, deliveries in history.deliveries.items():
             members = [one for one in self._plan.consumers if one.group == group]
             topics = {topic for one in members for topic in one.topics}
@@ -235,6 +237,21 @@ class _Run:
             reset.broker not in weak | promoted_groups(self._plan)
             for reset, _ in history.unread_since(self._is_expired)
         )
+
+    def _is_to_come(self, there: list[Place]) -> bool:
+        """Whether a message of which a promoted slave knows that it is due later is not there yet.
+
+        Groups may have got it from the master before, whose clock may be another.
+        """
+        history, late = self._workload.history, (Does.TIMER, Does.DELAY)
+        due = {
+            number
+            for number, put in history.puts.items()
+            if put.operation.does in late
+            and must_have(self._plan, history, put)
+            and not self._is_expired(put)
+        }
+        return bool(due) and not due <= {self._number_at(place) for place in there}
 
     def _is_expired(self, put: Put) -> bool:
         """Whether a message may be gone with the oldest files of its log."""

@@ -213,6 +213,35 @@ def test_a_slave_that_is_promoted_need_not_know_the_groups_that_go_on(way, caplo
     assert report.counts["send stored"] > 0
 
 
+def test_what_a_promoted_slave_whose_clock_is_behind_has_to_deliver_is_waited_for(caplog):
+    """Its master had delivered it already, and the slave has not got that."""
+    plan = plan_of(
+        Befalls(0.3, Fault.CLOCK, "broker0-slave1", size=-60.0),
+        Befalls(1.25, Fault.PARTITION, "broker0", "broker0-slave1", for_s=2.0),
+        Befalls(1.75, Fault.PROMOTE, "broker0", for_s=1.0),
+        sends=0,
+    )
+    timer = Operation(0.5, "client0", Does.TIMER, 0, "T0", -1, 100, 1)
+    settings = {"brokerRole": "SYNC_MASTER", "slaveTimeout": 200}
+    group = Group("broker0", 1, settings=settings)
+    with caplog.at_level(logging.CRITICAL):
+        report = run(dataclasses.replace(plan, groups=(group,), operations=(timer,)))
+    assert not report.broken
+    assert (report.counts["promoted"], report.counts["timer ok"]) == (1, 1)
+    assert report.for_s > 60
+
+
+def test_a_slave_is_not_promoted_when_all_faults_have_ended_meanwhile(caplog):
+    """Its master has been started again, and would be down for good."""
+    plan = plan_of(Befalls(4.5, Fault.PROMOTE, "broker0", for_s=600.0))
+    settings = {"brokerRole": "SYNC_MASTER", "slaveTimeout": 200}
+    group = Group("broker0", 1, settings=settings)
+    with caplog.at_level(logging.CRITICAL):
+        report = run(dataclasses.replace(plan, groups=(group,)))
+    assert not report.broken
+    assert "promoted" not in report.counts
+
+
 def test_a_cluster_that_has_nothing_to_do_does_little():
     """A minute of a broker, its slave, a name server and a client, none of which is asked."""
     idle = dataclasses.replace(
