@@ -39,6 +39,7 @@ from rmqcore.doctor.log_survey import (
 )
 from rmqcore.doctor.lost_messages import LostMessage, lost_messages
 from rmqcore.doctor.offset_tables import offsets_ahead
+from rmqcore.doctor.proven_numbers import add_proven_numbers
 from rmqcore.doctor.sizes import lenient_config, refuse_cut_log
 from rmqcore.doctor.small_files import (
     TOLD_BY,
@@ -337,7 +338,8 @@ class Planner:
         look_behind_blanks(log, surveys)
         drop_stale_tail(log, surveys)
         self.runs = merged_runs(surveys, deleted)
-        wrong = add_wrong_queue_records(log, surveys, self.runs, deleted)
+        wrong = add_proven_numbers(log, surveys, self.runs)
+        wrong += add_wrong_queue_records(log, surveys, self.runs, deleted)
         wrong += [one for one in all_wrong_numbers(log) if is_had_again(log, surveys, one)]
         gaps = list(gaps_of(surveys, size))
         self._plan_lost(log, gaps, surveys)

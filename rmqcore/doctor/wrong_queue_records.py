@@ -118,7 +118,7 @@ def _given_up_or_renumbered(
             file.gaps.append(gap)
             file.gaps.sort(key=lambda gap: gap.start)
         elif number is not None:
-            one = _wrong_number(message, number, file.path)
+            one = wrong_number(message, number, file.path)
             if is_had_again(log, surveys, one):
                 found.append(one)
             else:
@@ -167,9 +167,19 @@ def _file_at(surveys: list[FileSurvey], phy_offset: int) -> FileSurvey:
     return surveys[bisect_right(surveys, phy_offset, key=lambda file: file.start) - 1]
 
 
-def _wrong_number(message: MessageExt, number: int, path: Path) -> WrongNumber:
-    what = f"the header says queue offset {message.queue_offset}, its queue {number}"
-    saves = "the message under its number, for which its queue leads to it"
+def wrong_number(
+    message: MessageExt, number: int, path: Path, by: str = "its queue"
+) -> WrongNumber:
+    """A record whose header has another number than it had.
+
+    Args:
+        message: of the record.
+        number: that it had.
+        path: of its log file.
+        by: what says so.
+    """
+    what = f"the header says queue offset {message.queue_offset}, {by} {number}"
+    saves = f"the message under its number, which {by} says"
     return WrongNumber(message.phy_offset, number, path, what, saves)
 
 
@@ -202,7 +212,7 @@ def _jumped_at_ends(
         if number is None:
             found.append(one)
         else:
-            yield _wrong_number(message, number, _file_at(surveys, one.phy_offset).path)
+            yield wrong_number(message, number, _file_at(surveys, one.phy_offset).path)
 
 
 def _number_beside(files: UnitFiles, runs: OffsetRanges, message: MessageExt) -> int | None:

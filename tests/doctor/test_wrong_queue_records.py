@@ -543,26 +543,3 @@ def test_a_message_of_another_queue_gets_no_first_number_that_one_has_where_queu
     shutil.rmtree(store_path / "consumequeue")
     assert doctor.repair(store_path).clean
     assert_found(store_path, [other for other in known if other != one])
-
-
-@pytest.mark.parametrize("kind", ["single", "batch"])
-@pytest.mark.parametrize(("place", "saved"), [(5, True), (-1, False)])
-def test_a_number_that_rotted_is_put_back_where_reads_demand_a_crc_of_it(
-    store_path, kind, place, saved
-):
-    settings = SIZES | {"enabled_append_prop_crc": True, "force_verify_prop_crc": True}
-    body, more = b"body", {}
-    if kind == "batch":
-        settings["topic_queue_types"] = (("T", "BatchCQ"),)
-        body = encode_batch([rmqcore.Message("T", b"one"), rmqcore.Message("T", b"two")])
-        more = {"sys_flag": 0xC0, "properties": {"INNER_NUM": "2"}}
-    with rmqcore.open_store(store_path, **settings) as opened:
-        places = [opened.put("T", body, **more).phy_offset for _ in range(12)]
-    before = digest_tree(store_path / "commitlog")
-    flip(log_files(store_path)[0], places[place] + 27, 64)
-    report = doctor.repair(store_path, config=rmqcore.StoreConfig(**settings))
-    assert report.left == report.plan.unnamed == []
-    assert (digest_tree(store_path / "commitlog") == before) == saved
-    with rmqcore.open_store(store_path, **settings) as opened:
-        found = [message.phy_offset for message in opened.messages("T", 0)]
-    assert found == (places if saved else places[:-1])

@@ -1,0 +1,96 @@
+"""What has another number than it had gets it back where the CRC of the whole record tells it."""
+
+import shutil
+
+import pytest
+from doctor.damage import flip, log_files, overwrite
+
+import rmqcore
+from golden.check import digest_tree
+from rmqcore import doctor
+from rmqcore._codec import encode_batch
+
+pytestmark = pytest.mark.engine
+
+SETTINGS = {
+    "mapped_file_size_commit_log": 1 << 14,
+    "mapped_file_size_consume_queue": 20 * 16,
+    "max_hash_slot_num": 8,
+    "max_index_num": 32,
+    "enabled_append_prop_crc": True,
+    "force_verify_prop_crc": True,
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "place", "saved"),
+    [("single", 5, True), ("single", -1, True), ("batch", 5, True), ("batch", -1, False)],
+)
+def test_a_number_that_rotted_is_put_back_where_reads_demand_a_crc_of_it(
+    store_path, kind, place, saved
+):
+    settings = dict(SETTINGS)
+    body, more = b"body", {}
+    if kind == "batch":
+        settings["topic_queue_types"] = (("T", "BatchCQ"),)
+        body = encode_batch([rmqcore.Message("T", b"one"), rmqcore.Message("T", b"two")])
+        more = {"sys_flag": 0xC0, "properties": {"INNER_NUM": "2"}}
+    with rmqcore.open_store(store_path, **settings) as opened:
+        places = [opened.put("T", body, **more).phy_offset for _ in range(12)]
+    before = digest_tree(store_path / "commitlog")
+    flip(log_files(store_path)[0], places[place] + 27, 64)
+    report = doctor.repair(store_path, config=rmqcore.StoreConfig(**settings))
+    assert report.left == report.plan.unnamed == []
+    assert (digest_tree(store_path / "commitlog") == before) == saved
+    with rmqcore.open_store(store_path, **settings) as opened:
+        found = [message.phy_offset for message in opened.messages("T", 0)]
+    assert found == (places if saved else places[:-1])
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["", "queues lost"])
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {4: 1028, 5: 2053},
+        {4: 5, 5: 4},
+        {0: 7, 1: 0, 2: 1 << 40},
+        {4: 99, 6: 99, 8: 8 << 20},
+        {9: 3, 10: 1 << 33, 11: 9},
+    ],
+    ids=["two", "swapped", "first", "one queue's", "last"],
+)
+def test_numbers_that_rotted_beside_each_other_are_told_by_the_crc_of_the_records(
+    store_path, numbers, lost
+):
+    with rmqcore.open_store(store_path, **SETTINGS) as opened:
+        places = [opened.put("T", b"body", queue_id=n % 2).phy_offset for n in range(12)]
+    before = digest_tree(store_path / "commitlog")
+    for number, wrong in numbers.items():
+        overwrite(log_files(store_path)[0], places[number] + 20, wrong.to_bytes(8, "big"))
+    if lost:
+        shutil.rmtree(store_path / "consumequeue")
+    plan = doctor.plan(store_path, config=rmqcore.StoreConfig(**SETTINGS))
+    kinds = {step.kind for step in plan.steps if step.start >= 0}
+    assert kinds == {doctor.StepKind.RENUMBER}
+    report = doctor.repair(store_path, config=rmqcore.StoreConfig(**SETTINGS), plan=plan)
+    assert report.clean
+    assert report.plan.lost == report.plan.unnamed == []
+    assert digest_tree(store_path / "commitlog") == before
+    with rmqcore.open_store(store_path, **SETTINGS) as opened:
+        for queue_id in (0, 1):
+            found = [message.phy_offset for message in opened.messages("T", queue_id)]
+            assert found == places[queue_id::2]
+
+
+def test_what_else_has_rotted_is_covered_where_reads_demand_a_crc_of_it(store_path):
+    config = rmqcore.StoreConfig(**SETTINGS)
+    with rmqcore.open_store(store_path, **SETTINGS) as opened:
+        places = [opened.put("T", b"body", tags="tag").phy_offset for _ in range(6)]
+    # a flag, and a number beside a flag
+    flip(log_files(store_path)[0], places[2] + 19, 1)
+    flip(log_files(store_path)[0], places[3] + 19, 1)
+    flip(log_files(store_path)[0], places[3] + 27, 64)
+    assert doctor.repair(store_path, config=config).left == []
+    with rmqcore.open_store(store_path, **SETTINGS) as opened:
+        found = [one.phy_offset for one in opened.messages("T", 0) if bytes(one.body) == b"body"]
+    assert found == [*places[:2], *places[4:]]
