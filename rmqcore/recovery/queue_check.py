@@ -155,7 +155,7 @@ class QueueCheck:
         zero = stretch.first_queue_offset == 0
         if zero and self._begins_anew(stretch, queue, key, more_follow=more_follow):
             _log.warning("consume queue %s/%d begins anew in the log", *key)
-            if self._is_of_former(stretch, key):
+            if queue is not None and self._is_of_former(stretch, queue, key):
                 self._forget_consumed(*key)
             self._drop(key)
             queue = None
@@ -283,14 +283,17 @@ class QueueCheck:
         unknown = phy_offset >= queue.end_phy_offset or self._is_stale_behind(queue, phy_offset)
         return bool(unknown or (key in self._met and len(stretch.units) > UNIT_SIZE))
 
-    def _is_of_former(self, stretch: QueueStretch, key: QueueKey) -> bool:
+    def _is_of_former(self, stretch: QueueStretch, queue: StoredQueue, key: QueueKey) -> bool:
         """Whether what groups have consumed may be of the topic before the one that begins here.
 
-        Where the queue had the new one, it is of that; so it is where a master's queue was lost.
+        Where the queue had the new one, it is of that; so it is where a master's queue was lost,
+        or has the directory of another.
         """
         ended_at = self._ended_at[key]
         if ended_at is None:
             return self._deleted.is_slaves
+        if self._owner(queue, queue.max_offset - 1) not in (None, key):
+            return False
         return bool(ended_at <= UNIT_HEAD.unpack_from(stretch.units)[0])
 
     def _is_stale_behind(self, queue: StoredQueue, phy_offset: int) -> bool:
@@ -324,18 +327,51 @@ class QueueCheck:
         self._last[key] = max(last, self._last.get(key, last))
 
     def cut_foreign(self) -> None:
-        """After a walk: cut off units behind the last message of a queue that lead in front of it.
+        """After a walk: cut off units behind the last message of a queue that are not its own.
 
-        A file that another queue had brings such units; they would be the queue's end.
+        A file, or a directory, that another queue had brings such units; they would be the queue's
+        end. They lead in front of that message, or to records in places of other queues.
         """
         for key, (number, phy_offset) in self._last.items():
             queue = self._queues.find(*key)
             if queue is None or isinstance(queue, BatchConsumeQueue):
                 continue
             behind = queue.unit_at(number + 1)
-            if behind is not None and behind[0] < phy_offset:
+            if behind is None:
+                continue
+            if behind[0] < phy_offset or self._goes_on_as_another(queue, number + 1):
                 self._foreign[key] = queue.max_offset - number - 1
                 self._queues.cut_at(*key, number + 1)
+
+    def _goes_on_as_another(self, queue: ConsumeQueue, first: int) -> bool:
+        """Whether a queue has units of another from a number on, where that one has them, too.
+
+        A single one may lead to a record whose header rotted.
+        """
+        last = queue.max_offset - 1
+        if first == last and not self._mended[queue.topic, queue.queue_id]:
+            return False
+        owners = [self._owner(queue, number) for number in (first, last)]
+        if owners[0] is None or owners[0] != owners[1]:
+            return False
+        other = self._queues.find(*owners[0])
+        if other is None or isinstance(other, BatchConsumeQueue):
+            return False
+        return all(
+            other.unit_at(number) == queue.unit_at(number)
+            and self._agrees(other, number)
+            and (number == 0 or self._agrees(other, number - 1))
+            for number in (first, last)
+        )
+
+    def _owner(self, queue: StoredQueue, number: int) -> QueueKey | None:
+        """The queue that is named by the record that a unit leads to; None where none tells."""
+        unit = None if _is_light(queue) else queue.unit_at(number)
+        try:
+            message = None if unit is None else self._log.message_at(unit[0])
+        except CorruptRecordError:
+            return None
+        return None if message is None else (message.topic, message.queue_id)
 
     # ---- numbers that rotted
 

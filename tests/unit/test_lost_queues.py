@@ -86,6 +86,33 @@ def test_queues_whose_files_were_swapped_end_with_their_own_messages(two_queues)
         assert offsets(store, 1) == list(range(26))
 
 
+@pytest.mark.parametrize(
+    "put",
+    ["A" * 10 + "B" * 4, "B" * 3 + "A" * 10, "AB" * 3 + "A" * 7, "AB" * 3 + "A", "AB" * 3 + "B"],
+)
+@pytest.mark.parametrize("clean", [True, False], ids=["closed", "killed"])
+def test_topics_whose_directories_were_swapped_are_as_before(store_path, put, clean):
+    """The longer queue, also where it goes on behind all of the other; and what groups have."""
+    known = {topic: list(range(put.count(topic))) for topic in "AB"}
+    with rmqcore.open_store(store_path) as store:
+        for topic in put:
+            store.put(topic, b"x")
+        for topic in "AB":
+            store.consumer_offsets.commit(topic, "G", 0, 2)
+    queues = store_path / "consumequeue"
+    for old, new in (("A", "aside"), ("B", "A"), ("aside", "B")):
+        (queues / old).rename(queues / new)
+    if not clean:
+        (store_path / "abort").touch()
+    with rmqcore.open_store(store_path) as store:
+        for topic in "AB":
+            assert [one.queue_offset for one in store.messages(topic)] == known[topic]
+            assert store.consumer_offsets.get(topic, "G", 0) == 2
+            assert store.put(topic, b"next").queue_offset == len(known[topic])
+    with rmqcore.open_store(store_path) as store:
+        assert store.recovery_report.findings == []
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_the_last_units_stay_where_the_heads_of_their_records_may_have_rotted(two_queues, count):
     with rmqcore.open_store(two_queues.parents[1], mode="r") as store:
