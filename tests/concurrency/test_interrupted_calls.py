@@ -140,6 +140,25 @@ def test_two_queues_are_never_one_in_the_journal(paths, tmp_path):
         shutil.rmtree(killed)
 
 
+def test_what_an_interrupted_lease_had_begun_with_is_not_done_with_behind_a_kill(paths, tmp_path):
+    """The journal takes what lies in front of a later lease for done with."""
+    for interrupt in each_interrupt(1, ["leases.py", "lease_queue.py", "lease_table.py"]):
+        killed = tmp_path / "killed"
+        with open_store(paths(interrupt)) as store:
+            for number in range(5):
+                store.put("T", b"%d" % number)
+            (first,) = store.lease("g", {"T": "*"}, max_messages=1)
+            store.give_back("g", [first.place], delay_ms=0)
+            terms = {"max_messages": 3, "lease_ms": 3_600_000}
+            interrupt.during(lambda store=store, terms=terms: store.lease("g", {"T": "*"}, **terms))
+            store.lease("g", {"T": "*"}, max_messages=2, lease_ms=3_600_000)
+            shutil.copytree(store.path, killed)
+        with open_store(killed) as store:
+            found = store.lease("g", {"T": "*"}, max_messages=9)
+            assert {bytes(one.body) for one in found} == {b"%d" % n for n in range(5)}, interrupt.at
+        shutil.rmtree(killed)
+
+
 def test_what_is_acknowledged_of_a_topic_made_anew_counts(paths):
     for interrupt in each_interrupt(1, ["lease_table.py"]):
         with open_store(paths(interrupt)) as store:

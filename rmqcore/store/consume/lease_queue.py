@@ -169,6 +169,19 @@ class LeaseQueue:
         """Let a message that is open be handed out again at once."""
         self.lease(offset, 1, 0, 0, self.times(offset))
 
+    def take_back(self, position: int) -> None:
+        """Let nothing count as handed out from an offset on, as before its first lease.
+
+        Args:
+            position: what `position` was then.
+        """
+        # in this order: a signal handler may raise between any two of these steps
+        self.position = position
+        for each in [each for each in self._open if each >= position]:
+            self.done(each)
+        while self._order and self._order[-1] >= position:
+            self._order.pop()
+
     def done(self, offset: int) -> bool:
         """Be done with a message; False when it was not open."""
         return self._open.pop(offset, None) is not None

@@ -191,7 +191,8 @@ class Leases:
         self._table.follow_reset(queue)
         items: list[tuple[int, int, LeasedItem]] = []
         entries: list[Entry] = []
-        due_ms, following = taken.due_ms, queue.position
+        due_ms, position = taken.due_ms, queue.position
+        following = position
         try:
             while (
                 len(items) < taken.left
@@ -205,11 +206,11 @@ class Leases:
                     queue.done(offset)
                     entries.append(Done(queue.number, offset, 1))
                     continue
-                # before it counts as leased: an interrupt leaves no lease that never ends
+                # before it counts as leased: an interrupt leaves no lease that nobody has
+                items.append((offset, times, item))
                 self._table.due.add(due_ms, queue.number, offset)
                 queue.lease(offset, 1, due_ms, holder, times)
                 entries.append(Leased(queue.number, offset, 1, due_ms, holder, times))
-                items.append((offset, times, item))
             if len(items) < taken.left:
                 fresh = self._reads.fresh(queue, taken, taken.left - len(items))
                 following = fresh.following
@@ -222,7 +223,9 @@ class Leases:
                 items.extend((offset, 1, item) for offset, item in fresh.items)
             self._table.hand_out(entries, taken.request.call)
         except BaseException:
-            # a lease that the journal does not have is given to nobody
+            # a lease that the journal does not have is given to nobody, and what was never handed
+            # out still was not: for the journal, all in front of what it has next is done with
+            queue.take_back(position)
             for offset, times, _ in items:
                 if queue.is_open(offset):
                     queue.lease(offset, 1, 0, 0, times - 1)
