@@ -13,7 +13,7 @@ from patience import TIMEOUT_S
 import rmqcore
 from rmqcore import ConfigError, DiskFullError, Message, RmqCoreError, StoreError
 from rmqcore.remoting import RemotingCommand
-from rmqcore.store.sharing import calls, channel, shared_handle
+from rmqcore.store.sharing import calls, channel, shared_handle, values
 from rmqcore.store.sharing.calls import STORE_CALL, request_of, result_of
 from rmqcore.store.sharing.channel import OwnerChannel
 from rmqcore.store.sharing.place import MeetingPlace
@@ -179,3 +179,14 @@ def test_bytes_that_were_changed_are_an_error_and_never_another_kind_of_object()
             unpack(bytes(changed))
         except (ValueError, RmqCoreError):
             continue
+
+
+def test_what_a_signal_handler_raises_while_an_answer_is_read_stays_what_it_is(monkeypatch):
+    """A program waits for its own time-out, not for an error of the store."""
+
+    def interrupted(_):
+        raise TimeoutError("the program's own")
+
+    monkeypatch.setattr(values, "_DECODE", interrupted)
+    with pytest.raises(TimeoutError, match="the program's own"):
+        unpack(b"".join(pack([b"a"])))

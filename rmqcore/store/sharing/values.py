@@ -75,6 +75,16 @@ _ERRORS: Final[dict[str, type[BaseException]]] = {
     and (issubclass(kind, RmqCoreError) if module is errors else issubclass(kind, Exception))
 }
 
+#: What a body that holds no value comes to; a signal handler may raise anything else meanwhile.
+_WRONG: Final = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
+
 
 def pack(value: object) -> list[Buffer]:
     """A value as the buffers of a body; bytes in it are not copied.
@@ -100,7 +110,7 @@ def unpack(body: bytes) -> Any:
         return _value(_plain_of(text), _ByteRuns(whole, _LENGTH_SIZE + size))
     except RmqCoreError:
         raise
-    except Exception as error:
+    except _WRONG as error:
         raise ValueError(f"no value of a store's call: {error!r}") from error
 
 
