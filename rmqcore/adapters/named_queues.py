@@ -513,7 +513,11 @@ class NamedQueues:
 
     def _queue_of(self, message: MessageExt) -> NamedQueue:
         link = ElementLink.of(message, self.path)
-        return self._opened(link.name, _KINDS[(link.kind - 1) % COPIED + 1])
+        kind = (link.kind - 1) % COPIED + 1
+        if (entry := self._entries.get(link.name)) is not None:
+            # it may have been made anew in the other order since
+            kind = self.word(entry, _KIND)
+        return self._opened(link.name, _KINDS[kind])
 
     # ---- closing
 

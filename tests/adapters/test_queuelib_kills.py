@@ -9,6 +9,7 @@ from collections import Counter, deque
 
 import pytest
 from children import run_child
+from killed_copy import copy_as_killed
 
 from rmqcore.adapters import named_queues
 from rmqcore.adapters.queuelib import FifoQueue, LifoQueue
@@ -234,3 +235,30 @@ def test_a_kill_before_each_eighth_write_loses_and_invents_nothing(tmp_path, see
     steps = operations(chosen, 150)
     writes = writes_of(lambda: work(tmp_path / "whole" / "store", steps, lambda _: None))
     every_kill(tmp_path, chosen, steps, range(chosen.randrange(1, 9), writes + 1, 8))
+
+
+@pytest.mark.parametrize("make", [FifoQueue, LifoQueue])
+@pytest.mark.parametrize("pushed", [[], [b"2"]], ids=["empty", "filled"])
+def test_what_is_held_comes_back_into_a_queue_that_was_made_anew_in_the_other_order(
+    tmp_path, make, pushed
+):
+    """And the others of the store are there, too."""
+    before, store = tmp_path / "before", tmp_path / "store"
+    other = {FifoQueue: LifoQueue, LifoQueue: FifoQueue}[make]
+    queue, kept = (make(tmp_path / name, store=before) for name in ("queue", "kept"))
+    kept.push(b"kept")
+    queue.push(b"1")
+    assert queue.hold()[0] == b"1"
+    queue.close()
+    again = other(tmp_path / "queue", store=before)
+    for body in pushed:
+        again.push(body)
+    copy_as_killed(before, store)
+    for one in (again, kept):
+        one.close()
+    queue = (other if pushed else make)(tmp_path / "queue", store=store)
+    kept = make(tmp_path / "kept", store=store)
+    assert sorted(iter(queue.pop, None)) == [b"1", *pushed]
+    assert list(iter(kept.pop, None)) == [b"kept"]
+    for one in (queue, kept):
+        one.close()
