@@ -232,7 +232,9 @@ class Channel(SharedQueues):
             if raw is None:
                 self.store.give_back(GROUP, [lease], max_reconsume_times=0)
                 continue
-            tag = f"{lease.topic}:{lease.queue_id}:{lease.queue_offset}:{lease.attempt}"
+            # numbers begin anew in a queue that was deleted and declared again
+            place = lease.topic, lease.queue_id, lease.queue_offset, lease.phy_offset, lease.attempt
+            tag = ":".join(map(str, place))
             properties = raw["properties"]
             properties["delivery_tag"] = tag
             properties["delivery_info"]["redelivered"] = message.reconsume_times > 0

@@ -113,3 +113,23 @@ def test_a_consumer_keeps_a_queue_that_was_made_anew_and_expires(channels, clock
         publish(one, "x", routing_key="q")
         one.delete_expired()
         assert payload(queue) == "x"
+
+
+@pytest.mark.parametrize("settle", ["ack", "reject", "requeue"])
+def test_a_message_of_a_deleted_queue_settles_none_of_the_one_declared_anew(channels, settle):
+    """Both have the same number in it, and are with one channel at a time."""
+    one, other = channels
+    queue = declare(one, "q")
+    publish(one, "old", routing_key="q")
+    old = queue.get()
+    other.queue_delete("q")
+    queue = declare(one, "q")
+    publish(one, "new", routing_key="q")
+    assert queue.get().payload == "new"
+    getattr(old, settle)()
+    assert queue.get() is None
+    one.close()
+    again = declare(other, "q").get()
+    assert (again.payload, again.delivery_info["redelivered"]) == ("new", True)
+    again.ack()
+    assert other.basic_get("q") is None
