@@ -7,17 +7,21 @@ from collections.abc import Callable
 from rmqcore.proxy.callers import Caller
 from rmqcore.proxy.cluster import (
     TEMPLATE_TOPIC,
+    BrokerQueues,
     GroupView,
     TopicView,
     check_may_consume,
     check_may_use,
+    json_object,
     made_after,
+    message_type_of,
     new_topic_fields,
+    queues_of,
 )
 from rmqcore.proxy.codes import expect_success
 from rmqcore.proxy.messages import MessageType
 from rmqcore.proxy.name_cache import NameCache
-from rmqcore.remoting import RemotingCommand, RequestCode
+from rmqcore.remoting import RemotingCommand, RequestCode, ResponseCode
 from rmqcore.world import World
 
 
@@ -70,12 +74,34 @@ class KeptViews:
         to_be = await self.topic_to_be(name)
         if to_be is None:
             return None
-        for broker in to_be.brokers:
-            fields = new_topic_fields(name, kind, broker.write_count)
-            code = RequestCode.UPDATE_AND_CREATE_TOPIC
-            expect_success(await self._ask_as_own(broker.broker_name, code, fields))
-        made = TopicView(name, kind.name if kind is not None else "", to_be.brokers)
-        return self._topics.put(name, made)
+        made = [await self._made_on(broker, name, kind) for broker in to_be.brokers]
+        message_type = next((said for _, said in made if said), "")
+        view = TopicView(name, message_type, tuple(queues for queues, _ in made))
+        return self._topics.put(name, view)
+
+    async def _made_on(
+        self, broker: BrokerQueues, name: str, kind: MessageType | None
+    ) -> tuple[BrokerQueues, str]:
+        """The queues of a topic on a broker, and what it takes; made where the broker has none.
+
+        A name server that was just started knows no topics of brokers that have many: what one has
+        stays as it is, for with fewer queues the messages in the others would be hidden.
+        """
+        where = broker.broker_name
+        had = await self._ask_as_own(where, RequestCode.GET_TOPIC_CONFIG, {"topic": name})
+        if had.code == ResponseCode.SUCCESS:
+            config = json_object(had.body)
+            return queues_of(where, config), message_type_of(config)
+        if had.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            # of RocketMQ 4; how many queues there are the name servers say later
+            had = await self._ask_as_own(where, RequestCode.GET_TOPIC_STATS_INFO, {"topic": name})
+            if had.code == ResponseCode.SUCCESS:
+                return broker, ""
+        if had.code != ResponseCode.TOPIC_NOT_EXIST:
+            expect_success(had)
+        fields = new_topic_fields(name, kind, broker.write_count)
+        expect_success(await self._ask_as_own(where, RequestCode.UPDATE_AND_CREATE_TOPIC, fields))
+        return broker, kind.name if kind is not None else ""
 
     # ---- what a kind of cluster does by itself
 

@@ -397,3 +397,49 @@ def test_a_broker_without_a_timer_is_given_no_message_that_is_due_later(
         assert sum(served.broker.store.max_queue_offset("T", each) for each in range(4)) == 0
 
     run(tmp_path, scenario)
+
+
+async def forgotten_by_name_server(served):
+    """Let the name server know of no broker, as one that was just started."""
+    server, config = served.name_server, served.broker.config
+    fields = {
+        "clusterName": config.broker_cluster_name,
+        "brokerName": config.broker_name,
+        "brokerAddr": served.broker.address,
+        "brokerId": "0",
+    }
+    client = RemotingClient()
+    command = RemotingCommand(RequestCode.UNREGISTER_BROKER, fields)
+    answer = await client.invoke(f"127.0.0.1:{server.port}", command)
+    await client.close()
+    assert answer.code == ResponseCode.SUCCESS
+
+
+@pytest.mark.parametrize("release", [4, 5])
+def test_a_topic_that_no_name_server_knows_yet_keeps_its_queues_and_its_messages(tmp_path, release):
+    ahead_s = 0.0
+
+    async def scenario(served):
+        nonlocal ahead_s
+        if release == 4:
+            served.broker._server.processors[RequestCode.GET_TOPIC_CONFIG] = lambda *_: (
+                RemotingCommand(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, {}, b"", "not known")
+            )
+        peer = Peer(served.broker)
+        sixteen = {"topic": "T", "readQueueNums": 16, "writeQueueNums": 16, "perm": 6}
+        await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, sixteen)
+        await peer.client.close()
+        wire = await served.connect()
+        for number in range(16):
+            assert (await wire.send("T", b"%d" % number)).status.code == Code.OK
+        ahead_s = 29.0
+        # what new topics are made after is known until later than T
+        assert (await wire.send("U", b"x")).status.code == Code.OK
+        await forgotten_by_name_server(served)
+        ahead_s = 31.0
+        assert (await wire.send("T", b"16")).status.code == Code.OK
+        assert served.broker.managers.topics.get("T").read_queue_nums == 16
+        bodies = {message.body for message in (await wire.receive("T"))[1]}
+        assert bodies == {b"%d" % number for number in range(17)}
+
+    run(tmp_path, scenario, world=World(monotonic_s=lambda: monotonic_s() + ahead_s))
