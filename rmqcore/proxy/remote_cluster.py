@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Final
 
@@ -87,6 +88,9 @@ class RemoteCluster(KeptViews):
         self._monotonic_s = world.monotonic_s
         #: by address, from when on it is asked anew where a broker is
         self._looked_for: dict[str, float] = {}
+        #: held by who looks for brokers that are not known, and from when on the next one does
+        self._looking: asyncio.Lock = asyncio.Lock()
+        self._look_from_s = -math.inf
 
     async def stop(self) -> None:
         """Close the connections to brokers and name servers."""
@@ -105,12 +109,35 @@ class RemoteCluster(KeptViews):
         """See `Cluster.ask`."""
         address = self._addresses.get(broker_name)
         if address is None:
-            reason = f"broker {broker_name} is not known to the name servers"
-            raise RefusedError(Code.INTERNAL_SERVER_ERROR, reason)
+            return self._ask_unknown(broker_name, request, caller, timeout_ms, since)
         account = self._own if caller is None else caller.account
         if since and self._versions.get(address, -1) < since:
             return self._invoke_since(since, address, request, account, timeout_ms)
         return self._invoke(address, request, account, timeout_ms)
+
+    async def _ask_unknown(
+        self,
+        broker_name: str,
+        request: RemotingCommand,
+        caller: Caller | None,
+        timeout_ms: float,
+        since: int,
+    ) -> RemotingCommand:
+        """Ask a broker that has to be looked up: a client may know it for longer than this proxy.
+
+        Raises:
+            RefusedError: name servers know none of its name, or it does not answer.
+        """
+        async with self._looking:
+            if broker_name not in self._addresses and self._monotonic_s() >= self._look_from_s:
+                try:
+                    await self._note_all()
+                finally:
+                    self._look_from_s = self._monotonic_s() + _LOOKED_FOR_EVERY_S
+        if broker_name not in self._addresses:
+            reason = f"broker {broker_name} is not known to the name servers"
+            raise RefusedError(Code.INTERNAL_SERVER_ERROR, reason)
+        return await self.ask(broker_name, request, caller, timeout_ms=timeout_ms, since=since)
 
     async def _invoke_since(
         self,
@@ -227,19 +254,27 @@ class RemoteCluster(KeptViews):
         knows nothing of their groups.
 
         Raises:
-            RefusedError: none is known, and no name server says which there are (106).
+            RefusedError: none is known, and no name server says which there are.
         """
         if not self._asked_for_all:
             try:
-                answer = await self._ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO, {})
-                brokers = json_object(expect_success(answer).body).get("brokerAddrTable")
+                await self._note_all()
             except RefusedError:
                 if not self._addresses:
                     raise
             else:
-                self._note_masters(list(brokers.values()) if isinstance(brokers, dict) else [])
                 self._asked_for_all = bool(self._addresses)
         return sorted(self._addresses, key=lambda name: name not in self._routed)
+
+    async def _note_all(self) -> None:
+        """Note where the masters of all brokers are (106).
+
+        Raises:
+            RefusedError: no name server answers.
+        """
+        answer = await self._ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO, {})
+        brokers = json_object(expect_success(answer).body).get("brokerAddrTable")
+        self._note_masters(list(brokers.values()) if isinstance(brokers, dict) else [])
 
     def _brokers_of(self, route: Mapping[str, Any]) -> tuple[BrokerQueues, ...]:
         """The brokers of a route that have a master; their addresses are noted."""

@@ -14,7 +14,7 @@ from rmqcore.broker import Broker
 from rmqcore.broker.requests import NEEDS
 from rmqcore.namesrv import NameServer
 from rmqcore.proxy import GrpcServer, RemoteCluster, Service, consuming
-from rmqcore.proxy.codes import Code
+from rmqcore.proxy.codes import Code, RefusedError
 from rmqcore.proxy.messages import MessageType, TelemetryCommand
 from rmqcore.remoting import (
     AccessGate,
@@ -443,3 +443,62 @@ def test_a_topic_that_no_name_server_knows_yet_keeps_its_queues_and_its_messages
         assert bodies == {b"%d" % number for number in range(17)}
 
     run(tmp_path, scenario, world=World(monotonic_s=lambda: monotonic_s() + ahead_s))
+
+
+@asynccontextmanager
+async def another_proxy(served):
+    """A proxy that has asked for nothing yet, as one that was started again; a client of it."""
+    remote = RemoteCluster(f"127.0.0.1:{served.name_server.port}")
+    server = GrpcServer(Service(remote), "127.0.0.1", 0)
+    await server.start()
+    try:
+        yield await served.connect(port=server.port)
+    finally:
+        await server.stop()
+        await remote.stop()
+
+
+def test_what_clients_have_of_a_proxy_that_has_gone_is_good_at_the_next_at_once(tmp_path):
+    async def scenario(served):
+        wire = await served.connect()
+        await wire.send("T", b"x")
+        _, (message,) = await wire.receive("T")
+        entry = await prepared(wire, "U", b"y")
+        async with another_proxy(served) as next_wire:
+            assert (await next_wire.ack("T", message)).status.code == Code.OK
+        assert served.broker.managers.checkpoints.next_due_ms() is None
+        async with another_proxy(served) as next_wire:
+            assert await ended(next_wire, "U", entry, COMMIT) == Code.OK
+        async with another_proxy(served) as next_wire:
+            queue = {"topic": {"name": "T"}, "id": 0, "broker": {"name": "b0"}}
+            answer = await next_wire.call(
+                "QueryOffset", message_queue=queue, query_offset_policy="END"
+            )
+            assert answer.status.code == Code.OK
+
+    run(tmp_path, scenario)
+
+
+def test_name_servers_are_asked_once_a_second_for_brokers_that_nobody_knows(tmp_path):
+    now, asked = [1000.0], []
+
+    async def scenario(served):
+        processors = served.name_server._server.processors
+        brokers = processors[RequestCode.GET_BROKER_CLUSTER_INFO]
+
+        def counted(connection, request):
+            asked.append(now[0])
+            return brokers(connection, request)
+
+        processors[RequestCode.GET_BROKER_CLUSTER_INFO] = counted
+        address = f"127.0.0.1:{served.name_server.port}"
+        remote = RemoteCluster(address, world=World(monotonic_s=lambda: now[0]))
+        for number in range(20):
+            now[0] += number == 10
+            with pytest.raises(RefusedError, match="not known to the name servers"):
+                await remote.ask(f"no{number}", RemotingCommand(RequestCode.ACK_MESSAGE, {}), None)
+        assert await remote.ask("b0", RemotingCommand(RequestCode.ACK_MESSAGE, {}), None)
+        await remote.stop()
+
+    run(tmp_path, scenario)
+    assert asked == [1000.0, 1001.0]
