@@ -48,6 +48,13 @@ _ROUTE_KEPT_S: Final = 30.0
 _GROUP_KEPT_S: Final = 5.0
 #: A broker that takes nothing, such as one whose disk is full, is looked for elsewhere this often.
 _LOOKED_FOR_EVERY_S: Final = 1.0
+#: A broker tells so of a topic or a group; one that is busy, say, tells nothing of it.
+_TELLING: Final = (
+    ResponseCode.SUCCESS,
+    ResponseCode.TOPIC_NOT_EXIST,
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+    ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+)
 
 
 class RemoteCluster(KeptViews):
@@ -298,9 +305,19 @@ class RemoteCluster(KeptViews):
         return masters
 
     async def _message_type(self, name: str, brokers: Sequence[BrokerQueues]) -> str:
-        """What a topic takes, as one of its brokers says; empty of one that does not know."""
+        """What a topic takes, as one of its brokers says; empty of one that does not know.
+
+        Raises:
+            RefusedError: none tells, and none has told before.
+        """
         names = [each.broker_name for each in brokers]
-        answer = await self._ask_any(names, RequestCode.GET_TOPIC_CONFIG, {"topic": name})
+        try:
+            answer = await self._ask_any(names, RequestCode.GET_TOPIC_CONFIG, {"topic": name})
+        except RefusedError:
+            known = self._topics.last(name)
+            if known is None:
+                raise
+            return known.message_type
         if answer.code != ResponseCode.SUCCESS:
             return ""
         return message_type_of(json_object(answer.body))
@@ -313,7 +330,7 @@ class RemoteCluster(KeptViews):
     async def _ask_any(
         self, broker_names: Sequence[str], code: int, fields: dict[str, str]
     ) -> RemotingCommand:
-        """Ask brokers one after the other, until one answers.
+        """Ask brokers one after the other, until one tells.
 
         Args:
             broker_names: at least one.
@@ -325,7 +342,8 @@ class RemoteCluster(KeptViews):
         """
         for name in broker_names:
             try:
-                return await self._ask_as_own(name, code, fields)
+                answer = await self._ask_as_own(name, code, fields)
+                return answer if answer.code in _TELLING else expect_success(answer)
             except RefusedError as error:
                 last = error
                 if name in self._addresses:
@@ -337,7 +355,7 @@ class RemoteCluster(KeptViews):
         """A group that no broker knows yet is as brokers make it.
 
         Raises:
-            RefusedError: no broker answers: it may be an ordered one.
+            RefusedError: no broker tells: it may be an ordered one.
         """
         names = await self._names()
         if not names:

@@ -502,3 +502,48 @@ def test_name_servers_are_asked_once_a_second_for_brokers_that_nobody_knows(tmp_
 
     run(tmp_path, scenario)
     assert asked == [1000.0, 1001.0]
+
+
+def busy(broker, code):
+    broker._server.processors[code] = lambda *_: RemotingCommand(
+        ResponseCode.SYSTEM_BUSY, {}, b"", "the broker is busy"
+    )
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_ordered_group_keeps_its_order_while_a_broker_is_busy(tmp_path, count):
+    async def scenario(served):
+        for broker in served.brokers:
+            broker.managers.groups.put("G", {"consumeMessageOrderly": True})
+        peer = Peer(served.broker)
+        for number in range(2):
+            await peer.send("T", b"%d" % number)
+        await peer.client.close()
+        wire = await served.connect()
+        busy(served.broker, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG)
+        found = []
+        for _ in range(2):
+            found += (await wire.receive("T", count=1))[1]
+        # another broker tells of the group; of one alone nothing is handed out now
+        assert [message.body for message in found] == [b"0"] * (count - 1)
+
+    run(tmp_path, scenario, count)
+
+
+def test_a_topic_takes_what_it_took_while_its_broker_is_busy(tmp_path):
+    ahead_s = 0.0
+
+    async def scenario(served):
+        nonlocal ahead_s
+        wire = await served.connect()
+        in_order = {"message_group": "g", "message_type": MessageType.FIFO}
+        assert (await wire.send("T", b"0", **in_order)).status.code == Code.OK
+        busy(served.broker, RequestCode.GET_TOPIC_CONFIG)
+        ahead_s = 31.0
+        refused = await wire.send("T", b"x")
+        assert refused.status.code == Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+        assert (await wire.send("T", b"1", **in_order)).status.code == Code.OK
+        async with another_proxy(served) as next_wire:
+            assert (await next_wire.send("T", b"x")).status.code == Code.TOO_MANY_REQUESTS
+
+    run(tmp_path, scenario, world=World(monotonic_s=lambda: monotonic_s() + ahead_s))
