@@ -50,11 +50,13 @@ class Session:
         name: of the account; empty for who has the token.
         seen_s: when it was used last, by the monotonic clock.
         form_token: has to come with each form.
+        is_over: what is still being answered ends.
     """
 
     name: str
     seen_s: float
     form_token: str = field(default_factory=lambda: token_hex(16))
+    is_over: bool = False
 
 
 class Entry:
@@ -86,18 +88,20 @@ class Entry:
         key = token_hex(24)
         self._sessions[key] = Session(name, monotonic_s())
         while len(self._sessions) > _SESSIONS_MAX:
-            self._sessions.popitem(last=False)
+            self.end(next(iter(self._sessions)))
         return key
 
     def end(self, key: str) -> None:
         """Forget a session."""
-        self._sessions.pop(key, None)
+        session = self._sessions.pop(key, None)
+        if session is not None:
+            session.is_over = True
 
     def find(self, key: str) -> Session | None:
         """The session of a cookie; None when there is none, or it is over."""
         session, now_s = self._sessions.get(key), monotonic_s()
         if session is None or now_s - session.seen_s > _IDLE_S:
-            self._sessions.pop(key, None)
+            self.end(key)
             return None
         session.seen_s = now_s
         self._sessions.move_to_end(key)

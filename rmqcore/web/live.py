@@ -13,6 +13,7 @@ from starlette.responses import Response, StreamingResponse
 
 from rmqcore.errors import RmqCoreError
 from rmqcore.message import MessageExt
+from rmqcore.web.gate import Session
 from rmqcore.web.log_pages import log_page
 from rmqcore.web.shown import preview, time_text, visible
 from rmqcore.web.source import Source
@@ -52,7 +53,7 @@ class Live:
         }
 
     async def events(self, request: Request) -> Response:
-        """What comes, one event a message."""
+        """What comes, one event a message, while the reader's session lasts."""
         topic, after = request.query_params.get("topic", ""), request.query_params.get("after", "")
         after = request.headers.get("last-event-id", after)
         if self._readers >= _READERS_MAX:
@@ -65,9 +66,10 @@ class Live:
     async def _stream(self, request: Request, topic: str, after: int) -> AsyncIterator[str]:
         self._readers += 1
         quiet, end = 0, -1
+        session: Session = request.state.session
         try:
             yield "retry: 2000\n\n"
-            while not await request.is_disconnected():
+            while not (session.is_over or await request.is_disconnected()):
                 found, end = await asyncio.to_thread(self._new, topic, after, end)
                 for message in found:
                     after = message.phy_offset

@@ -2,10 +2,11 @@
 
 import asyncio
 import json
+from contextlib import asynccontextmanager
 
 import pytest
 from broker.conftest import LONG_MS, held, records
-from patience import until_async
+from patience import TIMEOUT_S, until_async
 from web.conftest import ORIGIN, Reader
 from web.test_pages import ROWS, words_of
 
@@ -222,26 +223,56 @@ def test_the_trace_that_clients_tell_is_a_line_of_time(with_broker):
     with_broker(scenario)
 
 
+@asynccontextmanager
+async def tail_of(broker, entry, key):
+    """The events of the topic T as the session of a key gets them, over a real port."""
+    server = WebServer(web_app(BrokerSource(broker), entry), "127.0.0.1", 0)
+    await asyncio.to_thread(server.start)
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        lines = ["GET /live/events?topic=T&after=0 HTTP/1.1"]
+        lines += [f"Cookie: rmqcore_{server.port}={key}", f"Host: 127.0.0.1:{server.port}", "", ""]
+        writer.write("\r\n".join(lines).encode())
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        await reader.readuntil(b"retry: 2000")
+        yield reader
+        writer.close()
+    finally:
+        await asyncio.to_thread(server.stop)
+
+
 def test_the_tail_tells_of_each_message_that_comes_over_a_real_port(with_broker):
     async def scenario(broker, peer):
         await peer.send("T", b"before")
         entry = Entry()
-        server = WebServer(web_app(BrokerSource(broker), entry), "127.0.0.1", 0)
-        await asyncio.to_thread(server.start)
-        try:
-            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-            cookie = f"rmqcore_{server.port}={entry.begin()}"
-            lines = ["GET /live/events?topic=T&after=0 HTTP/1.1", f"Cookie: {cookie}"]
-            lines += [f"Host: 127.0.0.1:{server.port}", "", ""]
-            writer.write("\r\n".join(lines).encode())
-            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
-            await reader.readuntil(b"retry: 2000")
+        async with tail_of(broker, entry, entry.begin()) as reader:
             await peer.send("T", b"<b>after</b>")
             found = await reader.readuntil(b"}")
             assert json.loads(found.partition(b"data: ")[2])["body"] == "<b>after</b>"
-            writer.close()
-        finally:
-            await asyncio.to_thread(server.stop)
+
+    with_broker(scenario)
+
+
+@pytest.mark.parametrize("how", ["logged out", "not used for a day", "one of too many"])
+def test_the_tail_ends_with_the_session_of_its_reader(with_broker, monkeypatch, how):
+    monkeypatch.setattr("rmqcore.web.gate._SESSIONS_MAX", 2)
+
+    async def scenario(broker, peer):
+        await peer.send("T", b"before")
+        entry = Entry()
+        key = entry.begin()
+        async with tail_of(broker, entry, key) as reader:
+            if how == "logged out":
+                entry.end(key)
+            elif how == "one of too many":
+                entry.begin()
+                entry.begin()
+            else:
+                entry.find(key).seen_s -= 86_400
+                assert entry.find(key) is None
+            async with asyncio.timeout(TIMEOUT_S):
+                # an answer in chunks has this end
+                await reader.readuntil(b"\r\n0\r\n\r\n")
 
     with_broker(scenario)
 
