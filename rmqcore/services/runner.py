@@ -8,13 +8,14 @@ fails is the same in both.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable
 from math import inf
 from typing import Final, Protocol
 
-from rmqcore.errors import is_broken, is_refusal
+from rmqcore.errors import StoreError, is_broken, is_refusal
 from rmqcore.services.service import Service
 from rmqcore.services.standing import Standing
 from rmqcore.world import REAL, World
@@ -66,6 +67,26 @@ def stop_running(runner: Runner, services: Iterable[Service]) -> None:
     for service in services:
         if runner.is_running(service):
             runner.stop(service)
+
+
+def refuse_greenlets(path: str | os.PathLike[str]) -> None:
+    """Refuse to serve a store where a library has put its greenlets in the place of threads.
+
+    Of these one runs at a time, until it waits by the library: a service that waits for the system
+    lets nobody else go on.
+
+    Args:
+        path: the store's directory.
+
+    Raises:
+        StoreError: it is so.
+    """
+    maker = type(threading.Lock()).__module__.partition(".")[0]
+    if maker != "_thread":
+        raise StoreError(
+            f"{os.fspath(path)}: {maker} has replaced the threads that serve a store; let the "
+            "workers be threads or processes, and do not patch the standard library"
+        )
 
 
 class Rounds:

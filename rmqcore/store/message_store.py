@@ -14,7 +14,7 @@ from rmqcore.files.store_trace import StoreTrace
 from rmqcore.native.base._lock import ReentrantLock, locks_held
 from rmqcore.native.log._putter import MessagePutter
 from rmqcore.services.delay_schedule import QueueAtDelivery, as_asked
-from rmqcore.services.runner import Runner, Threads
+from rmqcore.services.runner import Runner, Threads, refuse_greenlets
 from rmqcore.store.forwarding import forwards, in_the_words_of
 from rmqcore.store.open_stores import OPEN_STORES, close_forgotten
 from rmqcore.store.parts.all_parts import Parts
@@ -88,6 +88,8 @@ class DefaultMessageStore(MessagePutter, ReadableStore):
         """
         config.check_for_writing()
         self.path = directory_path("path", path).absolute()
+        if runner is None:
+            refuse_greenlets(self.path)
         self.world = world
         self._closing = ReentrantLock()
         directory = StoreDir(self.path, config.store_path_commit_log)

@@ -75,6 +75,7 @@ def open_store(
         ArgumentError: ``path`` is no path, or empty.
         ConfigError: an unknown or contradictory setting, or one that contradicts the files.
         StoreLockedError: the store is open for writing elsewhere.
+        StoreError: gevent or eventlet has replaced this process's threads, in mode "a".
         RepairUnfinishedError: a repair of the store is unfinished, in mode "a" and unless
             ``on_corruption`` says to go on.
         StoreNotFoundError: no store there, in mode "r" or with ``create=False``.

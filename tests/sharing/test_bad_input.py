@@ -126,11 +126,12 @@ def test_only_what_the_table_names_can_be_called(store, method):
     channel.end()
 
 
-def test_greenlets_in_the_place_of_threads_are_refused(tmp_path, monkeypatch):
+@pytest.mark.parametrize("open_one", [rmqcore.open_store, rmqcore.open_shared])
+def test_greenlets_in_the_place_of_threads_are_refused(tmp_path, monkeypatch, open_one):
     lock = type("Semaphore", (), {"__module__": "gevent.thread"})
     monkeypatch.setattr("threading.Lock", lock)
     with pytest.raises(StoreError, match="gevent has replaced the threads"):
-        rmqcore.open_shared(tmp_path / "store")
+        open_one(tmp_path / "store")
     assert not (tmp_path / "store").exists()
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from rmqcore.arguments import directory_path
 from rmqcore.config import load_config
-from rmqcore.errors import ConfigError, StoreError
+from rmqcore.errors import ConfigError
 from rmqcore.files.store_dir import StoreDir, make_directory
+from rmqcore.services.runner import refuse_greenlets
 from rmqcore.store.sharing.shared_handle import Progress
 from rmqcore.store.sharing.shared_store import SharedMessageStore, SharedStore
 from rmqcore.world import REAL, World
@@ -45,7 +45,7 @@ def open_handle(
         settings: see `rmqcore.open_shared`.
         world: its clocks, and those of the store where this process owns it.
     """
-    _refuse_greenlets(path)
+    refuse_greenlets(path)
     _check_timeout(owner_timeout_ms)
     loaded = load_config(config, profile=profile, **settings)
     loaded.check_for_writing()
@@ -66,17 +66,4 @@ def _check_timeout(owner_timeout_ms: object) -> None:
             "owner_timeout_ms",
             owner_timeout_ms,
             f"milliseconds, above 0 and up to {_TIMEOUT_MS_MAX}",
-        )
-
-
-def _refuse_greenlets(path: str | os.PathLike[str]) -> None:
-    """Refuse where a library has put its greenlets in the place of threads.
-
-    Of these one runs at a time: an owner that waits for the system answers nobody.
-    """
-    maker = type(threading.Lock()).__module__.partition(".")[0]
-    if maker != "_thread":
-        raise StoreError(
-            f"{os.fspath(path)}: {maker} has replaced the threads that serve a shared store; let "
-            "the workers be threads or processes, and do not patch the standard library"
         )
