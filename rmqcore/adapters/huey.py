@@ -17,7 +17,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from huey.api import Huey
-from huey.constants import EmptyData
+from huey.constants import WORKER_GREENLET, EmptyData
 from huey.signals import SIGNAL_INTERRUPTED
 from huey.storage import BaseStorage
 
@@ -427,6 +427,18 @@ class RmqHuey(Huey):  # type: ignore[misc]
         self._due: dict[int, Any] = {}
         self._refused: list[Any] = []
         self._signal.connect(self._interrupted, SIGNAL_INTERRUPTED)
+
+    def create_consumer(self, **options: Any) -> Any:
+        """As `Huey.create_consumer`, for workers that are threads or processes.
+
+        Raises:
+            ConfigError: they are greenlets: whoever waits for a task lets no other go on.
+        """
+        kind = options.get("worker_type")
+        if kind == WORKER_GREENLET:
+            rule = "thread or process: a store is served by threads"
+            raise ConfigError("worker_type", kind, rule)
+        return super().create_consumer(**options)
 
     def dequeue(self) -> Any:
         """The next task; None when there is none."""

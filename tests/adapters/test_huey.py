@@ -131,6 +131,12 @@ def test_a_storage_needs_a_path():
         adapter.RmqStorage("app")
 
 
+def test_a_consumer_has_no_greenlets(make):
+    with pytest.raises(ConfigError, match="worker_type='greenlet': thread or process"):
+        make().create_consumer(worker_type="greenlet")
+    assert make().create_consumer(worker_type="thread", workers=2)
+
+
 def test_a_task_that_cannot_be_read_goes_to_the_dead_letters(make):
     huey = make(lease_ms=60_000)
     huey.storage.enqueue(b"no task")
