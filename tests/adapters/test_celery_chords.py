@@ -13,6 +13,7 @@ pytestmark = pytest.mark.engine
 
 GROUP = "group"
 SIZE = 3
+SMALL = {"mapped_file_size_commit_log": 1 << 20}
 WRITES = ("kv_put", "kv_swap", "kv_take")
 
 
@@ -44,6 +45,7 @@ class Chord:
     def __init__(self, path):
         backend = f"rmqcore.adapters.celery:RmqBackend+rmqcore://{path}"
         self.app = Celery("test", backend=backend)
+        self.app.conf.result_backend_transport_options = {"store": SMALL}
         # what is missing is not waited for: the test is over then
         self.app.conf.result_chord_join_timeout = 1e-9
         self.backend = self.app.backend

@@ -38,7 +38,7 @@ async def registered(path):
     names = NameServer(port=0)
     await names.start()
     served_by = f"127.0.0.1:{names.port}"
-    broker = Broker(path, {"listenPort": 0, "namesrvAddr": served_by})
+    broker = Broker(path, {"listenPort": 0, **SMALL, "namesrvAddr": served_by})
     client = RemotingClient()
     await broker.start()
     try:
@@ -59,7 +59,7 @@ def test_name_servers_hear_of_the_last_of_several_changes_when_the_disk_is_slow(
         names = NameServer(port=0)
         await names.start()
         served_by = f"127.0.0.1:{names.port}"
-        broker = Broker(tmp_path, {"listenPort": 0, "namesrvAddr": served_by})
+        broker = Broker(tmp_path, {"listenPort": 0, **SMALL, "namesrvAddr": served_by})
         await broker.start()
         client, table = RemotingClient(), broker.store.topics
         persist, begun, goes_on = table.persist, threading.Event(), threading.Event()

@@ -82,17 +82,17 @@ def test_an_import_of_columns_goes_on_between_and_within_batches(tmp_path, piece
 
     def work(_):
         die_at("store.parts.column_puts.ColumnPuts._append_records", "after", pieces)
-        with rmqcore.open_store(tmp_path / "new") as store:
+        with rmqcore.open_store(tmp_path / "new", **SMALL) as store:
             import_once(store, source)
 
     stored = []
     for _ in range(2):  # the second one goes on, and is killed, or comes to its end
         run_child(work)
-        with rmqcore.open_store(tmp_path / "new") as store:
+        with rmqcore.open_store(tmp_path / "new", **SMALL) as store:
             stored.append(sum(1 for _ in store.messages()))
     assert 0 < stored[0] < stored[1]
     assert (stored[0] % 4096 == 0) == (pieces % 3 == 0)
-    with rmqcore.open_store(tmp_path / "new") as store:
+    with rmqcore.open_store(tmp_path / "new", **SMALL) as store:
         if stored[1] < count:
             report = import_once(store, source)
             assert (report.already, report.messages) == (stored[1], count - stored[1])
@@ -106,7 +106,7 @@ def test_an_import_of_columns_goes_on_between_and_within_batches(tmp_path, piece
 def test_what_an_import_has_put_is_known_again(golden_store, tmp_path, golden, file_format):
     old = golden_store(*golden)
     export_store(old.path, tmp_path / "e", file_format=file_format, config=old.conf)
-    with rmqcore.open_store(tmp_path / "new", deliver_delayed=True) as store:
+    with rmqcore.open_store(tmp_path / "new", **SMALL, deliver_delayed=True) as store:
         put = import_once(store, tmp_path / "e").messages
         files = exported_files(tmp_path / "e")
         with ImportRecord(store.path) as record:
@@ -130,7 +130,7 @@ def test_what_an_import_has_put_is_known_again(golden_store, tmp_path, golden, f
 def test_what_a_put_spells_otherwise_than_the_file_is_known_again(tmp_path, fields):
     source = tmp_path / "in.jsonl"
     source.write_text(json.dumps({"topic": "T", "body": "a"} | fields) + "\n")
-    with rmqcore.open_store(tmp_path / "new", deliver_delayed=True) as store:
+    with rmqcore.open_store(tmp_path / "new", **SMALL, deliver_delayed=True) as store:
         put_in_part(store, source, 1)
         report = import_once(store, source)
         assert (report.messages, report.already) == (0, 1)
@@ -150,7 +150,7 @@ def test_a_file_that_was_begun_comes_first_whatever_it_is_called(tmp_path):
     begun, other = tmp_path / "in" / "b.jsonl", tmp_path / "in" / "a.jsonl"
     begun.write_text("".join(f'{{"topic": "T", "body": "{body}"}}\n' for body in "123"))
     other.write_text('{"topic": "T", "body": "2"}\n')
-    with rmqcore.open_store(tmp_path / "new") as store:
+    with rmqcore.open_store(tmp_path / "new", **SMALL) as store:
         put_in_part(store, begun, 1)
         import_once(store, tmp_path / "in")
         assert [message.body for message in store.messages()] == [b"1", b"2", b"3", b"2"]
@@ -162,14 +162,14 @@ def test_equal_messages_that_others_put_behind_a_kill_are_none_of_the_imports(tm
     source.write_text('{"topic": "T", "body": "same"}\n' * 6)
 
     def work(_):
-        with rmqcore.open_store(tmp_path / "new") as store:
+        with rmqcore.open_store(tmp_path / "new", **SMALL) as store:
             import_once(DyingStore(store, 2), source)
 
     for _ in range(2):
         run_child(work)
-        with rmqcore.open_store(tmp_path / "new") as store:
+        with rmqcore.open_store(tmp_path / "new", **SMALL) as store:
             store.put("T", b"same")
-    with rmqcore.open_store(tmp_path / "new") as store:
+    with rmqcore.open_store(tmp_path / "new", **SMALL) as store:
         report = import_once(store, source)
         assert (report.already, report.messages) == (4, 2)
         assert sum(1 for _ in store.messages()) == 8
@@ -186,7 +186,7 @@ def test_what_others_put_behind_an_import_that_failed_is_none_of_its_messages(tm
             self.left -= 1
             return self.store.put_message(message)
 
-    with rmqcore.open_store(tmp_path / "new") as store:
+    with rmqcore.open_store(tmp_path / "new", **SMALL) as store:
         with pytest.raises(OSError):
             import_once(FailingStore(store, 1), source)
         store.put("T", b"same")
@@ -224,11 +224,11 @@ def test_what_others_put_where_the_log_has_lost_its_end_is_none_of_its_messages(
     source.write_text('{"topic": "T", "body": "same"}\n' * 3)
 
     def work(_):
-        with rmqcore.open_store(path) as store:
+        with rmqcore.open_store(path, **SMALL) as store:
             import_once(DyingStore(store, 2), source)
 
     run_child(work)
-    with rmqcore.open_store(path) as store:
+    with rmqcore.open_store(path, **SMALL) as store:
         end = store.max_phy_offset
     file = path / "commitlog" / f"{0:020d}"
     with file.open("r+b") as log:
@@ -237,7 +237,7 @@ def test_what_others_put_where_the_log_has_lost_its_end_is_none_of_its_messages(
     shutil.rmtree(path / "consumequeue")
     (path / "config" / "storeMark.json").unlink()
     (path / "abort").touch()
-    with rmqcore.open_store(path) as store:
+    with rmqcore.open_store(path, **SMALL) as store:
         assert store.max_phy_offset == end // 2
         store.put("T", b"same")
         report = import_once(store, source)
@@ -257,7 +257,7 @@ def test_an_import_goes_on_in_a_log_that_ends_before_where_it_began(tmp_path):
             self.left -= 1
             return self.store.put_message(message)
 
-    with rmqcore.open_store(tmp_path / "new") as store:
+    with rmqcore.open_store(tmp_path / "new", **SMALL) as store:
         with ImportRecord(store.path) as record:
             record.note({digest: 50})
         with pytest.raises(OSError):
@@ -271,7 +271,7 @@ def test_a_part_without_messages_is_not_taken_for_one_that_was_imported(tmp_path
         (tmp_path / name).mkdir()
         (tmp_path / name / "1.jsonl").write_text(f'{{"topic": "T", "body": "{name}"}}\n')
         (tmp_path / name / "2.jsonl").write_text("")
-    with rmqcore.open_store(tmp_path / "new") as store:
+    with rmqcore.open_store(tmp_path / "new", **SMALL) as store:
         assert [import_once(store, tmp_path / name).messages for name in "ab"] == [1, 1]
 
 
@@ -284,7 +284,7 @@ def test_an_input_that_is_written_meanwhile_is_said_and_not_taken_for_imported(t
         if done == 0:
             source.write_text(line * 2)
 
-    with rmqcore.open_store(tmp_path / "new") as store:
+    with rmqcore.open_store(tmp_path / "new", **SMALL) as store:
         with pytest.raises(RmqCoreError, match="was changed while it was read"):
             import_once(store, source, progress=write_on)
         source.write_text(line)
@@ -295,7 +295,7 @@ def test_an_input_that_is_written_meanwhile_is_said_and_not_taken_for_imported(t
 def test_nothing_is_put_of_what_has_a_row_that_is_no_message(exported, tmp_path):
     last = max(exported.glob("*.jsonl"))
     content = last.read_bytes()
-    with rmqcore.open_store(tmp_path / "new") as store:
+    with rmqcore.open_store(tmp_path / "new", **SMALL) as store:
         last.write_bytes(content[:-3] + b"[}\n")
         with pytest.raises(MessageIllegalError, match="no JSON"):
             import_once(store, exported)
@@ -351,7 +351,7 @@ def test_rows_and_columns_say_the_same_of_a_time(tmp_path, unit):
     pq.write_table(
         pa.table({"topic": ["T"] * 2, "body": ["a", "b"], "born_timestamp": born}), source
     )
-    with rmqcore.open_store(tmp_path / "new") as store:
+    with rmqcore.open_store(tmp_path / "new", **SMALL) as store:
         import_once(store, source)
         found = [message.born_timestamp_ms for message in store.messages()]
     assert found == [message.born_timestamp_ms for message in messages_in(source)]
@@ -365,7 +365,7 @@ def test_nothing_is_put_of_columns_with_a_row_that_is_no_message(tmp_path):
     bodies = ["b"] * 5000
     bodies[4500] = None
     pq.write_table(pa.table({"topic": ["T"] * 5000, "body": bodies}), source)
-    with rmqcore.open_store(tmp_path / "new") as store:
+    with rmqcore.open_store(tmp_path / "new", **SMALL) as store:
         with pytest.raises(MessageIllegalError, match=r"row 4501: the body"):
             import_once(store, source)
         assert list(store.messages()) == []
@@ -375,7 +375,7 @@ def test_a_part_that_was_cut_short_between_two_rows_is_not_imported(exported, tm
     first = min(exported.glob("*.jsonl"))
     lines = first.read_bytes().splitlines(keepends=True)
     first.write_bytes(b"".join(lines[:-1]))
-    with rmqcore.open_store(tmp_path / "new") as store:
+    with rmqcore.open_store(tmp_path / "new", **SMALL) as store:
         with pytest.raises(RmqCoreError, match="messages may be missing"):
             import_once(store, exported)
         assert list(store.messages()) == []
@@ -384,7 +384,7 @@ def test_a_part_that_was_cut_short_between_two_rows_is_not_imported(exported, tm
 def test_a_digest_with_a_flipped_bit_forgets_no_import(tmp_path):
     source = tmp_path / "in.jsonl"
     source.write_text(json.dumps({"topic": "T", "body_base64": "AAAA"}) + "\n")
-    with rmqcore.open_store(tmp_path / "new") as store:
+    with rmqcore.open_store(tmp_path / "new", **SMALL) as store:
         import_once(store, source)
         noted = store.path / "config" / "imports.json"
         (digest,) = digests_of([source])
@@ -396,7 +396,7 @@ def test_a_digest_with_a_flipped_bit_forgets_no_import(tmp_path):
 
 def test_one_import_at_a_time(tmp_path):
     with (
-        rmqcore.open_store(tmp_path / "new") as store,
+        rmqcore.open_store(tmp_path / "new", **SMALL) as store,
         ImportRecord(store.path),
         pytest.raises(RmqCoreError, match="another import"),
     ):
