@@ -20,7 +20,12 @@ from rmqcore.doctor.log_survey import (
     OffsetRanges,
     last_with_records,
 )
-from rmqcore.doctor.wrong_queue_records import is_had_again, places_named_by, wrong_number
+from rmqcore.doctor.wrong_queue_records import (
+    has_place,
+    is_had_again,
+    places_named_by,
+    wrong_number,
+)
 from rmqcore.errors import CorruptStoreError
 from rmqcore.message import MessageExt
 from rmqcore.scan.plan import LogPlan
@@ -92,8 +97,9 @@ def _proven(record: bytes, file: FileSurvey, runs: OffsetRanges) -> WrongNumber 
     message = decode_record(record)
     if "INNER_NUM" in message.properties or _CRC_PROPERTY not in record:
         return None
-    tried = bytearray(record)
-    for number in _lacking_at(runs.get((message.topic, message.queue_id), []), message.phy_offset):
+    tried, found = bytearray(record), runs.get((message.topic, message.queue_id), [])
+    # what is in no queue yet, or never will be, has the number 0
+    for number in _lacking_at(found, message.phy_offset) if has_place(message) else (0,):
         tried[NUMBER_AT : NUMBER_AT + NUMBER_SIZE] = number.to_bytes(NUMBER_SIZE, "big")
         try:
             check_record(tried, verify_crc_property=True)
@@ -118,6 +124,8 @@ def _lacking_at(runs: list[OffsetRange], phy_offset: int) -> Iterator[int]:
 
 def _add_places(runs: OffsetRanges, message: MessageExt, number: int) -> None:
     """Let the runs have a record with its number, and with those of light queues."""
+    if not has_place(message):
+        return
     for place, (key, named) in enumerate(places_named_by(message)):
         first = named if place else number
         found = runs.setdefault(key, [])

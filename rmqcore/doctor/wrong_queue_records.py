@@ -224,7 +224,7 @@ def _number_beside(files: UnitFiles, runs: OffsetRanges, message: MessageExt) ->
     """
     key, *others = (key for key, _ in places_named_by(message))
     found = runs.get(key, [])
-    if others or not _has_place(message) or "INNER_NUM" in message.properties:
+    if others or not has_place(message) or "INNER_NUM" in message.properties:
         return None
     at = bisect_right(found, message.phy_offset, key=lambda one: one.phy_offset)
     before, behind = found[:at][-1:], found[at : at + 1]
@@ -410,7 +410,7 @@ def _is_right(files: UnitFiles, runs: OffsetRanges, key: QueueKey, message: Mess
 def _is_led_to(files: UnitFiles, message: MessageExt, key: QueueKey, queue_offset: int) -> bool:
     """True when the unit of a place that a record names leads to it."""
     unit = message.phy_offset, message.store_size
-    return _has_place(message) and files.unit_head(key, queue_offset) == unit
+    return has_place(message) and files.unit_head(key, queue_offset) == unit
 
 
 def _fits(runs: OffsetRanges, phy_offset: int, key: QueueKey, queue_offset: int) -> bool:
@@ -446,7 +446,7 @@ def _units(files: UnitFiles, key: QueueKey, low: int, high: int) -> Iterator[tup
             yield start + number, phy_offset, size
 
 
-def _has_place(message: MessageExt) -> bool:
+def has_place(message: MessageExt) -> bool:
     """True for a kind of record that queues lead to."""
     kind = message.sys_flag & SysFlag.TRANSACTION_MASK
     return kind in (0, SysFlag.TRANSACTION_COMMIT)
@@ -462,7 +462,7 @@ def places_named_by(message: MessageExt) -> Iterator[tuple[QueueKey, int]]:
 
 def _agrees(message: MessageExt, key: QueueKey, queue_offset: int) -> bool:
     """True when a record names the very place that led to it, and is of a kind that has one."""
-    return _has_place(message) and (key, queue_offset) in places_named_by(message)
+    return has_place(message) and (key, queue_offset) in places_named_by(message)
 
 
 def _drop_claim(found: list[OffsetRange], phy_offset: int, queue_offset: int) -> None:

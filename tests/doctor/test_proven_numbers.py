@@ -82,6 +82,26 @@ def test_numbers_that_rotted_beside_each_other_are_told_by_the_crc_of_the_record
             assert found == places[queue_id::2]
 
 
+@pytest.mark.parametrize("kind", [4, 12], ids=["prepared", "rollback"])
+@pytest.mark.parametrize("rotted", [[0, 1, 2], [1, 2, 3]], ids=str)
+def test_what_is_in_no_queue_takes_no_number_of_what_is_beside_it(store_path, kind, rotted):
+    """Half messages all have the number 0."""
+    with rmqcore.open_store(store_path, **SETTINGS) as opened:
+        flags = [0, kind, 0, 0] if 0 in rotted else [kind, kind, 0, 0]
+        places = [opened.put("T", b"body", sys_flag=flag).phy_offset for flag in flags]
+    before = digest_tree(store_path / "commitlog")
+    for number in rotted:
+        wrong = (1 << 40) + number
+        overwrite(log_files(store_path)[0], places[number] + 20, wrong.to_bytes(8, "big"))
+    report = doctor.repair(store_path, config=rmqcore.StoreConfig(**SETTINGS))
+    assert report.clean
+    assert report.plan.lost == report.plan.unnamed == []
+    assert digest_tree(store_path / "commitlog") == before
+    with rmqcore.open_store(store_path, **SETTINGS) as opened:
+        found = [message.phy_offset for message in opened.messages("T", 0)]
+    assert found == [place for place, flag in zip(places, flags, strict=True) if flag == 0]
+
+
 def test_what_else_has_rotted_is_covered_where_reads_demand_a_crc_of_it(store_path):
     config = rmqcore.StoreConfig(**SETTINGS)
     with rmqcore.open_store(store_path, **SETTINGS) as opened:
