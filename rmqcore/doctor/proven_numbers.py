@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Final
 
-from rmqcore._codec import check_record, decode_record
+from rmqcore._codec import BLANK_SIZE, blank_record, check_record, decode_record
 from rmqcore.doctor.batch_numbers import NUMBER_AT, NUMBER_SIZE, WrongNumber
 from rmqcore.doctor.log_survey import (
     FileSurvey,
+    Gap,
     OffsetRange,
     OffsetRanges,
     last_with_records,
@@ -27,6 +28,8 @@ from rmqcore.doctor.wrong_queue_records import (
     wrong_number,
 )
 from rmqcore.errors import CorruptStoreError
+from rmqcore.files.log_walker import find_good_record
+from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.message import MessageExt
 from rmqcore.scan.plan import LogPlan
 
@@ -48,45 +51,64 @@ def add_proven_numbers(
     Returns:
         the records, with the numbers that they had.
     """
-    return [*_in_gaps(log, surveys, runs), *_at_the_end(log, surveys, runs)]
+    found: list[WrongNumber] = []
+    last = last_with_records(surveys)
+    for number, file in enumerate(surveys):
+        if number > max(0, last) and not surveys[number - 1].ends_in_blank:
+            break
+        found += _in_gaps(log, surveys, file, runs)
+        if not file.ends_in_blank:
+            found += _at_the_end(log, file, runs)
+    return found
 
 
-def _in_gaps(log: LogPlan, surveys: list[FileSurvey], runs: OffsetRanges) -> Iterator[WrongNumber]:
-    for file in surveys:
-        for gap in list(file.gaps):
-            for record in _whole_records(log, gap.start, gap.stop):
-                one = _proven(record, file, runs)
-                if one is not None and is_had_again(log, surveys, one):
-                    _add_places(runs, decode_record(record), one.number)
-                    yield one
-
-
-def _at_the_end(
-    log: LogPlan, surveys: list[FileSurvey], runs: OffsetRanges
+def _in_gaps(
+    log: LogPlan, surveys: list[FileSurvey], file: FileSurvey, runs: OffsetRanges
 ) -> Iterator[WrongNumber]:
-    """Records behind the last one that the log has, which ends behind them then."""
-    if (last := last_with_records(surveys)) < 0 or surveys[last].ends_in_blank:
-        return
-    file = surveys[last]
-    for record in _whole_records(log, file.end, file.start + log.file_size):
+    for gap in list(file.gaps):
+        for record in _whole_records(file, gap):
+            one = _proven(record, file, runs)
+            if one is not None and is_had_again(log, surveys, one):
+                _have_again(file, runs, decode_record(record), one.number)
+                yield one
+
+
+def _at_the_end(log: LogPlan, file: FileSurvey, runs: OffsetRanges) -> Iterator[WrongNumber]:
+    """Records behind the last one that a file has, which ends behind them then."""
+    begin, stop = file.end, file.start + log.file_size
+    while (record := log.record_at(file.end)) is not None:
         one = _proven(record, file, runs)
-        if one is None:
-            return
-        message = decode_record(record)
-        _add_places(runs, message, one.number)
-        file.records, file.last_ms = file.records + 1, message.store_timestamp_ms
+        if one is None or file.end + len(record) > stop:
+            break
+        _have_again(file, runs, decode_record(record), one.number)
         file.end += len(record)
         file.used_behind = max(0, file.used_behind - len(record))
         yield one
+    file.ends_in_blank = file.end > begin and _is_blank_at(file, stop)
 
 
-def _whole_records(log: LogPlan, start: int, stop: int) -> Iterator[bytes]:
-    """Records that follow one another and are whole but for what only their CRC property covers."""
-    while start < stop and (record := log.record_at(start)) is not None:
-        if start + len(record) > stop:
-            return
-        yield record
-        start += len(record)
+def _is_blank_at(file: FileSurvey, stop: int) -> bool:
+    """Whether an end-of-file record stands where a file ends now."""
+    try:
+        with file.path.open("rb") as opened:
+            opened.seek(file.end - file.start)
+            return opened.read(BLANK_SIZE) == blank_record(stop - file.end)
+    except OSError:
+        return False
+
+
+def _whole_records(file: FileSurvey, gap: Gap) -> Iterator[bytes]:
+    """What is whole in a gap but for what only the CRC property of a record covers."""
+    size, stop = max(0, file.size), gap.stop - file.start
+    mapped = MappedFile(file.path, size, file.start, OpenFiles(), writable=False)
+    try:
+        at = gap.start - file.start
+        while found := find_good_record([mapped], at, stop, past_bad_sectors=True):
+            at = found.phy_offset - file.start
+            yield mapped.read_bytes(at, found.size)
+            at += found.size
+    finally:
+        mapped.close()
 
 
 def _proven(record: bytes, file: FileSurvey, runs: OffsetRanges) -> WrongNumber | None:
@@ -122,8 +144,11 @@ def _lacking_at(runs: list[OffsetRange], phy_offset: int) -> Iterator[int]:
     return chain(near, reversed(range(max(near.stop, high - _TRIED_MAX), high)))
 
 
-def _add_places(runs: OffsetRanges, message: MessageExt, number: int) -> None:
-    """Let the runs have a record with its number, and with those of light queues."""
+def _have_again(file: FileSurvey, runs: OffsetRanges, message: MessageExt, number: int) -> None:
+    """Count a record; let the runs have it with its number, and with those of light queues."""
+    file.records += 1
+    file.first_ms = file.first_ms or message.store_timestamp_ms
+    file.last_ms = max(file.last_ms, message.store_timestamp_ms)
     if not has_place(message):
         return
     for place, (key, named) in enumerate(places_named_by(message)):

@@ -12,8 +12,9 @@ from rmqcore._codec import encode_batch
 
 pytestmark = pytest.mark.engine
 
+FILE_SIZE = 1 << 14
 SETTINGS = {
-    "mapped_file_size_commit_log": 1 << 14,
+    "mapped_file_size_commit_log": FILE_SIZE,
     "mapped_file_size_consume_queue": 20 * 16,
     "max_hash_slot_num": 8,
     "max_index_num": 32,
@@ -100,6 +101,41 @@ def test_what_is_in_no_queue_takes_no_number_of_what_is_beside_it(store_path, ki
     with rmqcore.open_store(store_path, **SETTINGS) as opened:
         found = [message.phy_offset for message in opened.messages("T", 0)]
     assert found == [place for place, flag in zip(places, flags, strict=True) if flag == 0]
+
+
+@pytest.mark.parametrize(
+    "rotted", [[4], [5], [4, 5], [10], [9, 10], range(5, 10), range(11)], ids=str
+)
+def test_numbers_that_rotted_where_a_log_file_begins_or_ends_are_put_back(store_path, rotted):
+    body = bytes(3000)
+    with rmqcore.open_store(store_path, **SETTINGS) as opened:
+        places = [opened.put("T", body).phy_offset for _ in range(11)]
+    assert places[5] == FILE_SIZE
+    assert places[10] == 2 * FILE_SIZE
+    before = digest_tree(store_path / "commitlog")
+    for number in rotted:
+        path, at = log_files(store_path)[places[number] // FILE_SIZE], places[number] % FILE_SIZE
+        overwrite(path, at + 20, (1 << 40).to_bytes(8, "big"))
+    report = doctor.repair(store_path, config=rmqcore.StoreConfig(**SETTINGS))
+    assert report.clean
+    assert digest_tree(store_path / "commitlog") == before
+    with rmqcore.open_store(store_path, **SETTINGS) as opened:
+        assert [message.phy_offset for message in opened.messages("T", 0)] == places
+
+
+def test_a_number_that_rotted_is_put_back_behind_a_message_that_is_damaged(store_path):
+    config = rmqcore.StoreConfig(**SETTINGS)
+    with rmqcore.open_store(store_path, **SETTINGS) as opened:
+        places = [opened.put("T", bytes(300)).phy_offset for _ in range(6)]
+    (path, *_) = log_files(store_path)
+    flip(path, places[2] + 200)
+    overwrite(path, places[3] + 20, (1 << 40).to_bytes(8, "big"))
+    report = doctor.repair(store_path, config=config)
+    assert report.clean
+    assert [one.queue_offset for one in report.plan.lost] == [2]
+    with rmqcore.open_store(store_path, **SETTINGS) as opened:
+        found = [one.phy_offset for one in opened.messages("T", 0) if one.body == bytes(300)]
+    assert found == [*places[:2], *places[3:]]
 
 
 def test_what_else_has_rotted_is_covered_where_reads_demand_a_crc_of_it(store_path):
