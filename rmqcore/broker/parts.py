@@ -6,7 +6,7 @@ import asyncio
 import errno
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from rmqcore.broker.pop.acks import PopAcks
@@ -243,6 +243,9 @@ class BrokerParts(BrokerState):
             for queue_id in {queue_id for _, _, queue_id in readers} | {one[1] for one in queues}:
                 self.waiting_pulls.arrived(topic, queue_id)
             self.topics.being_deleted -= names
+            # else it is written, or tried again, with the offsets; a kill may come before
+            with suppress(OSError):
+                await asyncio.to_thread(self.offsets.resets.persist_ends)
 
     def _readers(self, topic: str) -> list[ReadQueue]:
         """The groups that read a topic, or have, by queue.

@@ -5,6 +5,7 @@ import json
 import pytest
 from broker.conftest import Peer
 from broker.test_pop import send_many
+from broker.test_pop_kills import killed
 from broker.test_promoted import becomes_a_slave, sent_to
 from broker.test_state import COMMITS, commit, delete
 from patience import until
@@ -308,6 +309,40 @@ def test_each_client_that_reads_all_of_a_deleted_topic_passes_over_nothing_of_th
             assert await sent_to(other, 5, group="ALL") is None
         finally:
             await other.client.close()
+
+    lives(as_the_master)
+
+
+@pytest.mark.parametrize("model", ["", "BROADCASTING"], ids=["unknown", "broadcast"])
+def test_a_deletion_that_was_answered_is_known_behind_a_kill(lives, tmp_path, model):
+    async def as_the_master(broker, peer):
+        if model:
+            await join(peer, "QUIET", model, "T")
+        await send_many(peer, 6, queues=1)
+        assert (await peer.pull("T", offset=5, group="QUIET")).code == ResponseCode.SUCCESS
+        await delete(peer)
+        await send_many(peer, 6, queues=1)
+        async with killed(broker, tmp_path) as (_, next_peer):
+            if model:
+                await join(next_peer, "QUIET", model, "T")
+            assert await sent_to(next_peer, 5, group="QUIET") == 0
+
+    lives(as_the_master)
+
+
+def test_a_topic_is_deleted_though_the_disk_takes_no_note_of_who_has_read_it(lives, monkeypatch):
+    async def as_the_master(broker, peer):
+        await send_many(peer, 6, queues=1)
+        known = broker.managers.offsets.resets
+        store = known._ends_file.store
+        monkeypatch.setattr(known._ends_file, "store", refuses)
+        await delete(peer)
+        monkeypatch.setattr(known._ends_file, "store", store)
+        known.persist_ends()
+        assert known._ends_file.load().unknown_groups["", "T", 0] == 0
+
+    def refuses(_):
+        raise OSError(28, "no room")
 
     lives(as_the_master)
 
