@@ -81,7 +81,8 @@ def refuse_greenlets(path: str | os.PathLike[str]) -> None:
     Raises:
         StoreError: it is so.
     """
-    maker = type(threading.Lock()).__module__.partition(".")[0]
+    # of locks a profiler makes its own, and threads stay what they are
+    maker = threading.get_ident.__module__.partition(".")[0]
     if maker != "_thread":
         raise StoreError(
             f"{os.fspath(path)}: {maker} has replaced the threads that serve a store; let the "

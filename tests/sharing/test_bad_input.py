@@ -4,6 +4,7 @@ import os
 import random
 import resource
 import socket
+import threading
 import zlib
 
 import pytest
@@ -128,11 +129,36 @@ def test_only_what_the_table_names_can_be_called(store, method):
 
 @pytest.mark.parametrize("open_one", [rmqcore.open_store, rmqcore.open_shared])
 def test_greenlets_in_the_place_of_threads_are_refused(tmp_path, monkeypatch, open_one):
-    lock = type("Semaphore", (), {"__module__": "gevent.thread"})
-    monkeypatch.setattr("threading.Lock", lock)
+    def get_ident():
+        return 1
+
+    get_ident.__module__ = "gevent.thread"
+    monkeypatch.setattr("threading.get_ident", get_ident)
     with pytest.raises(StoreError, match="gevent has replaced the threads"):
         open_one(tmp_path / "store")
     assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize("open_one", [rmqcore.open_store, rmqcore.open_shared])
+def test_a_profiler_that_makes_locks_of_its_own_is_no_hindrance(tmp_path, monkeypatch, open_one):
+    made = threading.Lock
+
+    class Timed:
+        def __init__(self):
+            self._lock = made()
+
+        def __enter__(self):
+            return self._lock.__enter__()
+
+        def __exit__(self, *raised):
+            self._lock.__exit__(*raised)
+
+        def __getattr__(self, name):
+            return getattr(self._lock, name)
+
+    monkeypatch.setattr("threading.Lock", Timed)
+    with open_one(tmp_path / "store") as store:
+        store.put("T", b"x")
 
 
 def test_a_client_of_another_version_is_refused(store, monkeypatch):
