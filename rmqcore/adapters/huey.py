@@ -435,7 +435,8 @@ class RmqHuey(Huey):  # type: ignore[misc]
             ConfigError: they are greenlets: whoever waits for a task lets no other go on.
         """
         kind = options.get("worker_type")
-        if kind == WORKER_GREENLET:
+        # huey's other word for it, from before
+        if kind in (WORKER_GREENLET, "gevent"):
             rule = "thread or process: a store is served by threads"
             raise ConfigError("worker_type", kind, rule)
         return super().create_consumer(**options)

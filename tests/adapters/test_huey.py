@@ -131,9 +131,10 @@ def test_a_storage_needs_a_path():
         adapter.RmqStorage("app")
 
 
-def test_a_consumer_has_no_greenlets(make):
-    with pytest.raises(ConfigError, match="worker_type='greenlet': thread or process"):
-        make().create_consumer(worker_type="greenlet")
+@pytest.mark.parametrize("kind", ["greenlet", "gevent"])
+def test_a_consumer_has_no_greenlets(make, kind):
+    with pytest.raises(ConfigError, match=f"worker_type='{kind}': thread or process"):
+        make().create_consumer(worker_type=kind)
     assert make().create_consumer(worker_type="thread", workers=2)
 
 
