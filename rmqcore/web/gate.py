@@ -50,13 +50,18 @@ class Session:
         name: of the account; empty for who has the token.
         seen_s: when it was used last, by the monotonic clock.
         form_token: has to come with each form.
-        is_over: what is still being answered ends.
+        ended: nobody finds it any more.
     """
 
     name: str
     seen_s: float
     form_token: str = field(default_factory=lambda: token_hex(16))
-    is_over: bool = False
+    ended: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, or was not used for too long: what is still being answered ends."""
+        return self.ended or monotonic_s() - self.seen_s > _IDLE_S
 
 
 class Entry:
@@ -95,15 +100,15 @@ class Entry:
         """Forget a session."""
         session = self._sessions.pop(key, None)
         if session is not None:
-            session.is_over = True
+            session.ended = True
 
     def find(self, key: str) -> Session | None:
         """The session of a cookie; None when there is none, or it is over."""
-        session, now_s = self._sessions.get(key), monotonic_s()
-        if session is None or now_s - session.seen_s > _IDLE_S:
+        session = self._sessions.get(key)
+        if session is None or session.is_over:
             self.end(key)
             return None
-        session.seen_s = now_s
+        session.seen_s = monotonic_s()
         self._sessions.move_to_end(key)
         return session
 
