@@ -48,9 +48,11 @@ _ROUTE_KEPT_S: Final = 30.0
 _GROUP_KEPT_S: Final = 5.0
 #: A broker that takes nothing, such as one whose disk is full, is looked for elsewhere this often.
 _LOOKED_FOR_EVERY_S: Final = 1.0
-#: A broker tells so of a topic or a group; one that is busy, say, tells nothing of it.
+#: A broker tells so of a topic or a group; one that is busy, say, tells nothing of it. One that is
+#: not to tell a proxy whose accounts have no administrator never will.
 _TELLING: Final = (
     ResponseCode.SUCCESS,
+    ResponseCode.NO_PERMISSION,
     ResponseCode.TOPIC_NOT_EXIST,
     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
     ResponseCode.REQUEST_CODE_NOT_SUPPORTED,

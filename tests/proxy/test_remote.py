@@ -504,10 +504,8 @@ def test_name_servers_are_asked_once_a_second_for_brokers_that_nobody_knows(tmp_
     assert asked == [1000.0, 1001.0]
 
 
-def busy(broker, code):
-    broker._server.processors[code] = lambda *_: RemotingCommand(
-        ResponseCode.SYSTEM_BUSY, {}, b"", "the broker is busy"
-    )
+def busy(broker, asked, answer=ResponseCode.SYSTEM_BUSY):
+    broker._server.processors[asked] = lambda *_: RemotingCommand(answer, {}, b"", "not now")
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -547,3 +545,18 @@ def test_a_topic_takes_what_it_took_while_its_broker_is_busy(tmp_path):
             assert (await next_wire.send("T", b"x")).status.code == Code.TOO_MANY_REQUESTS
 
     run(tmp_path, scenario, world=World(monotonic_s=lambda: monotonic_s() + ahead_s))
+
+
+def test_clients_are_served_where_the_proxy_itself_may_ask_for_nothing(tmp_path):
+    """Its accounts have no administrator."""
+
+    async def scenario(served):
+        wire = await served.connect()
+        assert (await wire.send("T", b"0")).status.code == Code.OK
+        for asked in (RequestCode.GET_TOPIC_CONFIG, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG):
+            busy(served.broker, asked, ResponseCode.NO_PERMISSION)
+        async with another_proxy(served) as next_wire:
+            assert (await next_wire.send("T", b"1")).status.code == Code.OK
+            assert len((await next_wire.receive("T"))[1]) == 2
+
+    run(tmp_path, scenario)
