@@ -148,6 +148,13 @@ class Cluster(Protocol):
                 what is awaited.
         """
 
+    def clock_ms(self, broker_name: str) -> int:
+        """Unix time in milliseconds by the clock of a broker, as far as it is known.
+
+        Args:
+            broker_name: which; of one whose clock nobody has seen yet this process's clock tells.
+        """
+
     def known_topic(self, name: str) -> TopicView | None:
         """A topic that was looked up a moment ago; None: see `topic`."""
 

@@ -51,6 +51,7 @@ class LocalBroker(KeptViews):
         super().__init__(_KEPT_S, _KEPT_S, world)
         self._server = server
         self._name = name
+        self._clock_ms = world.clock_ms
         #: nobody else takes this id, by which it would be told what others have sent
         self._client_id = f"rmqcore-grpc-{token_hex(8)}"
         #: the producers that the broker was told of, in parts, each over a connection of its own
@@ -76,6 +77,10 @@ class LocalBroker(KeptViews):
         connection = LocalConnection(address, gone, owner=owner)
         account = caller.account if caller is not None else None
         return server.ask(connection, request, account)
+
+    def clock_ms(self, broker_name: str) -> int:
+        """See `Cluster`; it is the same process."""
+        return self._clock_ms()
 
     async def _ask_as_own(
         self, broker_name: str, code: int, fields: dict[str, str]

@@ -10,6 +10,7 @@ Source: RocketMQ common/consumer/ReceiptHandle.java.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
@@ -82,18 +83,18 @@ class ReceiptHandle:
         )
 
     @classmethod
-    def parse_open(cls, text: str, now_ms: int) -> Self:
+    def parse_open(cls, text: str, clock_ms: Callable[[str], int]) -> Self:
         """Read the handle of a message that is still its consumer's.
 
         Args:
             text: as `parse` reads it.
-            now_ms: Unix time in milliseconds.
+            clock_ms: tells the time of the broker of a name, as `Cluster.clock_ms`.
 
         Raises:
             RefusedError: it is none, or its time is over.
         """
         handle = cls.parse(text)
-        if handle.due_ms <= now_ms:
+        if handle.due_ms <= clock_ms(handle.broker_name):
             reason = "the receipt handle has expired: the message comes again, or has come"
             raise RefusedError(Code.INVALID_RECEIPT_HANDLE, reason)
         return handle

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from rmqcore.chance import token_hex
@@ -34,6 +35,7 @@ from rmqcore.remoting import (
     RemotingError,
     RemotingTimeoutError,
     RequestCode,
+    RequestRefusedError,
     ResponseCode,
     Tls,
     admin_of,
@@ -94,7 +96,9 @@ class RemoteCluster(KeptViews):
         self._producers: dict[str, NamedProducers] = {}
         #: of which release each address is, as its last answer says
         self._versions: dict[str, int] = {}
-        self._monotonic_s = world.monotonic_s
+        self._clock_ms, self._monotonic_s = world.clock_ms, world.monotonic_s
+        #: by address, when it handed something out last, by its clock, and by the monotonic one
+        self._handed_out: dict[str, tuple[int, float]] = {}
         #: by address, from when on it is asked anew where a broker is
         self._looked_for: dict[str, float] = {}
         #: held by who looks for brokers that are not known, and from when on the next one does
@@ -123,6 +127,14 @@ class RemoteCluster(KeptViews):
         if since and self._versions.get(address, -1) < since:
             return self._invoke_since(since, address, request, account, timeout_ms)
         return self._invoke(address, request, account, timeout_ms)
+
+    def clock_ms(self, broker_name: str) -> int:
+        """See `Cluster`: no later than it is there, as what it hands out is on its way."""
+        seen = self._handed_out.get(self._addresses.get(broker_name, ""))
+        if seen is None:
+            return self._clock_ms()
+        popped_ms, at_s = seen
+        return popped_ms + int((self._monotonic_s() - at_s) * 1000)
 
     async def _ask_unknown(
         self,
@@ -188,6 +200,10 @@ class RemoteCluster(KeptViews):
                 self._forget(address)
             raise RefusedError(Code.INTERNAL_SERVER_ERROR, str(error)) from error
         self._versions[address] = answer.version
+        if request.code == RequestCode.POP_MESSAGE and answer.code == ResponseCode.SUCCESS:
+            with suppress(RequestRefusedError):
+                # what is no number is refused by who reads the rest of the answer
+                self._handed_out[address] = answer.number("popTime"), self._monotonic_s()
         if answer.code == ResponseCode.SERVICE_NOT_AVAILABLE:
             # so a slave answers that was the master
             self._forget(address)

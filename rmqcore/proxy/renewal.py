@@ -164,7 +164,7 @@ class Renewals:
                 if self._kept.get(caller.client, {}).get((group, given)) is kept:
                     try:
                         if not first:
-                            ReceiptHandle.parse_open(str(kept.handle), self._world.clock_ms())
+                            ReceiptHandle.parse_open(str(kept.handle), self._cluster.clock_ms)
                         yield kept.handle
                         kept.settled = True
                     except RefusedError as error:
@@ -175,7 +175,7 @@ class Renewals:
                             self._forget(caller.client, (group, given))
                     return
         # settled by another call meanwhile, given back, or never kept
-        yield ReceiptHandle.parse_open(given, self._world.clock_ms())
+        yield ReceiptHandle.parse_open(given, self._cluster.clock_ms)
 
     async def change(
         self,
@@ -229,11 +229,10 @@ class Renewals:
         waiting.
         """
         due: dict[str, list[tuple[ClientKey, tuple[str, str], _Kept]]] = {}
-        now_ms = self._world.clock_ms()
         late_s = self._world.monotonic_s() - _KEPT_S
         for client, mine in list(self._kept.items()):
             for key, kept in list(mine.items()):
-                left_ms = kept.handle.due_ms - now_ms
+                left_ms = kept.handle.due_ms - self._cluster.clock_ms(kept.handle.broker_name)
                 if kept.since_s < late_s or (kept.settling and left_ms <= 0):
                     self._forget(client, key)
                 elif not kept.settling and not _SOON_MS < left_ms <= self.INVISIBLE_MS + _SOON_MS:

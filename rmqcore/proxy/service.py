@@ -70,7 +70,7 @@ class Service:
         self._unread = SharedBound(self._settings.queued_total_max)
         self.renewals = Renewals(cluster, world)
         self.clients = Clients(cluster, self._client_has_gone, world.monotonic_s)
-        settling = SettlingCalls(cluster, self.renewals, clock_ms)
+        settling = SettlingCalls(cluster, self.renewals)
         self._consuming = ConsumerCalls(
             cluster, self.renewals, settling, self.clients.note, clock_ms
         )

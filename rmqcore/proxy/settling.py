@@ -8,7 +8,7 @@ proxy/processor/ConsumerProcessor.java, ProducerProcessor.java.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import Final
 
 from rmqcore.message import MessageExt
@@ -46,12 +46,10 @@ class SettlingCalls:
     Args:
         cluster: the brokers.
         renewals: keeps for clients what they still work on.
-        clock_ms: Unix time in milliseconds.
     """
 
-    def __init__(self, cluster: Cluster, renewals: Renewals, clock_ms: Callable[[], int]) -> None:
+    def __init__(self, cluster: Cluster, renewals: Renewals) -> None:
         self._cluster = cluster
-        self._clock_ms = clock_ms
         self._renewals, self._burials = renewals, Burials(renewals.work_on)
         #: dead letters that are stored, and whose messages are not acknowledged, the latest last
         self._buried: dict[tuple[str, str, str, int, int, int], None] = {}
@@ -80,7 +78,7 @@ class SettlingCalls:
             if len(done) == _AT_ONCE or self._renewals.is_kept(caller, group, given):
                 return self._acknowledge_rest(caller, request, done, None)
             try:
-                handle = ReceiptHandle.parse_open(given, self._clock_ms())
+                handle = ReceiptHandle.parse_open(given, self._cluster.clock_ms)
                 answer = self._ask_to_acknowledge(caller, group, topic, handle)
                 if not isinstance(answer, RemotingCommand):
                     return self._acknowledge_rest(caller, request, done, answer)

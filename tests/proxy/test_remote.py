@@ -30,7 +30,7 @@ pytestmark = pytest.mark.engine
 
 
 @asynccontextmanager
-async def cluster(path, count=1, *, accounts=None, world=REAL, **properties):
+async def cluster(path, count=1, *, accounts=None, world=REAL, broker_world=REAL, **properties):
     """Brokers, their name server, and a proxy in front of them."""
     async with AsyncExitStack() as stack:
         gate = AccessGate(accounts, NEEDS) if accounts else None
@@ -42,14 +42,17 @@ async def cluster(path, count=1, *, accounts=None, world=REAL, **properties):
         for number in range(count):
             places = {"listenPort": 0, "namesrvAddr": address, "brokerName": f"b{number}"}
             broker = Broker(
-                path / f"store{number}", {**SMALL, **places, **properties}, accounts=accounts
+                path / f"store{number}",
+                {**SMALL, **places, **properties},
+                accounts=accounts,
+                world=broker_world,
             )
             await broker.start()
             stack.push_async_callback(broker.stop)
             brokers.append(broker)
         remote = RemoteCluster(f"127.0.0.1:1;{address}", accounts, world=world)
         stack.push_async_callback(remote.stop)
-        service = Service(remote, accounts)
+        service = Service(remote, accounts, world=world)
         server = GrpcServer(service, "127.0.0.1", 0)
         await server.start()
         stack.push_async_callback(server.stop)

@@ -187,6 +187,10 @@ class Brokers:
     def asked_of(self, broker_name):
         return [offset for name, offset in self.asked if name == broker_name]
 
+    @staticmethod
+    def clock_ms(_):
+        return REAL.clock_ms()
+
     async def ask(self, broker_name, request, caller):
         self.asked.append((broker_name, request.ext_fields["offset"]))
         if broker_name in self.silent:
@@ -229,6 +233,10 @@ def test_what_a_broker_has_that_is_gone_for_good_is_not_asked_for_for_hours():
     class Gone:
         asked = 0
         back = False
+
+        @staticmethod
+        def clock_ms(_):
+            return REAL.clock_ms()
 
         def ask(self, *_):
             self.asked += 1

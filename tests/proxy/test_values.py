@@ -65,7 +65,9 @@ def test_what_is_no_handle_has_its_own_code(text):
 
 def test_a_handle_whose_time_is_over_is_refused():
     with pytest.raises(RefusedError) as raised:
-        ReceiptHandle.parse_open("4 1000 10000 1 0 broker-a 3 5 19278", 11_000)
+        ReceiptHandle.parse_open(
+            "4 1000 10000 1 0 broker-a 3 5 19278", {"broker-a": 11_000}.__getitem__
+        )
     assert raised.value.code is Code.INVALID_RECEIPT_HANDLE
 
 
@@ -156,7 +158,7 @@ def test_a_dead_letter_is_waited_for_until_its_broker_has_waited():
             asked[request.code] = timeout_ms
             return RemotingCommand(ResponseCode.SUCCESS)
 
-    settling = SettlingCalls(Brokers(), Renewals(None, REAL), None)
+    settling = SettlingCalls(Brokers(), Renewals(None, REAL))
     handle = ReceiptHandle.parse(APACHES)
     SimulatedLoop(0).run_until_complete(settling.bury_one(None, "G", "T", handle, None, 1))
     waits_ms = HAConfig().slave_timeout, StoreConfig().sync_flush_timeout_ms
@@ -173,6 +175,10 @@ class LateBrokers:
 
     def __init__(self):
         self.asked = []
+
+    @staticmethod
+    def clock_ms(_):
+        return SOON.clock_ms()
 
     async def ask(self, _, request, caller):
         number = len(self.asked)
@@ -248,6 +254,10 @@ class BrokersAtOnce:
 
     asked = 0
 
+    @staticmethod
+    def clock_ms(_):
+        return SOON.clock_ms()
+
     def ask(self, _, __, ___):
         self.asked += 1
         fields = {"popTime": "1", "invisibleTime": "1", "reviveQid": "1"}
@@ -258,7 +268,7 @@ MANY = 100
 
 
 def acknowledging(brokers, renewals, given):
-    settling = SettlingCalls(brokers, renewals, SOON.clock_ms)
+    settling = SettlingCalls(brokers, renewals)
     entries = [SimpleNamespace(receipt_handle=each, message_id="") for each in given]
     names = {"group": Resource(name="G"), "topic": Resource(name="T")}
     return settling.acknowledge(None, CALLER, SimpleNamespace(entries=entries, **names))

@@ -1,0 +1,82 @@
+"""Brokers elsewhere whose clock is not that of the proxy in front of them."""
+
+import pytest
+from proxy.test_remote import run
+
+from rmqcore.proxy.codes import Code
+from rmqcore.world import World, monotonic_s, wall_clock_ms
+
+pytestmark = pytest.mark.engine
+
+HOUR_MS = 3_600_000
+
+
+class Apart:
+    """The clocks of a broker, and of a proxy whose time of day is another."""
+
+    def __init__(self, broker_ms):
+        self.passed_s = 0.0
+        self.of_broker = World(clock_ms=lambda: wall_clock_ms() + broker_ms + self.passed_ms)
+        self.of_proxy = World(
+            clock_ms=lambda: wall_clock_ms() + self.passed_ms,
+            monotonic_s=lambda: monotonic_s() + self.passed_s,
+        )
+
+    @property
+    def passed_ms(self):
+        return round(self.passed_s * 1000)
+
+
+async def received(wire, **settings):
+    """The message that is there; a broker of another clock is told by one POP how they stand."""
+    await wire.receive("none")
+    return (await wire.receive("T", **settings))[1][0]
+
+
+@pytest.fixture(params=[-HOUR_MS, HOUR_MS], ids=["behind", "ahead"])
+def apart(request):
+    """Clocks of which the broker's is an hour behind, or ahead."""
+    return Apart(request.param)
+
+
+def test_an_acknowledgement_counts_whatever_the_clocks_say(tmp_path, apart):
+    async def scenario(served):
+        wire = await served.connect()
+        await wire.send("T", b"x")
+        message = await received(wire)
+        apart.passed_s = 29.0
+        assert (await wire.ack("T", message)).status.code == Code.OK
+        assert served.broker.managers.checkpoints.next_due_ms() is None
+
+    run(tmp_path, scenario, world=apart.of_proxy, broker_world=apart.of_broker)
+
+
+def test_a_handle_whose_time_is_over_is_refused_whatever_the_clocks_say(tmp_path, apart):
+    async def scenario(served):
+        wire = await served.connect()
+        await wire.send("T", b"x")
+        message = await received(wire)
+        apart.passed_s = 31.0
+        assert (await wire.ack("T", message)).status.code == Code.INVALID_RECEIPT_HANDLE
+
+    run(tmp_path, scenario, world=apart.of_proxy, broker_world=apart.of_broker)
+
+
+@pytest.mark.parametrize("broker_ms", [-HOUR_MS, 29_000])
+def test_what_a_push_consumer_works_on_is_kept_for_it_whatever_the_clocks_say(tmp_path, broker_ms):
+    apart, asked = Apart(broker_ms), []
+
+    async def scenario(served):
+        wire = await served.connect()
+        await wire.send("T", b"x")
+        await received(wire, auto_renew=True)
+        renewals = served.service.renewals
+        first_ms = served.broker.managers.checkpoints.next_due_ms()
+        for _ in range(11):
+            await renewals.renew()
+            asked.append(served.broker.managers.checkpoints.next_due_ms() != first_ms)
+            apart.passed_s += 5.0
+
+    run(tmp_path, scenario, world=apart.of_proxy, broker_world=apart.of_broker)
+    # it ends within 30 s
+    assert asked == [False] * 6 + [True] * 5
