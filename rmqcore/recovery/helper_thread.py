@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
-from queue import SimpleQueue
 
 
 class HelperThread:
@@ -18,7 +18,10 @@ class HelperThread:
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
-        self._given: SimpleQueue[_Piece | None] = SimpleQueue()
+        # no SimpleQueue: gevent replaces it also where it leaves threads alone, and its own ends
+        # the thread
+        self._given: deque[_Piece | None] = deque()
+        self._ready = threading.Semaphore(0)
         self._last: _Piece | None = None
 
     def start(self, work: Callable[[], None]) -> None:
@@ -28,7 +31,7 @@ class HelperThread:
             self._thread = threading.Thread(target=self._run, name="rmqcore-beside", daemon=True)
             self._thread.start()
         piece = _Piece(work)
-        self._given.put(piece)
+        self._give(piece)
         self._last = piece
 
     def wait(self) -> None:
@@ -44,12 +47,20 @@ class HelperThread:
         """Wait, and end the thread; an exception that `wait` has not raised yet is dropped."""
         self._last = None
         if self._thread is not None:
-            self._given.put(None)
+            self._give(None)
             self._thread.join()
             self._thread = None
 
+    def _give(self, piece: _Piece | None) -> None:
+        self._given.append(piece)
+        self._ready.release()
+
+    def _take(self) -> _Piece | None:
+        self._ready.acquire()
+        return self._given.popleft()
+
     def _run(self) -> None:
-        while (piece := self._given.get()) is not None:
+        while (piece := self._take()) is not None:
             try:
                 piece.work()
             except BaseException as error:  # noqa: BLE001 - `wait` raises it

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import runpy
 import threading
 
 import pytest
 from patience import TIMEOUT_S
 
+from rmqcore.recovery import helper_thread
 from rmqcore.recovery.helper_thread import HelperThread
 
 pytestmark = pytest.mark.engine
@@ -65,3 +67,12 @@ def test_end_waits_drops_the_error_and_ends_the_thread():
     beside.wait()
     assert done == [True, False]
     beside.end()
+
+
+def test_a_library_that_replaces_queues_but_not_threads_is_no_hindrance(monkeypatch):
+    """So gevent's patch_all(thread=False) does."""
+    monkeypatch.setattr("queue.SimpleQueue", None)
+    beside, done = runpy.run_path(helper_thread.__file__)["HelperThread"](), []
+    beside.start(lambda: done.append(True))
+    beside.end()
+    assert done == [True]
