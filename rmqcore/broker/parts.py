@@ -253,11 +253,9 @@ class BrokerParts(BrokerState):
         But for those whose clients each read all: that one goes on says nothing of the others.
         """
         groups = {group for name, group in self.store.consumer_offsets.pairs() if name == topic}
-        groups.update(
-            name
-            for name in self.consumers.subscribed_to(topic)
-            if not self.consumers.groups[name].broadcasting
-        )
+        groups.update(self.consumers.subscribed_to(topic))
+        connected = self.consumers.groups
+        groups -= {name for name in groups & connected.keys() if connected[name].broadcasting}
         known = self.topics.get(topic)
         most = 0 if known is None else max(known.read_queue_nums, known.write_queue_nums)
         # what was due later came to a topic that was deleted, and makes queues without making it

@@ -287,9 +287,13 @@ def test_who_has_read_a_deleted_topic_and_committed_nothing_passes_over_nothing_
     lives(as_the_master, again)
 
 
-@pytest.mark.parametrize("topics", [("T",), ()], ids=["known", "unknown"])
+@pytest.mark.parametrize(
+    ("topics", "shared"),
+    [(("T",), False), ((), False), (("T",), True)],
+    ids=["known", "unknown", "with an offset of before"],
+)
 def test_each_client_that_reads_all_of_a_deleted_topic_passes_over_nothing_of_the_next(
-    lives, monkeypatch, topics
+    lives, monkeypatch, topics, shared
 ):
     async def as_the_master(broker, peer):
         other = Peer(broker)
@@ -297,6 +301,9 @@ def test_each_client_that_reads_all_of_a_deleted_topic_passes_over_nothing_of_th
             await join(peer, "ALL", "BROADCASTING", *topics)
             for _ in range(2):
                 await send_many(peer, 6, queues=1)
+                if shared:
+                    await commit(peer, 0, group="ALL")
+                    await commit(peer, 4, group="ALL")
                 await delete(peer)
             await send_many(peer, 6, queues=1)
             for each in (peer, other):
