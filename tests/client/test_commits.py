@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from contextlib import asynccontextmanager
 
 import pytest
 from client.test_failures import name_server, started
@@ -14,6 +15,18 @@ from rmqcore.client.group_requests import GroupRequests
 from rmqcore.remoting import RemotingTimeoutError, RequestCode
 
 pytestmark = pytest.mark.engine
+
+
+@asynccontextmanager
+async def consuming(path):
+    """A consumer that has received the only message of a broker."""
+    async with name_server() as namesrv, Producer(namesrv) as producer:
+        broker = await started(path, namesrv)
+        await producer.send("T", b"x", queue_id=0)
+        async with Consumer(namesrv, "G", {"T": "*"}, start="first") as consumer:
+            await receive(consumer, 1)
+            yield consumer
+        await broker.stop()
 
 
 def test_offsets_that_a_broker_has_lost_are_told_again(tmp_path, run, monkeypatch):
@@ -54,17 +67,12 @@ def test_a_broker_that_takes_no_offset_is_told_no_other_in_the_same_round(
         await commit(requests, queue, offset, wait=wait)
 
     async def scenario():
-        async with name_server() as namesrv, Producer(namesrv) as producer:
-            broker = await started(tmp_path / "s", namesrv)
-            await producer.send("T", b"x", queue_id=0)
-            async with Consumer(namesrv, "G", {"T": "*"}, start="first") as consumer:
-                await receive(consumer, 1)
-                monkeypatch.setattr(GroupRequests, "commit", told)
-                await until_async(lambda: len(refused) >= 3, "three rounds")
-                refuses.clear()
-                all_here = {each.queue for each in consumer.assigned}
-                await until_async(lambda: taken >= all_here, "each queue's offset is told")
-            await broker.stop()
+        async with consuming(tmp_path / "s") as consumer:
+            monkeypatch.setattr(GroupRequests, "commit", told)
+            await until_async(lambda: len(refused) >= 3, "three rounds")
+            refuses.clear()
+            all_here = {each.queue for each in consumer.assigned}
+            await until_async(lambda: taken >= all_here, "each queue's offset is told")
         return all_here
 
     assert len(run(scenario())) > len(set(refused)) == 1
@@ -86,18 +94,13 @@ def test_a_queue_that_is_left_meanwhile_is_not_committed_with_the_others(
         late.append(queue)
 
     async def scenario():
-        async with name_server() as namesrv, Producer(namesrv) as producer:
-            broker = await started(tmp_path / "s", namesrv)
-            await producer.send("T", b"x", queue_id=0)
-            async with Consumer(namesrv, "G", {"T": "*"}, start="first") as consumer:
-                await receive(consumer, 1)
-                monkeypatch.setattr(GroupRequests, "commit", told)
-                await begun.wait()
-                had = [each.queue for each in consumer.assigned]
-                await consumer._assignment._leave(had[1:])
-                goes_on.set()
-                await until_async(lambda: late, "the first one's offset is told")
-            await broker.stop()
+        async with consuming(tmp_path / "s") as consumer:
+            monkeypatch.setattr(GroupRequests, "commit", told)
+            await begun.wait()
+            had = [each.queue for each in consumer.assigned]
+            await consumer._assignment._leave(had[1:])
+            goes_on.set()
+            await until_async(lambda: late, "the first one's offset is told")
         return had
 
     had = run(scenario())
