@@ -20,6 +20,9 @@ _PAGE: Final = 64
 _EARLY_S: Final = 1.0
 #: Behind so long a time without a fault nobody forgets any more what a group is done with.
 _CALM_S: Final = 60.0
+#: A queue that a killed consumer has locked is nobody's for so long: a minute until the broker gives
+#: the lock up, and until the next member asks for it, twice where the first answer comes too late.
+_LOCKED_S: Final = 100.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,7 @@ def judge(
     yield from _delivered(plan, history, contents, weak)
     yield from _in_order(plan, history, contents, weak, masters.since_s)
     yield from _read_again(history, weak | promoted, expired)
-    yield from _done_for_good(history, contents)
+    yield from _done_for_good(plan, history, contents)
     if not any(fault.what is Fault.CLOCK for fault in plan.faults):
         yield from _early(history)
 
@@ -337,10 +340,12 @@ def _read_again(history: History, weak: set[str], expired: Expired) -> Iterator[
             yield Broken("not read again", f"{put} behind {reset}")
 
 
-def _done_for_good(history: History, contents: Contents) -> Iterator[Broken]:
+def _done_for_good(plan: Plan, history: History, contents: Contents) -> Iterator[Broken]:
     """What a group is done with does not come again behind a calm time, unless it was set back."""
     copies = Counter(contents.values())
+    locking = {one.group for one in plan.consumers if one.way is Way.ORDERLY}
     for group, deliveries in history.deliveries.items():
+        calm_s = _CALM_S + (_LOCKED_S if group in locking else 0.0)
         done: dict[int, Delivery] = {}
         for each in deliveries:
             before = done.get(each.number)
@@ -350,7 +355,7 @@ def _done_for_good(history: History, contents: Contents) -> Iterator[Broken]:
                 continue
             if history.deleted(*each.place[:2]) or history.is_set_back(group, each):
                 continue
-            if history.was_calm(before.done_s, each.at_s, _CALM_S):
+            if history.was_calm(before.done_s, each.at_s, calm_s):
                 yield Broken("came again", f"{group}: {each} behind {before}")
 
 

@@ -1,7 +1,9 @@
-"""The simulation finds deliberate breaks by seeds that nobody has chosen."""
+"""The simulation finds deliberate breaks by seeds that nobody has chosen, and that hold without them."""
 
 import pytest
 from simulation.test_mutants import MUTANTS, found_by
+
+from rmqcore.simulation.runner import simulate
 
 pytestmark = pytest.mark.storm
 
@@ -11,4 +13,6 @@ SEEDS = 1000
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_break_is_found_by_drawn_seeds(name):
     found = found_by(MUTANTS[name], first=0, count=SEEDS, minutes=1.0)
+    report = simulate(seeds=1, seed=int(found["seed"]))
+    assert report.clean, report.rows
     print(f"{name}: seed {found['seed']}, by {found['broken']}")

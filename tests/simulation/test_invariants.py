@@ -19,6 +19,21 @@ from rmqcore.simulation.promotion import has_what_was_lost
 pytestmark = pytest.mark.logic
 
 
+def plan_of(way):
+    """One group, which consumes in this way."""
+    return Plan(
+        seed="small",
+        for_s=5.0,
+        names=1,
+        groups=(Group("broker0", 0, settings={}),),
+        clients=("client0",),
+        topics=("T0",),
+        operations=(),
+        consumers=(ConsumerPlan("client0", "group", way, ("T0",)),),
+        faults=(),
+    )
+
+
 @pytest.mark.parametrize(
     ("deleted_s", "weak", "broken"),
     [((1.0, 3.0), set(), 0), ((1.0,), set(), 1), ((1.0,), {"broker0"}, 0)],
@@ -28,17 +43,7 @@ def test_an_order_of_before_a_deletion_is_not_compared_with_what_came_behind_it(
 ):
     """A delayed message came to offset 1 of two topics of one name."""
     places = [Place("broker0", "T0", 0, offset) for offset in range(2)]
-    plan = Plan(
-        seed="small",
-        for_s=5.0,
-        names=1,
-        groups=(Group("broker0", 0, settings={}),),
-        clients=("client0",),
-        topics=("T0",),
-        operations=(),
-        consumers=(ConsumerPlan("client0", "group", Way.ORDERLY, ("T0",)),),
-        faults=(),
-    )
+    plan = plan_of(Way.ORDERLY)
     history = History(
         deliveries={
             "group": [Delivery(7, places[0], 2.0, False), Delivery(8, places[1], 2.0, False)]
@@ -71,18 +76,20 @@ def test_who_was_set_back_has_to_get_again_what_was_there_then(put_s, reset_s, g
 
 
 @pytest.mark.parametrize(
-    ("done_s", "again_s", "deleted", "broken"),
+    ("way", "done_s", "again_s", "deleted", "broken"),
     [
-        (10.0, 400.0, False, 1),
-        (float("inf"), 400.0, False, 0),
-        (10.0, 65.0, False, 0),
-        (210.0, 265.0, False, 0),
-        (10.0, 400.0, True, 0),
+        (Way.PUSH, 10.0, 285.0, False, 1),
+        (Way.PUSH, float("inf"), 285.0, False, 0),
+        (Way.PUSH, 10.0, 65.0, False, 0),
+        (Way.PUSH, 210.0, 265.0, False, 0),
+        (Way.PUSH, 10.0, 285.0, True, 0),
+        (Way.ORDERLY, 10.0, 380.0, False, 0),
+        (Way.ORDERLY, 10.0, 385.0, False, 1),
     ],
-    ids=["calm", "never-done", "too-soon", "trouble", "deleted"],
+    ids=["calm", "never-done", "too-soon", "trouble", "deleted", "locked", "calm-in-order"],
 )
 def test_what_a_group_is_done_with_does_not_come_again_behind_a_calm_time(
-    done_s, again_s, deleted, broken
+    way, done_s, again_s, deleted, broken
 ):
     place = Place("broker0", "T0", 0, 0)
     operation = Operation(1.0, "client0", Does.SEND, 7, "T0", 0, 100)
@@ -94,7 +101,7 @@ def test_what_a_group_is_done_with_does_not_come_again_behind_a_calm_time(
         deletions=[Deletion("broker0", "T0", 5.0, 6.0)] if deleted else [],
         troubles=[Trouble(20.0, 60.0), Trouble(50.0, 205.0), Trouble(220.0, 221.0)],
     )
-    assert len(list(_done_for_good(history, {place: 7}))) == broken
+    assert len(list(_done_for_good(plan_of(way), history, {place: 7}))) == broken
 
 
 @pytest.mark.parametrize(
