@@ -20,8 +20,8 @@ _PAGE: Final = 64
 _EARLY_S: Final = 1.0
 #: Behind so long a time without a fault nobody forgets any more what a group is done with.
 _CALM_S: Final = 60.0
-#: A queue that a killed consumer has locked is nobody's for so long: a minute until the broker gives
-#: the lock up, and until the next member asks for it, twice where the first answer comes too late.
+#: A queue that a killed consumer has locked is nobody's for so long: a minute until the broker
+#: gives the lock up, and until the next member asks for it, twice where the first answer is late.
 _LOCKED_S: Final = 100.0
 
 

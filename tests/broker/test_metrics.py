@@ -114,6 +114,19 @@ def test_a_connection_whose_time_is_just_over_makes_room_for_the_next_one(monkey
     asyncio.run(main())
 
 
+def test_a_page_that_fails_says_so(caplog):
+    async def main():
+        status = StatusServer("127.0.0.1", 0, Mock(side_effect=OSError("no store")), None)
+        await status.start()
+        answers = [await get(status.port, path) for path in ("/readyz", "/healthz", "/metrics")]
+        await status.stop()
+        assert [code for code, _ in answers] == [500, 200, 500]
+        assert answers[0][1] == b"this cannot be told now; the log says why\n"
+
+    asyncio.run(main())
+    assert [str(each.exc_info[1]) for each in caplog.records][:1] == ["no store"]
+
+
 def samples(text):
     """Values by (name, labels in the order of their names, without the node's)."""
     return {

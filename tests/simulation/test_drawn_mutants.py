@@ -1,4 +1,4 @@
-"""The simulation finds deliberate breaks by seeds that nobody has chosen, and that hold without them."""
+"""The simulation finds deliberate breaks by drawn seeds, which hold without them."""
 
 import pytest
 from simulation.test_mutants import MUTANTS, found_by

@@ -92,6 +92,14 @@ class StatusServer:
             writer.close()
 
     async def _answer(self, request: bytes) -> bytes:
+        try:
+            return await self._page(request)
+        except Exception:
+            logger.exception("what is asked of the state cannot be told")
+            words = b"this cannot be told now; the log says why\n"
+            return _response(HTTPStatus.INTERNAL_SERVER_ERROR, _PLAIN, words)
+
+    async def _page(self, request: bytes) -> bytes:
         method, _, rest = request.partition(b" ")
         if method not in (b"GET", b"HEAD"):
             return _response(HTTPStatus.METHOD_NOT_ALLOWED, _PLAIN, b"GET and HEAD only\n")
