@@ -1,9 +1,14 @@
 """What is put elsewhere in a place of a message is put once, whoever gives it back or goes."""
 
+import errno
+from pathlib import Path
+
 import pytest
 from consume.conftest import TOPIC, bodies, places, put
+from syncs import watched
 
 from rmqcore import Consumer, MessageIllegalError
+from rmqcore.store.consume.holders import new_holder
 
 pytestmark = pytest.mark.engine
 
@@ -101,3 +106,41 @@ def test_what_is_on_its_way_at_a_closing_comes_again(opened, meanwhile):
     with pytest.raises(Exception, match="closed"):
         store.give_back("g", [place], max_reconsume_times=0)
     assert bodies(opened().lease("g", TOPIC)) == [b"0"]
+
+
+def refuses_the_journal(_, file):
+    name = Path(f"/proc/self/fd/{file}").readlink().name
+    return errno.EIO if name == "consumerLeases.log" else None
+
+
+def sync_fails(store):
+    """The disk refuses the journal once; the next entry is written into one made anew."""
+    store.put("Other", b"")
+    store.lease("g", {"Other": "*"})
+    with watched(refuses_the_journal), pytest.raises(OSError, match="Input/output"):
+        store.consumer_offsets.commit("Other", "g", 0, 1)
+
+
+def test_what_is_on_its_way_is_put_once_behind_a_failed_sync(store, meanwhile):
+    put(store, 2)
+    first, second = places(store.lease("g", TOPIC, holder="h"))
+    bury = lambda place: store.give_back("g", [place], max_reconsume_times=0)  # noqa: E731
+    assert bury(first) == 1
+    sync_fails(store)
+    again = []
+    meanwhile(store, lambda: again.append(bury(second)))
+    assert bury(second) == 1
+    assert again == [0]
+    assert dead_letters(store) == [b"0", b"1"]
+
+
+def test_what_somebody_is_given_behind_a_failed_sync_is_theirs(store):
+    put(store, 1)
+    holder, another = new_holder(), new_holder()
+    assert store.acknowledge("g", places(store.lease("g", TOPIC, holder=holder))) == 1
+    sync_fails(store)
+    # a queue that the group has not had is written down behind the holder's name
+    for topic, who in (("One", holder), ("Two", another)):
+        put(store, 1, topic=topic)
+        assert bodies(store.lease("g", {topic: "*"}, holder=who)) == [b"0"]
+    assert [store.release_leases(who) for who in (holder, another)] == [1, 1]

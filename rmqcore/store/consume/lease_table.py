@@ -41,16 +41,13 @@ _log = logging.getLogger("rmqcore")
 #: group, topic, queue id
 QueueKey: TypeAlias = tuple[str, str, int]
 
-#: The journal is written anew when it has this many bytes, and again when it has four times what
-#: it had then.
+#: The journal is written anew when it has this many bytes, and again when it has four times that.
 _COMPACT_AT_LEAST: Final = 4 << 20
 #: A clock that goes back by more than this, beside the time that has passed, was put back.
 _STEP_MS: Final = 1000
-#: Of this many last calls of other processes it is known what they were given, so that a call
-#: whose answer was lost can be made again.
+#: What so many last calls of other processes were given is known: an answer may be lost.
 _CALLS_KNOWN: Final = 1024
-#: Stands in `LeaseQueue.committed` when somebody else has set the offset, which may not be saved
-#: yet.
+#: In `LeaseQueue.committed`: somebody else has set the offset, which may not be saved yet.
 _SET: Final = -1
 
 
@@ -161,8 +158,7 @@ class LeaseTable:
             self._replay(entry, names)
         self._keep_damaged()
         self._next_number = max(self._numbered, default=0) + 1
-        held = set().union(*(queue.holders() for queue in self._numbered.values()))
-        self.holders = {names.get(number, ""): number for number in held}
+        self.holders = {names.get(number, ""): number for number in self._held()}
         for queue in list(self.queues.values()):
             self._fit(queue, closed=closed)
         self._journal.replace(self._entries())
@@ -242,9 +238,7 @@ class LeaseTable:
         self._journal.close()
 
     def _entries(self) -> Iterator[Entry]:
-        """All that holds."""
-        held = set().union(*(queue.holders() for queue in self.queues.values()))
-        self.holders = {name: number for name, number in self.holders.items() if number in held}
+        """All that holds, and all names: one is there before its holder has anything."""
         for name, number in self.holders.items():
             yield HolderNamed(number, name)
         for queue in self.queues.values():
@@ -317,12 +311,10 @@ class LeaseTable:
 
     def held_by_others(self, known: Iterable[str]) -> list[str]:
         """Holders that a process other than this has named, but for some."""
-        held = set().union(*(queue.holders() for queue in self._numbered.values()))
-        numbers = self.holders.items()
-        skip = frozenset(known)
+        held, skip = self._held(), frozenset(known)
         return [
             name
-            for name, number in numbers
+            for name, number in self.holders.items()
             if number in held and name not in skip and has_process(name) and not is_mine(name)
         ]
 
@@ -336,6 +328,14 @@ class LeaseTable:
         self.new_queues = True
         for queue in [queue for queue in self.queues.values() if queue.topic == topic]:
             self.drop(queue)
+        self._write_anew()
+
+    def _held(self) -> set[int]:
+        return set().union(*(queue.holders() for queue in self._numbered.values()))
+
+    def _write_anew(self) -> None:
+        held = self._held()
+        self.holders = {name: number for name, number in self.holders.items() if number in held}
         self._journal.replace(self._entries())
 
     def compact(self) -> None:
@@ -343,7 +343,7 @@ class LeaseTable:
         if self._journal.size < self._compact_at:
             return
         try:
-            self._journal.replace(self._entries())
+            self._write_anew()
         except OSError:
             _log.exception("%s could not be written anew, and grows", self._journal.path)
         self._compact_at = max(_COMPACT_AT_LEAST, 4 * self._journal.size)
