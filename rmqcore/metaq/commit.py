@@ -7,9 +7,10 @@ one system call, so that an interrupt there leaves nothing half done either.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from queue import Empty, SimpleQueue
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from rmqcore.errors import StoreClosedError
@@ -63,7 +64,12 @@ class CommitThread:
         """
         self._flush = flush
         self._lock = threading.Lock()
-        self._asked: SimpleQueue[tuple[Any, Any] | None] = SimpleQueue()
+        # no SimpleQueue: gevent replaces it also where it leaves threads alone, and its own ends
+        # the thread
+        self._asked: deque[tuple[Any, Any] | None] = deque()
+        #: held until somebody has asked
+        self._silent = threading.Lock()
+        self._silent.acquire()
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -89,7 +95,7 @@ class CommitThread:
         """Serve who has asked, and end."""
         with self._lock:
             self._stopped = True
-            self._asked.put(None)
+            self._give(None)
         self._thread.join()
         # as a rule a method of who has this object: its files would wait for the garbage collector
         self._flush = _nothing
@@ -98,17 +104,21 @@ class CommitThread:
         with self._lock:
             if self._stopped:
                 raise StoreClosedError("the store is closed")
-            self._asked.put((waiter, answer))
+            self._give((waiter, answer))
+
+    def _give(self, entry: tuple[Any, Any] | None) -> None:
+        self._asked.append(entry)
+        # it is not held where the thread has not yet seen what was given before
+        with suppress(RuntimeError):
+            self._silent.release()
 
     def _run(self) -> None:
         stopped = False
         while not stopped:
-            batch = [self._asked.get()]
-            try:
-                while True:
-                    batch.append(self._asked.get_nowait())
-            except Empty:
-                pass
+            self._silent.acquire()
+            batch = []
+            while self._asked:
+                batch.append(self._asked.popleft())
             waiting = [entry for entry in batch if entry is not None]
             stopped = len(waiting) < len(batch)
             if waiting:

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import runpy
 import threading
 import time
 from pathlib import Path
@@ -25,6 +26,7 @@ from rmqcore.metaq import (
     MissingSegmentError,
     OffsetTooSmallError,
     World,
+    commit,
     segments,
 )
 from rmqcore.metaq.segments import nearest_offset, segment_name
@@ -101,6 +103,16 @@ def test_one_flush_serves_everything_that_waits(open_store):
     locations = [future.result(TIMEOUT_S) for future in futures]
     assert [a.offset + a.length for a in locations[:-1]] == [b.offset for b in locations[1:]]
     assert len(syncs) == 2
+
+
+def test_a_library_that_replaces_queues_but_not_threads_is_no_hindrance(monkeypatch):
+    """So gevent's patch_all(thread=False) does."""
+    monkeypatch.setattr("queue.SimpleQueue", None)
+    flushed = []
+    one = runpy.run_path(commit.__file__)["CommitThread"]("flushes", lambda: flushed.append(1))
+    one.wait()
+    one.stop()
+    assert flushed == [1]
 
 
 def test_a_large_message_waits_for_the_disk_too(open_store):
