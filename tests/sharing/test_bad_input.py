@@ -139,6 +139,24 @@ def test_greenlets_in_the_place_of_threads_are_refused(tmp_path, monkeypatch, op
     assert not (tmp_path / "store").exists()
 
 
+@pytest.mark.parametrize(
+    "replaced", ["select.select", "selectors.DefaultSelector", "queue.SimpleQueue"]
+)
+def test_greenlets_beside_threads_are_refused_where_processes_share(
+    tmp_path, monkeypatch, replaced
+):
+    """So gevent's patch_all(thread=False) does; a store of one process works with it."""
+
+    class Green:
+        pass
+
+    Green.__module__ = "gevent.made"
+    monkeypatch.setattr(replaced, Green)
+    with pytest.raises(StoreError, match="gevent has replaced the module"):
+        rmqcore.open_shared(tmp_path / "store")
+    assert not (tmp_path / "store").exists()
+
+
 @pytest.mark.parametrize("open_one", [rmqcore.open_store, rmqcore.open_shared])
 def test_a_profiler_that_makes_locks_of_its_own_is_no_hindrance(tmp_path, monkeypatch, open_one):
     made = threading.Lock

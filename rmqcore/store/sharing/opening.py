@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import queue
+import select
+import selectors
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from rmqcore.arguments import directory_path
 from rmqcore.config import load_config
-from rmqcore.errors import ConfigError
+from rmqcore.errors import ConfigError, StoreError
 from rmqcore.files.store_dir import StoreDir, make_directory
 from rmqcore.services.runner import refuse_greenlets
 from rmqcore.store.sharing.shared_handle import Progress
@@ -46,6 +49,7 @@ def open_handle(
         world: its clocks, and those of the store where this process owns it.
     """
     refuse_greenlets(path)
+    _refuse_green_waits(path)
     _check_timeout(owner_timeout_ms)
     loaded = load_config(config, profile=profile, **settings)
     loaded.check_for_writing()
@@ -56,6 +60,24 @@ def open_handle(
         StoreDir(whole, loaded.store_path_commit_log).require()
     opened = SharedMessageStore(whole, loaded, progress, owner_timeout_ms, world)
     return cast("SharedStore", opened)
+
+
+def _refuse_green_waits(path: str | os.PathLike[str]) -> None:
+    """Refuse where a library has replaced what an event loop waits by, and left threads alone.
+
+    Its own wait lets greenlets of one thread go on; in the thread of an owner there is none.
+    """
+    for place, waits in (
+        ("select", select.select),
+        ("selectors", selectors.DefaultSelector),
+        ("queue", queue.SimpleQueue),
+    ):
+        maker = waits.__module__.partition(".")[0]
+        if maker.removeprefix("_") != place:
+            raise StoreError(
+                f"{os.fspath(path)}: {maker} has replaced the module {place}, by which processes "
+                "that share a store wait for each other; do not patch the standard library"
+            )
 
 
 def _check_timeout(owner_timeout_ms: object) -> None:
