@@ -449,16 +449,29 @@ class RmqHuey(Huey):  # type: ignore[misc]
         taken = storage.lease(storage.lease_ms or _TAKEN_WITHIN_MS)
         if taken is None:
             return None
+        lease = lease_of(taken)
         try:
-            task = self.deserialize_task(bytes(taken.body))
+            task = self._read(bytes(taken.body))
         except Exception:
-            storage.bury(lease_of(taken))
+            storage.bury(lease)
+            raise
+        except BaseException:
+            # the worker is told to end, but its process may go on
+            with suppress(*_REFUSALS):
+                storage.give_back(lease)
             raise
         if storage.lease_ms is None:
-            storage.take(lease_of(taken))
+            storage.take(lease)
         else:
-            self._leases[id(task)] = task, lease_of(taken)
+            self._leases[id(task)] = task, lease
         return task
+
+    def _read(self, data: bytes) -> Any:
+        """A task as its bytes say; what cannot be read a second time either raises."""
+        # the first time a signal handler may have raised, or memory been short
+        with suppress(Exception):
+            return self.deserialize_task(data)
+        return self.deserialize_task(data)
 
     def read_schedule(self, timestamp: datetime | None = None) -> list[Any]:
         """The tasks that are due, to be enqueued; with leases they are enqueued here.
@@ -513,7 +526,7 @@ class RmqHuey(Huey):  # type: ignore[misc]
     def _readable(self, data: bytes) -> Any:
         """A task of the schedule; None for one that cannot be read, which is a dead letter then."""
         try:
-            return self.deserialize_task(data)
+            return self._read(data)
         except Exception:  # noqa: BLE001 - whatever a serializer says of what it cannot read
             _log.exception("a task of the schedule cannot be read")
             self.storage.bury_data(data)

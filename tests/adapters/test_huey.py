@@ -148,6 +148,38 @@ def test_a_task_that_cannot_be_read_goes_to_the_dead_letters(make):
     assert [bytes(message.body) for message in store.messages("%DLQ%huey")] == [b"no task"]
 
 
+@pytest.mark.parametrize("lease_ms", [None, 60_000])
+@pytest.mark.parametrize("error", [TimeoutError, KeyboardInterrupt, SystemExit])
+def test_a_task_that_a_signal_handler_has_kept_from_being_read_is_handed_out(
+    make, monkeypatch, lease_ms, error
+):
+    huey = make(lease_ms=lease_ms)
+    ran = []
+    task = huey.task()(ran.append)
+    task(1)
+    task.schedule([2], delay=3600)
+    read, handlers = huey.deserialize_task, []
+
+    def interrupted(data):
+        if handlers:
+            raise handlers.pop()
+        return read(data)
+
+    monkeypatch.setattr(huey, "deserialize_task", interrupted)
+    with contextlib.suppress(KeyboardInterrupt, SystemExit):
+        handlers.append(error)
+        huey.execute(huey.dequeue())
+    while (waiting := huey.dequeue()) is not None:
+        huey.execute(waiting)
+    assert (ran, huey.scheduled_count()) == ([1], 1)
+    if error is TimeoutError:
+        handlers.append(error)
+        for due in huey.read_schedule(datetime(2100, 1, 1)):  # noqa: DTZ001
+            huey.enqueue(due)
+        assert huey.pending_count() == 1
+    assert not list(huey.storage.store.messages("%DLQ%huey"))
+
+
 def test_a_full_disk_is_an_error_and_nothing_is_enqueued(make, monkeypatch):
     huey = make()
 
