@@ -116,20 +116,21 @@ class RmqQueueStore(QueueStore):  # type: ignore[misc]
     def requeue(self, destination: str, frame: Frame) -> None:
         """Store a frame again that `dequeue` gave and no client took, at the end of its queue.
 
+        One that the disk has no room for is stored again when it has. That is no error of the
+        caller's: CoilMQ would keep the connection that has ended, and with it the frame, which then
+        came twice.
+
         Args:
             destination: the queue's name.
-            frame: one that the disk has no room for is stored again when it has.
-
-        Raises:
-            OSError: the disk is full.
-            StoreError: the store takes nothing, as when a sync of its has failed.
+            frame: that `dequeue` gave.
         """
         with self._lock:
             try:
                 self.enqueue(destination, frame)
-            except (OSError, StoreError):
+            except (OSError, StoreError) as error:
                 self._refused.append((destination, frame))
-                raise
+                # as text: who keeps what is logged must not keep the frame by the error's traceback
+                _log.warning("%s: a frame is stored again later: %s", destination, str(error))
 
     def _requeue_refused(self) -> None:
         """Store again what the store has refused, as far as it takes it now."""

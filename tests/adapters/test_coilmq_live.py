@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from coilmq.queue import QueueManager
 from coilmq.util.frames import Frame, FrameBuffer
 from patience import TIMEOUT_S, until
 
-from rmqcore import MessageIllegalError, StoreLockedError, open_store
+from rmqcore import DiskFullError, MessageIllegalError, StoreLockedError, open_store
 from rmqcore.adapters.coilmq import RmqQueueStore, decode_frame, encode_frame
 from rmqcore.adapters.named_queues import DEAD_LETTERS
 
@@ -111,6 +112,48 @@ def test_a_second_server_is_told_who_has_the_store(server, tmp_path):
     process, _ = server()
     with pytest.raises(StoreLockedError, match=f"process {process.pid}"):
         RmqQueueStore(tmp_path / "store")
+
+
+class Connection:
+    """A subscriber that acknowledges, as `QueueManager` has it."""
+
+    reliable_subscriber = True
+
+    def __init__(self):
+        self.frames = []
+
+    def send_frame(self, frame):
+        self.frames.append(frame)
+
+
+def test_a_subscriber_that_goes_while_the_disk_is_full_leaves_its_frame_to_one(
+    tmp_path, monkeypatch
+):
+    store = RmqQueueStore(tmp_path / "store")
+    manager, gone, other = QueueManager(store), Connection(), Connection()
+    manager.send(Frame("SEND", {"destination": "/queue/a"}, "a"))
+    for number, name in enumerate("ab"):
+        manager.subscribe(gone, f"/queue/{name}", id=str(number))
+    assert [frame.body for frame in gone.frames] == ["a"]
+    gone.frames.clear()
+
+    def full(*_):
+        raise DiskFullError(tmp_path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store._home, "put", full)
+        manager.disconnect(gone)
+    manager.send(Frame("SEND", {"destination": "/queue/b"}, "b"))
+    manager.subscribe(other, "/queue/a", id="0")
+    manager.ack(other, other.frames[0], id="0")
+    assert [frame.body for frame in other.frames] == ["a"]
+    assert not gone.frames
+    other.frames.clear()
+    manager.close()
+    again = RmqQueueStore(tmp_path / "store")
+    # what was acknowledged does not come again
+    assert {name: again.size(name) for name in again.destinations()} == {"/queue/b": 1}
+    again.close()
 
 
 def test_what_is_no_frame_is_a_dead_letter_and_the_next_one_comes(tmp_path):
