@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from kombu.transport.base import to_rabbitmq_queue_arguments
 from kombu.utils.json import dumps, loads
@@ -14,10 +14,12 @@ from rmqcore.adapters.kombu_consumers import QueueConsumers
 from rmqcore.adapters.kombu_qos import GROUP
 from rmqcore.adapters.names import topic_of
 from rmqcore.errors import StoreError
+from rmqcore.files.config_tables import OFFSET_MAX
 from rmqcore.store.consume.holders import Holder, is_gone
 
 if TYPE_CHECKING:
     from rmqcore.adapters.opened import OpenedStore
+    from rmqcore.store.protocol import MessageStore
 
 #: the tables: arguments by queue, queues that may expire
 QUEUES: Final = "kombu-queues"
@@ -31,13 +33,44 @@ _AUTO_DELETED_MS: Final = 60_000
 _KEPT_TIMES: Final = 3
 #: Consumers of a queue that does not expire look so often whether it was deleted and does now.
 _LOOKED_UP_S: Final = 1
-#: This, and who does it, stands in the place of a queue's arguments while its messages are deleted.
-#: Of one who has died another takes it over; after `_DELETING_MS` of anybody, of whom it cannot be
-#: told.
+#: With this, a `_Deletion` stands in the place of a queue's arguments while its messages are
+#: deleted. Of one who has died another takes it over; after `_DELETING_MS` of anybody, of whom it
+#: cannot be told.
 _DELETING: Final = b"\0"
 _DELETER: Final = Holder()
 _DELETING_MS: Final = 10_000
 _DELETING_PAUSE_S: Final = 0.01
+
+
+class _Deletion(NamedTuple):
+    """A deletion of a queue that is under way, or was left by one who was killed.
+
+    Attributes:
+        deleter: who does it.
+        end: physical offset below which the queue's messages are deleted; what is published behind
+            it while nobody goes on with the deletion stays.
+        since_ms: Unix time at which it began.
+    """
+
+    deleter: str
+    end: int
+    since_ms: int
+
+    @classmethod
+    def of(cls, mark: bytes) -> Self:
+        """What a mark says; one of an earlier release names the deleter only."""
+        deleter, *rest = mark.removeprefix(_DELETING).decode("ascii", "replace").split(" ")
+        end, since_ms = map(int, rest) if len(rest) == 2 else (OFFSET_MAX, 0)
+        return cls(deleter, end, since_ms)
+
+    @property
+    def mark(self) -> bytes:
+        """It, as the table of queues has it."""
+        return _DELETING + " ".join(map(str, self)).encode()
+
+    def is_left(self, now_ms: int) -> bool:
+        """Whether nobody is at it any more, as far as one can tell."""
+        return is_gone(self.deleter) or not 0 <= now_ms - self.since_ms < _DELETING_MS
 
 
 class SharedQueues(SharedExchanges):
@@ -139,6 +172,8 @@ class SharedQueues(SharedExchanges):
         key = queue.encode()
         while True:
             declared, old = self._looked_up(queue)
+            if old is not None and _is_deleting(old) and self._take_over(key, old):
+                continue
             expires_ms = _lives_unused_ms(declared)
             unrenewed = _AUTO_DELETE in declared and queue not in self._active_queues
             # who declares one that is being deleted waits until its messages are gone
@@ -153,7 +188,12 @@ class SharedQueues(SharedExchanges):
 
     def delete_expired(self) -> None:
         """Delete queues that nobody has used for as long as they were declared to live."""
-        for queue in self.unused([key.decode() for key, _ in self.store.kv_list(EXPIRING)]):
+        queues = [key.decode() for key, _ in self.store.kv_list(EXPIRING)]
+        values = self.store.kv_get(QUEUES, [queue.encode() for queue in queues])
+        for queue, value in zip(queues, values, strict=True):
+            if value is not None and _is_deleting(value):
+                self._take_over(queue.encode(), value)
+        for queue in self.unused(queues):
             self._mark_and_delete(queue.encode(), None)
 
     def unused(self, queues: Sequence[str]) -> list[str]:
@@ -172,28 +212,55 @@ class SharedQueues(SharedExchanges):
             self.store.kv_swap(QUEUES, queue.encode(), None, arguments, ttl_ms=ttl_ms)
         return [queue for queue in unused if queue not in consumed]
 
-    def _mark_and_delete(self, name: bytes, old: bytes | None) -> bool:
-        """Delete the messages of a queue if this is still what is known of it; whether it was."""
-        mark = _mark()
-        marked = self.store.kv_swap(QUEUES, name, old, mark, ttl_ms=_DELETING_MS)
-        if marked:
-            self._delete_messages(name, mark)
-        return marked
+    def _mark_and_delete(self, name: bytes, old: bytes | None) -> None:
+        """Delete the messages of a queue if this is still what is known of it."""
+        deletion = self._deletion()
+        if self.store.kv_swap(QUEUES, name, old, deletion.mark):
+            self._delete_messages(name, deletion, self.store.delete_topic)
+
+    def _deletion(self) -> _Deletion:
+        """One that this process begins now."""
+        store = self.store
+        return _Deletion(_DELETER.name, store.max_phy_offset, store.world.clock_ms())
 
     def _end_deletion(self, name: bytes, mark: bytes) -> None:
         """Wait a moment for a deletion to end, or end it for one who was killed meanwhile."""
-        gone = is_gone(mark.removeprefix(_DELETING).decode("ascii", "replace"))
-        if not (gone and self._mark_and_delete(name, mark)):
+        if not self._take_over(name, mark):
             self.store.world.sleep(_DELETING_PAUSE_S)
 
-    def _delete_messages(self, name: bytes, mark: bytes) -> None:
+    def _take_over(self, name: bytes, mark: bytes) -> bool:
+        """Come to the end of a deletion that was left; False when it was not, or another does."""
+        left, now = _Deletion.of(mark), self._deletion()
+        if not left.is_left(now.since_ms):
+            return False
+        own = now._replace(end=min(left.end, now.end))
+        if not self.store.kv_swap(QUEUES, name, mark, own.mark):
+            return False
+        self._delete_messages(name, own, lambda topic: self._delete_below(topic, own.end))
+        return True
+
+    def _delete_messages(
+        self, name: bytes, deletion: _Deletion, delete_topic: Callable[[str], object]
+    ) -> None:
         """Delete a queue that is marked, so that nobody declares it meanwhile, and what it has."""
         queue = name.decode()
         self.delete_bindings(queue)
         self._consuming.forget(queue)
-        self.store.delete_topic(queue_topic(queue))
+        delete_topic(queue_topic(queue))
         self.store.kv_put(EXPIRING, name, None)
-        self.store.kv_swap(QUEUES, name, mark, None)
+        self.store.kv_swap(QUEUES, name, deletion.mark, None)
+
+    def _delete_below(self, topic: str, end: int) -> None:
+        """Delete a topic, or where messages lie behind the end, be done with those in front."""
+        store = self.store
+        queue_ids = [queue_id for name, queue_id in store.queues() if name == topic]
+        following = {queue_id: _first_behind(store, topic, queue_id, end) for queue_id in queue_ids}
+        if all(store.max_queue_offset(topic, each) == following[each] for each in queue_ids):
+            store.delete_topic(topic)
+            return
+        for queue_id, first in following.items():
+            if (store.consumer_offsets.get(topic, GROUP, queue_id) or 0) < first:
+                store.consumer_offsets.commit(topic, GROUP, queue_id, first)
 
     def _has_queue(self, queue: str, **_: object) -> bool:
         (value,) = self.store.kv_get(QUEUES, [queue.encode()])
@@ -220,27 +287,45 @@ class SharedQueues(SharedExchanges):
             return
         name = queue.encode()
         (declared,) = self.store.kv_get(QUEUES, [name])
-        mark = _mark()
-        self.store.kv_put(QUEUES, name, mark, ttl_ms=_DELETING_MS)
+        deletion = self._deletion()
+        self.store.kv_put(QUEUES, name, deletion.mark)
         self._arguments.pop(queue, None)
         try:
-            self._delete_messages(name, mark)
+            self._delete_messages(name, deletion, self.store.delete_topic)
         except (StoreError, OSError):
             # the queue is there still: who declares it is not to wait for its end
             with suppress(StoreError, OSError):
                 known = None if _is_deleting(declared) else declared
-                self.store.kv_swap(QUEUES, name, mark, known)
+                self.store.kv_swap(QUEUES, name, deletion.mark, known)
             raise
+
+
+def _first_behind(store: MessageStore, topic: str, queue_id: int, phy_offset: int) -> int:
+    """The queue offset of a queue's first message at or behind a place in the log.
+
+    Args:
+        store: that has the queue.
+        topic: of the queue.
+        queue_id: of the queue.
+        phy_offset: the place.
+
+    Returns:
+        the offset behind the last message where all lie in front.
+    """
+    low, high = store.min_queue_offset(topic, queue_id), store.max_queue_offset(topic, queue_id)
+    while low < high:
+        middle = (low + high) // 2
+        found = store.get_message(topic, queue_id, middle, max_messages=1).messages
+        if found and found[0].phy_offset < phy_offset:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 def _lives_unused_ms(arguments: Mapping[str, int]) -> int:
     """Milliseconds after which a queue that nobody uses is deleted; 0 for never."""
     return arguments.get("x-expires", 0) or arguments.get(_AUTO_DELETE, 0)
-
-
-def _mark() -> bytes:
-    """What says that this process deletes a queue's messages."""
-    return _DELETING + _DELETER.name.encode()
 
 
 def _is_deleting(value: bytes | None) -> bool:

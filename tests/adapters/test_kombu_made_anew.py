@@ -1,11 +1,16 @@
 """kombu's queues and exchanges that others have deleted and declared anew meanwhile."""
 
+import types
+
 import pytest
+
+from rmqcore.store.consume.holders import new_holder
 
 pytestmark = pytest.mark.engine
 
 kombu = pytest.importorskip("kombu", reason="needs kombu: pip install rmqcore[kombu]")
 pytest.importorskip("rmqcore.adapters.kombu")
+kombu_queues = pytest.importorskip("rmqcore.adapters.kombu_queues")
 
 
 @pytest.fixture
@@ -133,3 +138,73 @@ def test_a_message_of_a_deleted_queue_settles_none_of_the_one_declared_anew(chan
     assert (again.payload, again.delivery_info["redelivered"]) == ("new", True)
     again.ack()
     assert other.basic_get("q") is None
+
+
+class Killed(BaseException):
+    """Ends a deletion as a kill of its process does."""
+
+
+@pytest.fixture(params=["before", "within", "behind"])
+def killed_deletion(request, monkeypatch):
+    """Delete a queue in a process that is killed at that step of the deletion of its topic."""
+
+    def delete(channel, queue):
+        with monkeypatch.context() as patch:
+            delete_topic = channel.store.delete_topic
+
+            def dies(topic):
+                if request.param == "within":
+                    channel.store.consumer_offsets.remove(topic=topic)
+                if request.param == "behind":
+                    delete_topic(topic)
+                raise Killed
+
+            gone = "4194305." + new_holder().partition(".")[2]
+            patch.setattr(kombu_queues, "_DELETER", types.SimpleNamespace(name=gone))
+            patch.setattr(channel.store, "delete_topic", dies)
+            with pytest.raises(Killed):
+                channel.queue_delete(queue)
+
+    return delete
+
+
+def test_what_was_acknowledged_does_not_come_again_when_a_deletion_was_killed(
+    channels, clock, killed_deletion
+):
+    one, other = channels
+    queue = declare(one, "q")
+    for body in ("done", "left"):
+        publish(one, body, routing_key="q", priority=body == "left")
+    assert payload(queue) == "left"
+    killed_deletion(one, "q")
+    clock.pass_ms(3_600_000)
+    queue = declare(other, "q")
+    assert payload(queue) is None
+    publish(one, "new", routing_key="q")
+    assert payload(queue) == "new"
+
+
+@pytest.mark.parametrize("look", ["declare", "consume"])
+def test_what_is_published_behind_a_killed_deletion_is_there(channels, killed_deletion, look):
+    one, other = channels
+    queue = declare(one, "q")
+    for body in ("done", "left"):
+        publish(one, body, routing_key="q")
+    assert payload(queue) == "done"
+    killed_deletion(one, "q")
+    for number in range(3):
+        publish(one, number, routing_key="q", priority=number)
+    queue = declare(other, "q") if look == "declare" else kombu.Queue("q")(other)
+    assert [payload(queue) for _ in range(4)] == [2, 1, 0, None]
+    assert declare(one, "q").queue_declare(passive=True).message_count == 0
+
+
+def test_a_killed_deletion_of_a_queue_that_expires_is_ended(channels, killed_deletion):
+    one, other = channels
+    declare(one, "q", expires=60)
+    publish(one, "old", routing_key="q")
+    killed_deletion(one, "q")
+    other.delete_expired()
+    assert other.store.kv_list(kombu_queues.QUEUES) == []
+    assert other.store.kv_list(kombu_queues.EXPIRING) == []
+    assert other.store.max_queue_offset("kombu-q", 0) == 0
