@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,7 @@ class Ledger:
         self.number = max(self.number, found.get("number", -1))
         self.start: int | None = found.get("start")
         self.row_count: int = found.get("row_count", 0)
-        self.files = [StagedFile(**file) for file in found.get("files", ())]
+        self.files = [_here(root, StagedFile(**file)) for file in found.get("files", ())]
 
     def begin(self, number: int, start: int, files: list[StagedFile], row_count: int = 0) -> None:
         """Note that the rows behind the first ``row_count`` are appended from ``start`` on.
@@ -131,6 +131,16 @@ class Ledger:
             sync_fd(file.fileno())
         fresh.rename(path)
         sync_directory(path.parent)
+
+
+def _here(root: Path, file: StagedFile) -> StagedFile:
+    """A file as it lies below a store that was moved or copied, or whose owner named it otherwise.
+
+    In a copy of a store the file named is the other store's, which has its own append to finish.
+    """
+    *_, folder, name = ("", *Path(file.path).parts)
+    place = root / folder / name
+    return replace(file, path=str(place)) if place.exists() else file
 
 
 def appending(root: Path) -> list[Ledger]:

@@ -6,12 +6,13 @@ What is noted of an append of them is true after a power cut, too.
 import fcntl
 import os
 import resource
+import shutil
 from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from staged_rows import pairs, stage
+from staged_rows import pairs, stage, three_files
 from syncs import watched
 
 from rmqcore import open_store
@@ -19,7 +20,7 @@ from rmqcore._codec import decode_record
 from rmqcore.errors import MessageIllegalError, StoreError
 from rmqcore.files.store_dir import make_directory
 from rmqcore.store.append_ledger import Ledger, staging_root
-from rmqcore.store.staged_appends import append_staged, is_under_way
+from rmqcore.store.staged_appends import append_staged, finish_staged, is_under_way
 from rmqcore.store.staged_records import StagedRecords, records_in
 
 pytestmark = pytest.mark.engine
@@ -157,6 +158,43 @@ def test_a_ledger_says_nothing_that_a_power_cut_could_take_back(
         assert len(list(store.messages())) == 21
     assert noted == [(".appending", True)] * (3 if died_behind else 1) + [(".json", True)]
     assert synced == {root, root / "job-1.appending.new", root / "job-1.json.new"}
+
+
+@pytest.mark.parametrize("left", ["moved", "copied"])
+def test_an_append_that_died_is_finished_where_the_store_is_now(store_path, tmp_path, left):
+    """Moved, copied, or the former owner had its directory under another path."""
+    files = three_files(store_path)
+    with open_store(store_path) as store:
+        Ledger(staging_root(store.path), "job-1").begin(0, store.max_phy_offset, files)
+        records = files[0].records()
+        store.put_records(next(records.pieces()), records.queues)
+        there = len(list(store.messages()))
+    here = tmp_path / "here"
+    if left == "moved":
+        store_path.rename(here)
+    else:
+        shutil.copytree(store_path, here)
+    with open_store(here) as store:
+        assert finish_staged(store) == {"job-1": 600 - there}
+        assert len(list(store.messages())) == 600
+    assert not list(staging_root(here).glob("staging-*"))
+    if left == "copied":
+        # the other store has its own append to finish
+        with open_store(store_path) as store:
+            assert finish_staged(store) == {"job-1": 600 - there}
+
+
+def test_rows_of_an_append_that_died_stay_where_the_store_is_now(store_path, tmp_path):
+    files = three_files(store_path)
+    with open_store(store_path) as store:
+        Ledger(staging_root(store.path), "job-1").begin(0, store.max_phy_offset, files)
+    here = tmp_path / "here"
+    store_path.rename(here)
+    folder = staging_root(here) / "staging-test"
+    os.utime(folder, (0, 0))
+    with open_store(here) as store:
+        append_staged(store, "job-2", 0, [])
+        assert finish_staged(store) == {"job-1": 600}
 
 
 def test_an_append_that_a_killed_process_has_noted_is_so_on_the_disk_before_its_rows_go(
