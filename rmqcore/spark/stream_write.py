@@ -13,6 +13,7 @@ from rmqcore.errors import ConfigError, StoreError
 from rmqcore.spark.log_owner import abort_staged, append_staged, forget_attempts
 from rmqcore.spark.options import WriteOptions
 from rmqcore.spark.write import RowStager, Staged, staged_files
+from rmqcore.store.append_ledger import Ledger, staging_root
 
 
 class RmqStreamWriter(DataSourceStreamArrowWriter):
@@ -36,7 +37,8 @@ class RmqStreamWriter(DataSourceStreamArrowWriter):
             batchId: number of the micro-batch in its query; one that was appended is nothing to do.
 
         Raises:
-            StoreError: the tasks do not say of which query they are; nothing was appended.
+            StoreError: the tasks do not say of which query they are, or the batch was appended with
+                fewer rows, or in front of others; nothing was appended.
         """
         files = staged_files(list(messages))
         if not files:
@@ -52,6 +54,8 @@ class RmqStreamWriter(DataSourceStreamArrowWriter):
             files,
             lock_timeout_s=self.options.lock_timeout_s,
         )
+        row_count = sum(file.message_count for file in files)
+        Ledger(staging_root(self.options.path), query).refuse_another(batchId, row_count)
         for folder in {Path(file.path).parent for file in files}:
             forget_attempts(folder)
 

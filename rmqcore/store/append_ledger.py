@@ -50,6 +50,7 @@ class Ledger:
         files: what is appended.
         row_count: rows of the files, counted from the first one on, that are surely in the log.
         start: physical offset from which on further rows may be there; None for none.
+        done_count: rows of the last append that is whole; None where an earlier release noted it.
 
     Raises:
         StoreError: a file of it cannot be read.
@@ -59,7 +60,9 @@ class Ledger:
         self.name = name
         self.path = root / f"{name}{_DONE}"
         self.appending_path = root / f"{name}{_APPENDING}"
-        self.number: int = self._read(self.path).get("number", -1)
+        done = self._read(self.path)
+        self.number: int = done.get("number", -1)
+        self.done_count: int | None = done.get("row_count")
         found = self._read(self.appending_path)
         # a kill between the two steps of `finish` leaves both files
         self.is_appending = found.get("number", -1) > self.number
@@ -91,13 +94,37 @@ class Ledger:
 
     def finish(self) -> None:
         """Note that all of them are in the log and on disk."""
+        self.done_count = sum(file.message_count for file in self.files)
         self.is_appending, self.files = False, []
-        self._save(self.path, {"number": self.number})
+        self._save(self.path, {"number": self.number, "row_count": self.done_count})
         self.appending_path.unlink(missing_ok=True)
 
     def is_done(self, number: int) -> bool:
         """True when append ``number`` has happened."""
         return number < self.number or (number == self.number and not self.is_appending)
+
+    def refuse_another(self, number: int, row_count: int) -> None:
+        """Refuse an append that has happened, and can have been another one then.
+
+        Args:
+            number: of the append, which is done.
+            row_count: its rows now.
+
+        Raises:
+            StoreError: later ones have happened, or it has more rows than it had.
+        """
+        if self.number > number:
+            was = f"append {self.number} has happened"
+        elif self.done_count is not None and row_count > self.done_count:
+            was = f"it had {self.done_count} rows"
+        else:
+            return
+        raise StoreError(
+            f"{self.path}: append {number} has {row_count} rows and was done before, when {was}. "
+            "The checkpoint is older than the store, and batches are cut otherwise: rows would be "
+            "lost. Take a checkpoint of its own for what is missing; or remove this file, and all "
+            "from this batch on is appended, some of it again"
+        )
 
     def forget(self) -> None:
         """Remove it: nobody will ask for this series."""

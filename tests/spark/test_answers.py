@@ -322,6 +322,37 @@ def test_rows_of_a_stream_without_a_query_are_refused_and_not_forgotten(store_pa
     assert bodies_of(batch(store_path)) == [b"x"]
 
 
+@pytest.mark.parametrize(("batch_id", "row_count"), [(1, 2), (0, 1)])
+def test_a_batch_of_a_checkpoint_that_is_older_than_the_store_is_refused(
+    store_path, batch_id, row_count
+):
+    """Behind a restored checkpoint, or files of it that a power cut took, Spark plans anew."""
+    from pyspark.sql.types import BinaryType, StructField, StructType
+
+    from rmqcore.spark.options import write_options
+    from rmqcore.spark.stream_write import RmqStreamWriter
+    from rmqcore.spark.write import Staged
+
+    schema = StructType([StructField("body", BinaryType())])
+    options = write_options({"path": str(store_path), "topic": "T"})
+    writer = RmqStreamWriter(schema, options, overwrite=False)
+
+    def commit(batch_id, row_count):
+        path = store_path / "spark" / "staging-t" / "0.rows"
+        file = stage(path, {"body": [f"{batch_id}"] * row_count})
+        writer.commit([Staged(file, 0, "q")], batch_id)
+
+    for number in (0, 1, 1):
+        commit(number, 1)
+    with pytest.raises(StoreError, match=r"query-q\.json: .* checkpoint is older than the store"):
+        commit(batch_id, row_count)
+    commit(2, 1)
+    with open_store(store_path, mode="r") as store:
+        assert sorted(bytes(each.body) for each in store.messages()) == [b"0", b"1", b"2"]
+    (store_path / "spark" / "query-q.json").write_text('{"number": 2}')
+    commit(2, 2)  # an earlier release has not noted how many it had
+
+
 def test_a_commit_waits_for_the_end_of_another_writer(store_path, monkeypatch):
     from rmqcore.spark import log_owner
 
