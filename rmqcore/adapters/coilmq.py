@@ -221,10 +221,10 @@ def decode_frame(encoded: bytes) -> Frame:
         raise ValueError(f"{len(encoded)} bytes are no frame")
     begin = _HEAD_SIZE.size
     end = begin + _HEAD_SIZE.unpack_from(encoded)[0]
-    head = json.loads(encoded[begin:end])
     body = encoded[end:]
     try:
+        head = json.loads(encoded[begin:end])
         text, headers = head["text"], dict(head["headers"])
         return Frame(str(head["cmd"]), headers, body.decode() if text else body)
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"its head is that of no frame: {error!r}") from error

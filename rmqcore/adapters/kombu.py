@@ -252,7 +252,7 @@ class Channel(SharedQueues):
             properties["delivery_info"]["exchange"]
             body = raw.get("body") or ""
             self.decode_body(body, properties.get("body_encoding"))
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
         return raw if isinstance(body, str) else None
 

@@ -18,6 +18,8 @@ from rmqcore.adapters.named_queues import DEAD_LETTERS
 
 pytestmark = pytest.mark.peers
 
+#: a head that no parser gets to the end of
+DEEP = (50_000).to_bytes(4) + b"[" * 50_000
 PAGE = Path(__file__).parents[2] / "docs/adapters/coilmq.md"
 
 
@@ -158,16 +160,16 @@ def test_a_subscriber_that_goes_while_the_disk_is_full_leaves_its_frame_to_one(
 
 def test_what_is_no_frame_is_a_dead_letter_and_the_next_one_comes(tmp_path):
     store = RmqQueueStore(tmp_path / "store")
-    for body in (b"", b"\xff\xff\xff\xff", b"\0\0\0\2{}", b"\0\0\0\1[", os.urandom(40)):
+    for body in (b"", b"\xff\xff\xff\xff", b"\0\0\0\2{}", b"\0\0\0\1[", os.urandom(40), DEEP):
         store.enqueue("/queue/a", Frame("MESSAGE", {}, "x"))
         store._queue("/queue/a").push(body)
     store.enqueue("/queue/a", Frame("MESSAGE", {"message-id": "1"}, b"last"))
     frames = list(store.frames("/queue/a"))
-    assert [frame.body for frame in frames] == ["x"] * 5 + [b"last"]
+    assert [frame.body for frame in frames] == ["x"] * 6 + [b"last"]
     del frames
     store.close()
     with open_store(tmp_path / "store", mode="r") as opened:
-        assert len(list(opened.messages(DEAD_LETTERS))) == 5
+        assert len(list(opened.messages(DEAD_LETTERS))) == 6
 
 
 def test_a_frame_is_the_same_after_encoding():

@@ -334,7 +334,15 @@ def test_a_queue_that_is_declared_anew_while_it_expires_keeps_what_is_published(
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"\xff", b"[]", b"{}", b'{"properties": {"delivery_info": {"exchange": ""}}, "body": 3}'],
+    [
+        b"",
+        b"\xff",
+        b"[]",
+        b"{}",
+        b'{"properties": {"delivery_info": {"exchange": ""}}, "body": 3}',
+        b"[" * 100_000,
+    ],
+    ids=["nothing", "no text", "a list", "an object", "a body", "deep"],
 )
 def test_what_is_no_message_goes_to_the_dead_letters(connect, body):
     queue = kombu.Queue("q")
