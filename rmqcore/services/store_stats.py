@@ -139,17 +139,6 @@ class StoreStatsService:
         """The counters now."""
         return StatsSnapshot(self._clock(), *self._put_counts(), *self._get_counts())
 
-    def put_latency_ms(self, quantile: float) -> float:
-        """A quantile of the sampled put latencies.
-
-        Args:
-            quantile: 0 to 1; 0.99 is the time that one put in a hundred exceeds.
-
-        Returns:
-            Milliseconds; 0.0 without samples.
-        """
-        return _quantile(sorted(self.put_latencies.samples_ms.copy()), quantile)
-
     def runtime_info(self) -> dict[str, str]:
         """Everything as text, under the names and in the forms of RocketMQ's runtime info.
 
