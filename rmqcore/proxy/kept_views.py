@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Collection
+from weakref import WeakValueDictionary
 
 from rmqcore.proxy.callers import Caller
 from rmqcore.proxy.cluster import (
@@ -18,7 +20,7 @@ from rmqcore.proxy.cluster import (
     new_topic_fields,
     queues_of,
 )
-from rmqcore.proxy.codes import expect_success
+from rmqcore.proxy.codes import RefusedError, expect_success
 from rmqcore.proxy.messages import MessageType
 from rmqcore.proxy.name_cache import NameCache
 from rmqcore.remoting import RemotingCommand, RequestCode, ResponseCode
@@ -38,6 +40,8 @@ class KeptViews:
         self._topics: NameCache[TopicView] = NameCache(topic_s, world.monotonic_s)
         self._groups: NameCache[GroupView] = NameCache(group_s, world.monotonic_s)
         self._asked: Callable[[str, RemotingCommand], None] | None = None
+        #: held by who makes a topic of the name: of two the first says what it takes
+        self._making = WeakValueDictionary[str, asyncio.Lock]()
 
     def on_question(self, asked: Callable[[str, RemotingCommand], None]) -> None:
         """See `Cluster`."""
@@ -71,22 +75,38 @@ class KeptViews:
     ) -> TopicView | None:
         """See `Cluster.make_topic`."""
         check_may_use(name, kind, caller)
+        making = self._making.setdefault(name, asyncio.Lock())
+        async with making:
+            made = self.known_topic(name)
+            return made if made is not None else await self._made(name, kind)
+
+    async def _made(self, name: str, kind: MessageType | None) -> TopicView | None:
+        """A topic as the brokers have it that do; made on all where none has.
+
+        A name server that was just started knows no topics of brokers that have many: what they
+        have stays as it is, for with fewer queues the messages in the others would be hidden.
+        """
         to_be = await self.topic_to_be(name)
         if to_be is None:
             return None
-        made = [await self._made_on(broker, name, kind) for broker in to_be.brokers]
-        message_type = next((said for _, said in made if said), "")
-        view = TopicView(name, message_type, tuple(queues for queues, _ in made))
-        return self._topics.put(name, view)
+        makers = {broker.broker_name for broker in to_be.brokers}
+        had = await asyncio.gather(
+            *(self._had_by(broker, name) for broker in to_be.brokers),
+            *(self._had_elsewhere(each, name) for each in self._seen() if each not in makers),
+        )
+        found = [each for each in had if each is not None]
+        message_type = next((said for _, said in found if said), "")
+        brokers = tuple(queues for queues, _ in found)
+        if not brokers:
+            brokers, message_type = to_be.brokers, kind.name if kind is not None else ""
+            for each in brokers:
+                fields = new_topic_fields(name, kind, each.write_count)
+                code = RequestCode.UPDATE_AND_CREATE_TOPIC
+                expect_success(await self._ask_as_own(each.broker_name, code, fields))
+        return self._topics.put(name, TopicView(name, message_type, brokers))
 
-    async def _made_on(
-        self, broker: BrokerQueues, name: str, kind: MessageType | None
-    ) -> tuple[BrokerQueues, str]:
-        """The queues of a topic on a broker, and what it takes; made where the broker has none.
-
-        A name server that was just started knows no topics of brokers that have many: what one has
-        stays as it is, for with fewer queues the messages in the others would be hidden.
-        """
+    async def _had_by(self, broker: BrokerQueues, name: str) -> tuple[BrokerQueues, str] | None:
+        """The queues of a topic on a broker, and what it takes; None where the broker has none."""
         where = broker.broker_name
         had = await self._ask_as_own(where, RequestCode.GET_TOPIC_CONFIG, {"topic": name})
         if had.code == ResponseCode.SUCCESS:
@@ -99,11 +119,22 @@ class KeptViews:
                 return broker, ""
         if had.code != ResponseCode.TOPIC_NOT_EXIST:
             expect_success(had)
-        fields = new_topic_fields(name, kind, broker.write_count)
-        expect_success(await self._ask_as_own(where, RequestCode.UPDATE_AND_CREATE_TOPIC, fields))
-        return broker, kind.name if kind is not None else ""
+        return None
+
+    async def _had_elsewhere(self, where: str, name: str) -> tuple[BrokerQueues, str] | None:
+        """As `_had_by`, of a broker on which none would be made, and which may have gone."""
+        try:
+            had = await self._ask_as_own(where, RequestCode.GET_TOPIC_CONFIG, {"topic": name})
+            config = json_object(expect_success(had).body)
+        except RefusedError:
+            return None
+        return queues_of(where, config), message_type_of(config)
 
     # ---- what a kind of cluster does by itself
+
+    def _seen(self) -> Collection[str]:
+        """The names of the brokers that were seen, also of those that have gone."""
+        raise NotImplementedError
 
     async def _ask_as_own(
         self, broker_name: str, code: int, fields: dict[str, str]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Final
 
 from rmqcore.chance import token_hex
@@ -81,6 +81,9 @@ class LocalBroker(KeptViews):
     def clock_ms(self, broker_name: str) -> int:
         """See `Cluster`; it is the same process."""
         return self._clock_ms()
+
+    def _seen(self) -> Collection[str]:
+        return (self._name(),)
 
     async def _ask_as_own(
         self, broker_name: str, code: int, fields: dict[str, str]

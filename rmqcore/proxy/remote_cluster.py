@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -339,6 +339,9 @@ class RemoteCluster(KeptViews):
         if answer.code != ResponseCode.SUCCESS:
             return ""
         return message_type_of(json_object(answer.body))
+
+    def _seen(self) -> Collection[str]:
+        return list(self._addresses)
 
     async def _ask_as_own(
         self, broker_name: str, code: int, fields: dict[str, str]
