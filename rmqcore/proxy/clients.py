@@ -209,7 +209,8 @@ class Clients:
         subscription, said = settings.subscription, OK
         attempts, ordered = len(_RETRY_S) - 1, False
         try:
-            group = await self._cluster.group(group_name(subscription.group), caller)
+            name, broker_name = group_name(subscription.group), await self._read_from(subscription)
+            group = await self._cluster.group(name, caller, broker_name)
         except RefusedError as error:
             said = status(error.code, error.reason)
         else:
@@ -224,6 +225,16 @@ class Clients:
         subscription.lite_subscription_quota = _LITE_QUOTA
         subscription.max_lite_topic_size = _LITE_TOPIC_SIZE
         return said
+
+    async def _read_from(self, subscription: V2Message) -> str:
+        """A broker of the first topic that a consumer names; empty where none is known."""
+        try:
+            for each in subscription.subscriptions[:1]:
+                view = await self._cluster.topic(topic_name(each.topic))
+                return next(iter(view.to_read), "") if view is not None else ""
+        except RefusedError as error:
+            logger.info("group %s: where it reads from is not known: %s", subscription.group, error)
+        return ""
 
     def _note_topics(self, caller: Caller, asked: V2Message) -> None:
         """Note what a producer sends to: it is asked for transactions of these topics."""

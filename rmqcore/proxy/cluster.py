@@ -161,18 +161,20 @@ class Cluster(Protocol):
     async def topic(self, name: str) -> TopicView | None:
         """A topic; None when there is none."""
 
-    def known_group(self, name: str) -> GroupView | None:
+    def known_group(self, name: str, broker_name: str) -> GroupView | None:
         """A consumer group that was looked up a moment ago; None: see `group`."""
 
     async def topic_to_be(self, name: str) -> TopicView | None:
         """What a topic would be that its first use makes; None where brokers make none so."""
 
-    async def group(self, name: str, caller: Caller) -> GroupView:
+    async def group(self, name: str, caller: Caller, broker_name: str) -> GroupView:
         """A consumer group, made when it is missing and the brokers make groups.
 
         Args:
             name: of the group.
             caller: who asks, and has to be allowed to consume in it.
+            broker_name: that its messages come from: brokers of other clusters may know a group
+                of the same name; empty for any.
 
         Raises:
             RefusedError: there is none, or the caller may not.

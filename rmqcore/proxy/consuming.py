@@ -91,7 +91,8 @@ class ConsumerCalls:
         named, endpoints = copied_name(request.topic), checked_endpoints(request.endpoints)
         check_may_use(topic, None, caller)
         view = await self._view(topic, caller)
-        group_view = await self._cluster.group(group, caller)
+        first = next(iter(view.to_read), "")
+        group_view = await self._cluster.group(group, caller, first)
         assignments = []
         for broker in view.brokers:
             any_queue = range(-1, 0) if broker.readable else range(0)
@@ -133,10 +134,12 @@ class ConsumerCalls:
         if wanted.renews:
             self._note(caller)
         view = self._cluster.known_topic(wanted.topic)
-        group = self._cluster.known_group(wanted.group)
-        if view is None or group is None:
+        if view is None:
             return self._receive(call, caller, named, wanted)
         broker_name = self._broker_of(wanted, view)
+        group = self._cluster.known_group(wanted.group, broker_name)
+        if group is None:
+            return self._receive(call, caller, named, wanted)
         asked = self._ask(call, caller, wanted, group, broker_name)
         if not isinstance(asked, RemotingCommand):
             return self._receive_later(call, caller, named, wanted, group, broker_name, asked)
@@ -151,8 +154,8 @@ class ConsumerCalls:
     async def _receive(self, call: Call, caller: Caller, named: V2Message, wanted: Wanted) -> None:
         """As `receive`, of a topic or a group that has to be looked up."""
         view = await self._view(wanted.topic, caller)
-        group = await self._cluster.group(wanted.group, caller)
         broker_name = self._broker_of(wanted, view)
+        group = await self._cluster.group(wanted.group, caller, broker_name)
         asked = self._ask(call, caller, wanted, group, broker_name)
         if isinstance(asked, RemotingCommand):
             popped = _popped_of(asked, broker_name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection
 from weakref import WeakValueDictionary
 
@@ -20,11 +21,13 @@ from rmqcore.proxy.cluster import (
     new_topic_fields,
     queues_of,
 )
-from rmqcore.proxy.codes import RefusedError, expect_success
+from rmqcore.proxy.codes import Code, RefusedError, expect_success
 from rmqcore.proxy.messages import MessageType
 from rmqcore.proxy.name_cache import NameCache
 from rmqcore.remoting import RemotingCommand, RequestCode, ResponseCode
 from rmqcore.world import World
+
+logger = logging.getLogger(__name__)
 
 
 class KeptViews:
@@ -51,9 +54,9 @@ class KeptViews:
         """See `Cluster`."""
         return self._topics.get(name)
 
-    def known_group(self, name: str) -> GroupView | None:
+    def known_group(self, name: str, broker_name: str) -> GroupView | None:
         """See `Cluster`."""
-        return self._groups.get(name)
+        return self._groups.get(f"{broker_name} {name}")
 
     async def topic(self, name: str) -> TopicView | None:
         """See `Cluster`."""
@@ -64,11 +67,22 @@ class KeptViews:
         """See `Cluster`."""
         return made_after(await self.topic(TEMPLATE_TOPIC), name)
 
-    async def group(self, name: str, caller: Caller) -> GroupView:
+    async def group(self, name: str, caller: Caller, broker_name: str) -> GroupView:
         """See `Cluster.group`."""
         check_may_consume(name, caller)
-        known = self.known_group(name)
-        return known if known is not None else self._groups.put(name, await self._group_of(name))
+        known = self.known_group(name, broker_name)
+        if known is not None:
+            return known
+        key = f"{broker_name} {name}"
+        try:
+            view = await self._group_of(name, broker_name)
+        except RefusedError as error:
+            last = self._groups.last(key)
+            if last is None or error.code is Code.CONSUMER_GROUP_NOT_FOUND:
+                raise
+            logger.warning("group %s is taken to be as it was: %s", name, error)
+            view = last
+        return self._groups.put(key, view)
 
     async def make_topic(
         self, name: str, kind: MessageType | None, caller: Caller
@@ -150,6 +164,6 @@ class KeptViews:
         """A topic as brokers know it now, which is kept; None when there is none."""
         raise NotImplementedError
 
-    async def _group_of(self, name: str) -> GroupView:
-        """A group as brokers know it now."""
+    async def _group_of(self, name: str, broker_name: str) -> GroupView:
+        """A group as brokers know it now, the one of that name first; any where it is empty."""
         raise NotImplementedError

@@ -372,13 +372,13 @@ class RemoteCluster(KeptViews):
                     self._addresses[name] = self._addresses.pop(name)
         raise last
 
-    async def _group_of(self, name: str) -> GroupView:
+    async def _group_of(self, name: str, broker_name: str) -> GroupView:
         """A group that no broker knows yet is as brokers make it.
 
         Raises:
             RefusedError: no broker tells: it may be an ordered one.
         """
-        names = await self._names()
+        names = sorted(await self._names(), key=lambda each: each != broker_name)
         if not names:
             raise RefusedError(Code.INTERNAL_SERVER_ERROR, "the name servers know no broker")
         code = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG

@@ -67,6 +67,23 @@ def test_a_topic_of_a_broker_that_has_still_to_register_is_made_on_no_other(tmp_
     run(tmp_path, scenario, 2)
 
 
+def test_an_ordered_group_keeps_its_order_in_such_a_topic(tmp_path):
+    async def scenario(served):
+        _, second = served.brokers
+        second.managers.groups.put("G", {"consumeMessageOrderly": True})
+        hide(served, "T")
+        peer = Peer(second)
+        for number in range(2):
+            await peer.send("T", b"%d" % number)
+        await peer.client.close()
+        wire = await served.connect()
+        _, (message,) = await wire.receive("T", count=1)
+        assert message.body == b"0"
+        assert (await wire.receive("T"))[0].code == Code.MESSAGE_NOT_FOUND
+
+    run(tmp_path, scenario, 2)
+
+
 def test_of_two_that_send_to_a_new_topic_at_once_the_first_says_what_it_takes(tmp_path):
     async def scenario(served):
         wire = await served.connect()

@@ -1,0 +1,54 @@
+"""Which of several brokers tells of a group, and what counts while none does."""
+
+import pytest
+from broker.conftest import Peer
+from proxy.test_remote import busy, run
+from proxy.test_transactions import telemetry
+
+from rmqcore.proxy.codes import Code
+from rmqcore.remoting import RequestCode
+from rmqcore.world import World, monotonic_s
+
+pytestmark = pytest.mark.engine
+
+
+def test_a_group_is_as_the_brokers_of_its_topic_know_it_beside_topics_of_others(tmp_path):
+    async def scenario(served):
+        _, second = served.brokers
+        second.managers.groups.put("G", {"consumeMessageOrderly": True})
+        for broker, topic in zip(served.brokers, "UT", strict=True):
+            peer = Peer(broker)
+            await peer.send(topic, b"x")
+            await peer.client.close()
+        wire = await served.connect()
+        assert (await wire.receive("U", "G"))[0].code == Code.OK
+        _, answer = await telemetry(
+            wire,
+            subscription={"group": {"name": "G"}, "subscriptions": [{"topic": {"name": "T"}}]},
+        )
+        assert answer.settings.subscription.fifo
+        _, (message,) = await wire.receive("T")
+        assert (await wire.receive("T"))[0].code == Code.MESSAGE_NOT_FOUND
+        await wire.ack("T", message)
+        assert second.store.consumer_offsets.get("T", "G", 0) == 1
+
+    run(tmp_path, scenario, 2)
+
+
+def test_a_group_is_as_it_was_while_its_only_broker_is_busy(tmp_path):
+    ahead_s = 0.0
+
+    async def scenario(served):
+        nonlocal ahead_s
+        served.broker.managers.groups.put("G", {"consumeMessageOrderly": True})
+        wire = await served.connect()
+        for number in range(2):
+            await wire.send("T", b"%d" % number, message_group="g", message_type=2)
+        _, (first,) = await wire.receive("T", count=1)
+        busy(served.broker, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG)
+        ahead_s = 6.0
+        assert (await wire.receive("T"))[0].code == Code.MESSAGE_NOT_FOUND
+        await wire.ack("T", first)
+        assert [message.body for message in (await wire.receive("T"))[1]] == [b"1"]
+
+    run(tmp_path, scenario, world=World(monotonic_s=lambda: monotonic_s() + ahead_s))
