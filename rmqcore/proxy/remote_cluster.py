@@ -50,6 +50,7 @@ _ROUTE_KEPT_S: Final = 30.0
 _GROUP_KEPT_S: Final = 5.0
 #: A broker that takes nothing, such as one whose disk is full, is looked for elsewhere this often.
 _LOOKED_FOR_EVERY_S: Final = 1.0
+_NO_BROKER: Final = "the name servers know no broker"
 #: A broker tells so of a topic or a group; one that is busy, say, tells nothing of it. One that is
 #: not to tell a proxy whose accounts have no administrator never will.
 _TELLING: Final = (
@@ -240,10 +241,22 @@ class RemoteCluster(KeptViews):
             return None
         brokers = self._brokers_of(route)
         if not brokers:
-            # their masters are away; a slave that takes a master's place is looked for at once
-            return TopicView(name, "", ())
+            # a slave that takes a master's place is looked for at once
+            reason = f"the masters of the brokers of topic {name} are away"
+            raise RefusedError(Code.INTERNAL_SERVER_ERROR, reason)
         view = TopicView(name, await self._message_type(name, brokers), brokers)
         return self._topics.put(name, view)
+
+    async def topic_to_be(self, name: str) -> TopicView | None:
+        """See `Cluster`.
+
+        Raises:
+            RefusedError: no name server answers, or knows a broker: the topic may be one of those.
+        """
+        view = await super().topic_to_be(name)
+        if view is None and not await self._note_all():
+            raise RefusedError(Code.INTERNAL_SERVER_ERROR, _NO_BROKER)
+        return view
 
     async def _route(self, name: str) -> Mapping[str, Any] | None:
         """The route of a topic (105); None when there is none.
@@ -291,15 +304,15 @@ class RemoteCluster(KeptViews):
                 self._asked_for_all = bool(self._addresses)
         return sorted(self._addresses, key=lambda name: name not in self._routed)
 
-    async def _note_all(self) -> None:
-        """Note where the masters of all brokers are (106).
+    async def _note_all(self) -> Mapping[str, str]:
+        """Note where the masters of all brokers are (106); these addresses, by name.
 
         Raises:
             RefusedError: no name server answers.
         """
         answer = await self._ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO, {})
         brokers = json_object(expect_success(answer).body).get("brokerAddrTable")
-        self._note_masters(list(brokers.values()) if isinstance(brokers, dict) else [])
+        return self._note_masters(list(brokers.values()) if isinstance(brokers, dict) else [])
 
     def _brokers_of(self, route: Mapping[str, Any]) -> tuple[BrokerQueues, ...]:
         """The brokers of a route that have a master; their addresses are noted."""
@@ -380,7 +393,7 @@ class RemoteCluster(KeptViews):
         """
         names = sorted(await self._names(), key=lambda each: each != broker_name)
         if not names:
-            raise RefusedError(Code.INTERNAL_SERVER_ERROR, "the name servers know no broker")
+            raise RefusedError(Code.INTERNAL_SERVER_ERROR, _NO_BROKER)
         code = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
         answer = await self._ask_any(names, code, {"group": name})
         if answer.code == ResponseCode.SUCCESS and answer.body:

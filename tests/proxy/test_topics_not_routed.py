@@ -4,7 +4,12 @@ import asyncio
 
 import pytest
 from broker.conftest import Peer
-from proxy.test_remote import forgotten_by_name_server, run
+from proxy.test_remote import (
+    another_proxy,
+    forgotten_by_name_server,
+    of_the_group,
+    run,
+)
 from proxy.test_transactions import telemetry
 
 from rmqcore.proxy.codes import Code
@@ -94,3 +99,30 @@ def test_of_two_that_send_to_a_new_topic_at_once_the_first_says_what_it_takes(tm
             assert broker.managers.topics.get("T").attributes == {"message.type": "FIFO"}
 
     run(tmp_path, scenario, 2)
+
+
+@pytest.mark.parametrize("with_slave", [False, True])
+def test_while_the_only_broker_is_away_who_asks_is_told_to_ask_again(tmp_path, with_slave):
+    async def scenario(served):
+        slave = of_the_group(tmp_path / "slave", served, 1)
+        if with_slave:
+            await slave.start()
+        wire = await served.connect()
+        assert (await wire.send("T", b"x")).status.code == Code.OK
+        await served.broker.stop()
+        topic, group = {"name": "T"}, {"name": "G"}
+        try:
+            # whoever is known no more is called first
+            await wire.send("T", b"x")
+            async with another_proxy(served) as next_wire:
+                for each in (wire, next_wire):
+                    entry = await each.send("T", b"x")
+                    route = await each.call("QueryRoute", topic=topic)
+                    assigned = await each.call("QueryAssignment", topic=topic, group=group)
+                    received, _ = await each.receive("T")
+                    said = [entry.status, route.status, assigned.status, received]
+                    assert [status.code for status in said] == [Code.INTERNAL_SERVER_ERROR] * 4
+        finally:
+            await slave.stop()
+
+    run(tmp_path, scenario)
