@@ -6,6 +6,7 @@ that name servers know. Both speak requests and answers of the remoting protocol
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
@@ -28,6 +29,10 @@ _MESSAGE_TYPE: Final = "message.type"
 #: A route that says that one broker has more queues than this is refused as damaged.
 _QUEUES_MAX: Final = 65_536
 RETRY_TIMES: Final = 16
+_DIGITS: Final = re.compile("[0-9]{1,18}")
+_RUNTIME: Final = re.compile(
+    r"\[ ([0-9,]{1,9}) days, ([0-9]{1,2}) hours, ([0-9]{1,2}) minutes, ([0-9]{1,2}) seconds \]"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +153,14 @@ class Cluster(Protocol):
                 what is awaited.
         """
 
-    def clock_ms(self, broker_name: str) -> int:
-        """Unix time in milliseconds by the clock of a broker, as far as it is known.
+    def clock_ms(self, broker_name: str) -> int | None:
+        """Unix time in milliseconds by the clock of a broker; None where it has to be asked."""
 
-        Args:
-            broker_name: which; of one whose clock nobody has seen yet this process's clock tells.
+    async def ask_clock_ms(self, broker_name: str) -> int:
+        """As `clock_ms`, asked of the broker; of one that tells no time this process's clock tells.
+
+        Raises:
+            RefusedError: there is no such broker, or it does not answer.
         """
 
     def known_topic(self, name: str) -> TopicView | None:
@@ -162,7 +170,12 @@ class Cluster(Protocol):
         """A topic; None when there is none."""
 
     def known_group(self, name: str, broker_name: str) -> GroupView | None:
-        """A consumer group that was looked up a moment ago; None: see `group`."""
+        """A consumer group that was looked up a moment ago; None: see `group`.
+
+        Args:
+            name: of the group.
+            broker_name: as it was looked up.
+        """
 
     async def topic_to_be(self, name: str) -> TopicView | None:
         """What a topic would be that its first use makes; None where brokers make none so."""
@@ -286,6 +299,21 @@ def message_type_of(config: Mapping[str, Any]) -> str:
     value = attributes.get(_MESSAGE_TYPE, "") if isinstance(attributes, dict) else ""
     known = value in MessageType.__members__ or value in ("MIXED", "UNSPECIFIED")
     return value if known else ""
+
+
+def clock_of(runtime_info: Mapping[str, Any]) -> int | None:
+    """Unix time in milliseconds, up to a second before it is, of the answer to 28; None without.
+
+    Source: RocketMQ store/StoreStatsService.java, getFormatRuntime.
+    """
+    table = runtime_info.get("table")
+    said = table if isinstance(table, dict) else {}
+    began = _DIGITS.fullmatch(str(said.get("bootTimestamp")))
+    passed = _RUNTIME.fullmatch(str(said.get("runtime")))
+    if began is None or passed is None:
+        return None
+    days, hours, minutes, seconds = (int(each.replace(",", "") or 0) for each in passed.groups())
+    return int(began[0]) + ((days * 24 + hours) * 60 + minutes) * 60_000 + seconds * 1000
 
 
 def group_view(config: Mapping[str, Any]) -> GroupView:

@@ -55,7 +55,7 @@ class KeptViews:
         return self._topics.get(name)
 
     def known_group(self, name: str, broker_name: str) -> GroupView | None:
-        """See `Cluster`."""
+        """See `Cluster.known_group`."""
         return self._groups.get(f"{broker_name} {name}")
 
     async def topic(self, name: str) -> TopicView | None:

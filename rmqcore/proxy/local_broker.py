@@ -85,6 +85,10 @@ class LocalBroker(KeptViews):
     def _seen(self) -> Collection[str]:
         return (self._name(),)
 
+    async def ask_clock_ms(self, broker_name: str) -> int:
+        """See `Cluster`."""
+        return self._clock_ms()
+
     async def _ask_as_own(
         self, broker_name: str, code: int, fields: dict[str, str]
     ) -> RemotingCommand:

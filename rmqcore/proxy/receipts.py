@@ -10,7 +10,6 @@ Source: RocketMQ common/consumer/ReceiptHandle.java.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
@@ -82,22 +81,19 @@ class ReceiptHandle:
             int(more[1] or more[0] or -1),
         )
 
-    @classmethod
-    def parse_open(cls, text: str, clock_ms: Callable[[str], int]) -> Self:
-        """Read the handle of a message that is still its consumer's.
+    def expect_open(self, now_ms: int) -> Self:
+        """Return the handle where its message is still its consumer's.
 
         Args:
-            text: as `parse` reads it.
-            clock_ms: tells the time of the broker of a name, as `Cluster.clock_ms`.
+            now_ms: Unix time by the clock of its broker.
 
         Raises:
-            RefusedError: it is none, or its time is over.
+            RefusedError: its time is over.
         """
-        handle = cls.parse(text)
-        if handle.due_ms <= clock_ms(handle.broker_name):
+        if self.due_ms <= now_ms:
             reason = "the receipt handle has expired: the message comes again, or has come"
             raise RefusedError(Code.INVALID_RECEIPT_HANDLE, reason)
-        return handle
+        return self
 
     def __str__(self) -> str:
         """As `parse` reads it."""

@@ -17,6 +17,7 @@ from rmqcore.proxy.cluster import (
     BrokerQueues,
     GroupView,
     TopicView,
+    clock_of,
     group_view,
     json_object,
     message_type_of,
@@ -98,8 +99,10 @@ class RemoteCluster(KeptViews):
         #: of which release each address is, as its last answer says
         self._versions: dict[str, int] = {}
         self._clock_ms, self._monotonic_s = world.clock_ms, world.monotonic_s
-        #: by address, when it handed something out last, by its clock, and by the monotonic one
-        self._handed_out: dict[str, tuple[int, float]] = {}
+        #: by address, what its clock has shown last, and when, by the monotonic one
+        self._clocks: dict[str, tuple[int, float]] = {}
+        #: by name, brokers that are being asked for their clock
+        self._clocks_asked: dict[str, asyncio.Task[None]] = {}
         #: by address, from when on it is asked anew where a broker is
         self._looked_for: dict[str, float] = {}
         #: held by who looks for brokers that are not known, and from when on the next one does
@@ -129,13 +132,38 @@ class RemoteCluster(KeptViews):
             return self._invoke_since(since, address, request, account, timeout_ms)
         return self._invoke(address, request, account, timeout_ms)
 
-    def clock_ms(self, broker_name: str) -> int:
-        """See `Cluster`: no later than it is there, as what it hands out is on its way."""
-        seen = self._handed_out.get(self._addresses.get(broker_name, ""))
+    def clock_ms(self, broker_name: str) -> int | None:
+        """See `Cluster`: no later than it is there, as what it says is on its way."""
+        seen = self._clocks.get(self._addresses.get(broker_name, ""))
         if seen is None:
-            return self._clock_ms()
-        popped_ms, at_s = seen
-        return popped_ms + int((self._monotonic_s() - at_s) * 1000)
+            return None
+        shown_ms, at_s = seen
+        return shown_ms + int((self._monotonic_s() - at_s) * 1000)
+
+    async def ask_clock_ms(self, broker_name: str) -> int:
+        """See `Cluster`; who asks while the broker is being asked waits for the same answer."""
+        asked = self._clocks_asked.get(broker_name)
+        if asked is None:
+            asked = asyncio.get_running_loop().create_task(self._see_clock(broker_name))
+            self._clocks_asked[broker_name] = asked
+            asked.add_done_callback(lambda _: self._clocks_asked.pop(broker_name))
+        # who asks may go, and others wait for the same
+        await asyncio.shield(asked)
+        now_ms = self.clock_ms(broker_name)
+        return self._clock_ms() if now_ms is None else now_ms
+
+    async def _see_clock(self, broker_name: str) -> None:
+        """Note what the clock of a broker shows, which it says to the second (28).
+
+        Raises:
+            RefusedError: there is no such broker, or it does not answer.
+        """
+        answer = await self._ask_as_own(broker_name, RequestCode.GET_BROKER_RUNTIME_INFO, {})
+        if answer.code not in _TELLING:
+            return
+        now_ms = clock_of(json_object(answer.body)) if answer.code == ResponseCode.SUCCESS else None
+        shown_ms = self._clock_ms() if now_ms is None else now_ms
+        self._clocks[self._addresses[broker_name]] = shown_ms, self._monotonic_s()
 
     async def _ask_unknown(
         self,
@@ -204,7 +232,7 @@ class RemoteCluster(KeptViews):
         if request.code == RequestCode.POP_MESSAGE and answer.code == ResponseCode.SUCCESS:
             with suppress(RequestRefusedError):
                 # what is no number is refused by who reads the rest of the answer
-                self._handed_out[address] = answer.number("popTime"), self._monotonic_s()
+                self._clocks[address] = answer.number("popTime"), self._monotonic_s()
         if answer.code == ResponseCode.SERVICE_NOT_AVAILABLE:
             # so a slave answers that was the master
             self._forget(address)

@@ -164,7 +164,7 @@ class Renewals:
                 if self._kept.get(caller.client, {}).get((group, given)) is kept:
                     try:
                         if not first:
-                            ReceiptHandle.parse_open(str(kept.handle), self._cluster.clock_ms)
+                            await self._expect_open(kept.handle)
                         yield kept.handle
                         kept.settled = True
                     except RefusedError as error:
@@ -175,7 +175,13 @@ class Renewals:
                             self._forget(caller.client, (group, given))
                     return
         # settled by another call meanwhile, given back, or never kept
-        yield ReceiptHandle.parse_open(given, self._cluster.clock_ms)
+        yield await self._expect_open(ReceiptHandle.parse(given))
+
+    async def _expect_open(self, handle: ReceiptHandle) -> ReceiptHandle:
+        now_ms = self._cluster.clock_ms(handle.broker_name)
+        if now_ms is None:
+            now_ms = await self._cluster.ask_clock_ms(handle.broker_name)
+        return handle.expect_open(now_ms)
 
     async def change(
         self,
@@ -232,7 +238,8 @@ class Renewals:
         late_s = self._world.monotonic_s() - _KEPT_S
         for client, mine in list(self._kept.items()):
             for key, kept in list(mine.items()):
-                left_ms = kept.handle.due_ms - self._cluster.clock_ms(kept.handle.broker_name)
+                now_ms = self._cluster.clock_ms(kept.handle.broker_name)
+                left_ms = 1 if now_ms is None else kept.handle.due_ms - now_ms
                 if kept.since_s < late_s or (kept.settling and left_ms <= 0):
                     self._forget(client, key)
                 elif not kept.settling and not _SOON_MS < left_ms <= self.INVISIBLE_MS + _SOON_MS:

@@ -78,7 +78,11 @@ class SettlingCalls:
             if len(done) == _AT_ONCE or self._renewals.is_kept(caller, group, given):
                 return self._acknowledge_rest(caller, request, done, None)
             try:
-                handle = ReceiptHandle.parse_open(given, self._cluster.clock_ms)
+                handle = ReceiptHandle.parse(given)
+                now_ms = self._cluster.clock_ms(handle.broker_name)
+                if now_ms is None:
+                    return self._acknowledge_rest(caller, request, done, None)
+                handle.expect_open(now_ms)
                 answer = self._ask_to_acknowledge(caller, group, topic, handle)
                 if not isinstance(answer, RemotingCommand):
                     return self._acknowledge_rest(caller, request, done, answer)

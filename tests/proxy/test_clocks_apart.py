@@ -1,7 +1,7 @@
 """Brokers elsewhere whose clock is not that of the proxy in front of them."""
 
 import pytest
-from proxy.test_remote import run
+from proxy.test_remote import another_proxy, run
 
 from rmqcore.proxy.codes import Code
 from rmqcore.world import World, monotonic_s, wall_clock_ms
@@ -33,13 +33,19 @@ async def received(wire, **settings):
     return (await wire.receive("T", **settings))[1][0]
 
 
+async def by_another_proxy(served, apart, message):
+    """Acknowledge a message by a proxy that has handed nothing out yet; the answer's code."""
+    async with another_proxy(served, world=apart.of_proxy) as wire:
+        return (await wire.ack("T", message)).status.code
+
+
 @pytest.fixture(params=[-HOUR_MS, HOUR_MS], ids=["behind", "ahead"])
 def apart(request):
     """Clocks of which the broker's is an hour behind, or ahead."""
     return Apart(request.param)
 
 
-def acknowledged(path, apart, after_s):
+def acknowledged(path, apart, after_s, *, elsewhere=False):
     """The answer's code so long after a message was handed out for 30 s, and what is still due."""
     found = []
 
@@ -48,8 +54,11 @@ def acknowledged(path, apart, after_s):
         await wire.send("T", b"x")
         message = await received(wire)
         apart.passed_s = after_s
-        answer = await wire.ack("T", message)
-        found.append((answer.status.code, served.broker.managers.checkpoints.next_due_ms()))
+        if elsewhere:
+            code = await by_another_proxy(served, apart, message)
+        else:
+            code = (await wire.ack("T", message)).status.code
+        found.append((code, served.broker.managers.checkpoints.next_due_ms()))
 
     run(path, scenario, world=apart.of_proxy, broker_world=apart.of_broker)
     return found[0]
@@ -61,6 +70,16 @@ def test_an_acknowledgement_counts_whatever_the_clocks_say(tmp_path, apart):
 
 def test_a_handle_whose_time_is_over_is_refused_whatever_the_clocks_say(tmp_path, apart):
     assert acknowledged(tmp_path, apart, 31.0)[0] == Code.INVALID_RECEIPT_HANDLE
+
+
+def test_a_proxy_that_has_handed_nothing_out_asks_the_broker_what_time_it_is(tmp_path, apart):
+    assert acknowledged(tmp_path, apart, 28.0, elsewhere=True) == (Code.OK, None)
+
+
+def test_nor_does_it_take_a_handle_whose_time_is_over(tmp_path, apart):
+    code, due_ms = acknowledged(tmp_path, apart, 32.0, elsewhere=True)
+    assert code == Code.INVALID_RECEIPT_HANDLE
+    assert due_ms is not None
 
 
 @pytest.mark.parametrize("broker_ms", [-HOUR_MS, 29_000])

@@ -449,10 +449,10 @@ def test_a_topic_that_no_name_server_knows_yet_keeps_its_queues_and_its_messages
 
 
 @asynccontextmanager
-async def another_proxy(served):
+async def another_proxy(served, world=REAL):
     """A proxy that has asked for nothing yet, as one that was started again; a client of it."""
-    remote = RemoteCluster(f"127.0.0.1:{served.name_server.port}")
-    server = GrpcServer(Service(remote), "127.0.0.1", 0)
+    remote = RemoteCluster(f"127.0.0.1:{served.name_server.port}", world=world)
+    server = GrpcServer(Service(remote, world=world), "127.0.0.1", 0)
     await server.start()
     try:
         yield await served.connect(port=server.port)

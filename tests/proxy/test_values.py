@@ -12,6 +12,7 @@ import pytest
 from rmqcore.config import StoreConfig
 from rmqcore.ha.settings import HAConfig
 from rmqcore.proxy.callers import SIGNED_FOR_S, is_in_time, signature
+from rmqcore.proxy.cluster import clock_of
 from rmqcore.proxy.codes import Code, RefusedError
 from rmqcore.proxy.consuming import ConsumerCalls
 from rmqcore.proxy.messages import Resource
@@ -65,10 +66,23 @@ def test_what_is_no_handle_has_its_own_code(text):
 
 def test_a_handle_whose_time_is_over_is_refused():
     with pytest.raises(RefusedError) as raised:
-        ReceiptHandle.parse_open(
-            "4 1000 10000 1 0 broker-a 3 5 19278", {"broker-a": 11_000}.__getitem__
-        )
+        ReceiptHandle.parse("4 1000 10000 1 0 broker-a 3 5 19278").expect_open(11_000)
     assert raised.value.code is Code.INVALID_RECEIPT_HANDLE
+
+
+@pytest.mark.parametrize(
+    ("runtime", "passed_ms"),
+    [
+        ("[ 1,234 days, 5 hours, 6 minutes, 7 seconds ]", 106_635_967_000),
+        ("[ 0 days, 0 hours, -5 minutes, 0 seconds ]", None),
+        ("soon", None),
+        (None, None),
+    ],
+)
+def test_a_broker_says_what_time_it_is(runtime, passed_ms):
+    said = {"table": {"bootTimestamp": "1700000000000", "runtime": runtime}}
+    assert clock_of(said) == (None if passed_ms is None else 1_700_000_000_000 + passed_ms)
+    assert clock_of({"table": []}) is None
 
 
 @pytest.mark.parametrize(("kind", "topic"), [(0, "T"), (1, "%RETRY%G_T"), (2, "%RETRY%G+T")])
