@@ -177,6 +177,17 @@ class Cluster(Protocol):
             broker_name: as it was looked up.
         """
 
+    async def topic_on(self, name: str, broker_name: str) -> TopicView | None:
+        """As `topic`, where a client reads from a broker, and may know better that it has queues.
+
+        Args:
+            name: of the topic.
+            broker_name: as the client names it; empty for any.
+
+        Raises:
+            RefusedError: the broker is away.
+        """
+
     async def topic_to_be(self, name: str) -> TopicView | None:
         """What a topic would be that its first use makes; None where brokers make none so."""
 

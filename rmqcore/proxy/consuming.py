@@ -104,8 +104,8 @@ class ConsumerCalls:
             raise RefusedError(Code.FORBIDDEN, f"the topic {topic} has no queue to read from")
         return _AssignmentResponse(status=OK, assignments=assignments)
 
-    async def _view(self, topic: str, caller: Caller) -> TopicView:
-        view = await self._cluster.topic(topic)
+    async def _view(self, topic: str, caller: Caller, broker_name: str = "") -> TopicView:
+        view = await self._cluster.topic_on(topic, broker_name)
         if view is None:
             view = await self._cluster.make_topic(topic, None, caller)
         if view is None:
@@ -134,7 +134,7 @@ class ConsumerCalls:
         if wanted.renews:
             self._note(caller)
         view = self._cluster.known_topic(wanted.topic)
-        if view is None:
+        if view is None or not (wanted.broker_name == "" or wanted.broker_name in view.to_read):
             return self._receive(call, caller, named, wanted)
         broker_name = self._broker_of(wanted, view)
         group = self._cluster.known_group(wanted.group, broker_name)
@@ -153,7 +153,7 @@ class ConsumerCalls:
 
     async def _receive(self, call: Call, caller: Caller, named: V2Message, wanted: Wanted) -> None:
         """As `receive`, of a topic or a group that has to be looked up."""
-        view = await self._view(wanted.topic, caller)
+        view = await self._view(wanted.topic, caller, wanted.broker_name)
         broker_name = self._broker_of(wanted, view)
         group = await self._cluster.group(wanted.group, caller, broker_name)
         asked = self._ask(call, caller, wanted, group, broker_name)

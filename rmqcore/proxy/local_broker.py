@@ -89,6 +89,10 @@ class LocalBroker(KeptViews):
         """See `Cluster`."""
         return self._clock_ms()
 
+    async def topic_on(self, name: str, broker_name: str) -> TopicView | None:
+        """See `Cluster.topic_on`; there is one broker."""
+        return await self.topic(name)
+
     async def _ask_as_own(
         self, broker_name: str, code: int, fields: dict[str, str]
     ) -> RemotingCommand:

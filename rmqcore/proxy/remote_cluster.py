@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ from rmqcore.proxy.cluster import (
 )
 from rmqcore.proxy.codes import Code, RefusedError, expect_success
 from rmqcore.proxy.kept_views import KeptViews
+from rmqcore.proxy.name_cache import NameCache
 from rmqcore.proxy.named_producers import NamedProducers
 from rmqcore.remoting import (
     Account,
@@ -108,6 +109,10 @@ class RemoteCluster(KeptViews):
         #: held by who looks for brokers that are not known, and from when on the next one does
         self._looking: asyncio.Lock = asyncio.Lock()
         self._look_from_s = -math.inf
+        #: the masters that name servers have named last
+        self._masters: Mapping[str, str] = {}
+        #: topics that were looked up anew a moment ago, as a client knows a broker of theirs
+        self._anew: NameCache[bool] = NameCache(_LOOKED_FOR_EVERY_S, world.monotonic_s)
 
     async def stop(self) -> None:
         """Close the connections to brokers and name servers."""
@@ -178,16 +183,23 @@ class RemoteCluster(KeptViews):
         Raises:
             RefusedError: name servers know none of its name, or it does not answer.
         """
+        await self._look_for(lambda: broker_name in self._addresses)
+        if broker_name not in self._addresses:
+            raise _not_known(broker_name)
+        return await self.ask(broker_name, request, caller, timeout_ms=timeout_ms, since=since)
+
+    async def _look_for(self, is_found: Callable[[], bool]) -> None:
+        """Look for brokers where one is not found, and nobody has looked a moment ago.
+
+        Raises:
+            RefusedError: no name server answers.
+        """
         async with self._looking:
-            if broker_name not in self._addresses and self._monotonic_s() >= self._look_from_s:
+            if not is_found() and self._monotonic_s() >= self._look_from_s:
                 try:
                     await self._note_all()
                 finally:
                     self._look_from_s = self._monotonic_s() + _LOOKED_FOR_EVERY_S
-        if broker_name not in self._addresses:
-            reason = f"broker {broker_name} is not known to the name servers"
-            raise RefusedError(Code.INTERNAL_SERVER_ERROR, reason)
-        return await self.ask(broker_name, request, caller, timeout_ms=timeout_ms, since=since)
 
     async def _invoke_since(
         self,
@@ -252,6 +264,20 @@ class RemoteCluster(KeptViews):
         )
 
     # ---- topics and groups
+
+    async def topic_on(self, name: str, broker_name: str) -> TopicView | None:
+        """See `Cluster.topic_on`: a broker that was away is back sooner than topics are asked."""
+        view = await self.topic(name)
+        if view is None or broker_name == "" or broker_name in view.to_read:
+            return view
+        if self._anew.get(name) is None:
+            self._anew.put(name, True)
+            view = await self._look_up(name)
+        if view is not None and broker_name not in view.to_read:
+            await self._look_for(lambda: False)
+            if broker_name not in self._masters:
+                raise _not_known(broker_name)
+        return view
 
     async def _look_up(self, name: str) -> TopicView | None:
         try:
@@ -340,7 +366,10 @@ class RemoteCluster(KeptViews):
         """
         answer = await self._ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO, {})
         brokers = json_object(expect_success(answer).body).get("brokerAddrTable")
-        return self._note_masters(list(brokers.values()) if isinstance(brokers, dict) else [])
+        self._masters = self._note_masters(
+            list(brokers.values()) if isinstance(brokers, dict) else []
+        )
+        return self._masters
 
     def _brokers_of(self, route: Mapping[str, Any]) -> tuple[BrokerQueues, ...]:
         """The brokers of a route that have a master; their addresses are noted."""
@@ -454,6 +483,11 @@ class RemoteCluster(KeptViews):
             named = next((k for k, v in self._addresses.items() if v == address), None)
         if named is not None:
             self._asked(named, request)
+
+
+def _not_known(broker_name: str) -> RefusedError:
+    reason = f"broker {broker_name} is not known to the name servers"
+    return RefusedError(Code.INTERNAL_SERVER_ERROR, reason)
 
 
 def _objects(value: object) -> list[dict[str, Any]]:

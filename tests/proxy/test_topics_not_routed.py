@@ -12,9 +12,11 @@ from proxy.test_remote import (
 )
 from proxy.test_transactions import telemetry
 
-from rmqcore.proxy.codes import Code
+from rmqcore.proxy import RemoteCluster
+from rmqcore.proxy.codes import Code, RefusedError
 from rmqcore.proxy.messages import MessageType
 from rmqcore.remoting import RemotingCommand, RequestCode, ResponseCode
+from rmqcore.world import World, monotonic_s
 
 pytestmark = pytest.mark.engine
 
@@ -126,3 +128,63 @@ def test_while_the_only_broker_is_away_who_asks_is_told_to_ask_again(tmp_path, w
             await slave.stop()
 
     run(tmp_path, scenario)
+
+
+def test_a_broker_that_comes_back_is_read_from_when_a_client_asks_for_it(tmp_path):
+    ahead_s = 0.0
+
+    async def scenario(served):
+        nonlocal ahead_s
+        first = served.broker
+        wire = await served.connect()
+        for number in range(8):
+            assert (await wire.send("T", b"%d" % number)).status.code == Code.OK
+        where = {"topic": {"name": "T"}, "id": -1, "broker": {"name": "b0"}}
+        await first.stop()
+        while (await wire.send("T", b"x")).status.code != Code.OK:
+            continue  # who called it last has to find that it is gone
+        for _ in range(2):
+            status, _ = await wire.receive("T", message_queue=where)
+            assert status.code == Code.INTERNAL_SERVER_ERROR
+        await first.start()
+        ahead_s = 1.0
+        status, messages = await wire.receive("T", message_queue=where)
+        assert (status.code, len(messages)) == (Code.OK, 4)
+        where = {"topic": {"name": "U"}, "id": -1, "broker": {"name": "b1"}}
+        await made_on(first, topic="U")
+        assert (await wire.receive("U", message_queue=where))[0].code == Code.FORBIDDEN
+
+    run(tmp_path, scenario, 2, world=World(monotonic_s=lambda: monotonic_s() + ahead_s))
+
+
+def test_name_servers_are_asked_once_a_second_for_what_a_client_names(tmp_path):
+    now, asked = [1000.0], []
+
+    async def scenario(served):
+        await made_on(served.broker)
+        processors = served.name_server._server.processors
+        for code in (RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO):
+            answered = processors[code]
+
+            def counted(connection, request, answered=answered):
+                asked.append((request.code, now[0]))
+                return answered(connection, request)
+
+            processors[code] = counted
+        address = f"127.0.0.1:{served.name_server.port}"
+        remote = RemoteCluster(address, world=World(monotonic_s=lambda: now[0]))
+        assert await remote.topic_on("T", "b0")
+        for number in range(20):
+            now[0] += number == 10
+            with pytest.raises(RefusedError, match="not known to the name servers"):
+                await remote.topic_on("T", f"no{number}")
+        await remote.stop()
+
+    run(tmp_path, scenario)
+    assert sorted(asked) == [
+        (RequestCode.GET_ROUTEINFO_BY_TOPIC, 1000.0),
+        (RequestCode.GET_ROUTEINFO_BY_TOPIC, 1000.0),
+        (RequestCode.GET_ROUTEINFO_BY_TOPIC, 1001.0),
+        (RequestCode.GET_BROKER_CLUSTER_INFO, 1000.0),
+        (RequestCode.GET_BROKER_CLUSTER_INFO, 1001.0),
+    ]
