@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -61,6 +62,10 @@ _POLL_MS: Final = 20_000
 _LITE_QUOTA: Final = 2000
 _LITE_TOPIC_SIZE: Final = 64
 _COMMAND: Final = shape_of(TelemetryCommand.DESCRIPTOR)
+#: Whether a group is ordered is asked again so long after no broker has told, then after longer.
+_ASKED_AGAIN_S: Final = 1.0
+#: Who is refused with one of them may be served soon.
+_FOR_NOW: Final = (Code.INTERNAL_SERVER_ERROR, Code.TOO_MANY_REQUESTS, Code.PROXY_TIMEOUT)
 _PRODUCERS: Final = (ClientType.PRODUCER, ClientType.CLIENT_TYPE_UNSPECIFIED)
 
 
@@ -168,6 +173,20 @@ class Clients:
         if command.HasField("settings"):
             answer = await self._full_settings(caller, command.settings)
             call.send(answer.SerializeToString())
+            pause_s = _ASKED_AGAIN_S
+            while not (answer.HasField("settings") or await self._goes_on(call, pause_s)):
+                pause_s = min(2 * pause_s, HEART_BEAT_S)
+                answer = await self._full_settings(caller, command.settings)
+                if answer.HasField("settings"):
+                    call.send(answer.SerializeToString())
+
+    @staticmethod
+    async def _goes_on(call: Call, pause_s: float) -> bool:
+        """Wait some seconds; tells whether the client has gone meanwhile, or says more."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await call.gone()
+        return call.closed or call.ended or bool(call.messages)
 
     def note(self, caller: Caller) -> None:
         """Note that a client is there, so that it is known when it goes.
@@ -187,7 +206,11 @@ class Clients:
         return client
 
     async def _full_settings(self, caller: Caller, asked: V2Message) -> V2Message:
-        """The settings of a client, with what the server says."""
+        """The settings of a client, with what the server says.
+
+        Without settings where no broker tells now whether the group of a push consumer is ordered:
+        Java's and Node's read them whatever the status is, and consume as they say for good.
+        """
         settings, said = Settings(), OK
         settings.CopyFrom(asked)
         if asked.client_type in _PRODUCERS and not asked.HasField("subscription"):
@@ -201,6 +224,8 @@ class Clients:
             settings.publishing.validate_message_type = True
         else:
             said = await self._fill_consumer_settings(caller, settings)
+            if said.code in _FOR_NOW and asked.client_type != ClientType.SIMPLE_CONSUMER:
+                return TelemetryCommand(status=said)
         settings.metric.on = False
         return TelemetryCommand(status=said, settings=settings)
 

@@ -5,7 +5,9 @@ from broker.conftest import Peer
 from proxy.test_remote import busy, run
 from proxy.test_transactions import telemetry
 
+from rmqcore.proxy import clients
 from rmqcore.proxy.codes import Code
+from rmqcore.proxy.messages import ClientType, TelemetryCommand
 from rmqcore.remoting import RequestCode
 from rmqcore.world import World, monotonic_s
 
@@ -33,6 +35,28 @@ def test_a_group_is_as_the_brokers_of_its_topic_know_it_beside_topics_of_others(
         assert second.store.consumer_offsets.get("T", "G", 0) == 1
 
     run(tmp_path, scenario, 2)
+
+
+def test_a_push_consumer_is_told_of_its_group_as_soon_as_a_broker_tells(tmp_path, monkeypatch):
+    """Until then its client is not told that the group has no order: it would believe it."""
+    monkeypatch.setattr(clients, "_ASKED_AGAIN_S", 0.01)
+
+    async def scenario(served):
+        wire = await served.connect()
+        await served.broker.stop()
+        group = {"subscription": {"group": {"name": "G"}}}
+        stream, answer = await telemetry(wire, client_type=ClientType.PUSH_CONSUMER, **group)
+        assert answer.status.code == Code.INTERNAL_SERVER_ERROR
+        assert not answer.HasField("settings")
+        _, answer = await telemetry(wire, client_type=ClientType.SIMPLE_CONSUMER, **group)
+        assert answer.HasField("settings")
+        await served.broker.start()
+        served.broker.managers.groups.put("G", {"consumeMessageOrderly": True})
+        await stream.until(lambda: len(stream.messages()) == 2)
+        answer = TelemetryCommand.FromString(stream.messages()[1])
+        assert (answer.status.code, answer.settings.subscription.fifo) == (Code.OK, True)
+
+    run(tmp_path, scenario)
 
 
 def test_a_group_is_as_it_was_while_its_only_broker_is_busy(tmp_path):
