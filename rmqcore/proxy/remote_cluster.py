@@ -291,6 +291,7 @@ class RemoteCluster(KeptViews):
             )
             return self._topics.put(name, known)
         if route is None:
+            await self._expect_told(name)
             self._topics.forget(name)
             return None
         brokers = self._brokers_of(route)
@@ -300,6 +301,22 @@ class RemoteCluster(KeptViews):
             raise RefusedError(Code.INTERNAL_SERVER_ERROR, reason)
         view = TopicView(name, await self._message_type(name, brokers), brokers)
         return self._topics.put(name, view)
+
+    async def _expect_told(self, name: str) -> None:
+        """Expect that the brokers that had a topic last are there, and tell of it.
+
+        While one is away its topics are not made anew on others, where messages in order would
+        come to other queues, and the next sender would say what the topic takes.
+
+        Raises:
+            RefusedError: one is away.
+        """
+        known = self._topics.last(name)
+        for broker in known.brokers if known is not None else ():
+            code, fields = RequestCode.GET_TOPIC_CONFIG, {"topic": name}
+            answer = await self._ask_as_own(broker.broker_name, code, fields)
+            if answer.code not in _TELLING:
+                expect_success(answer)
 
     async def topic_to_be(self, name: str) -> TopicView | None:
         """See `Cluster`.

@@ -188,3 +188,33 @@ def test_name_servers_are_asked_once_a_second_for_what_a_client_names(tmp_path):
         (RequestCode.GET_BROKER_CLUSTER_INFO, 1000.0),
         (RequestCode.GET_BROKER_CLUSTER_INFO, 1001.0),
     ]
+
+
+def test_a_topic_is_made_on_no_other_broker_while_its_own_is_away(tmp_path):
+    ahead_s = 0.0
+
+    async def scenario(served):
+        nonlocal ahead_s
+        first, second = served.brokers
+        await made_on(first, attributes="+message.type=FIFO")
+        wire = await served.connect()
+        assert (await wire.send("T", b"0", **FIFO)).status.code == Code.OK
+        await first.stop()
+        for _ in range(3):
+            assert (await wire.send("T", b"x")).status.code != Code.OK
+            assert (await wire.send("T", b"x", **FIFO)).status.code == Code.INTERNAL_SERVER_ERROR
+            assert (await wire.receive("T"))[0].code == Code.INTERNAL_SERVER_ERROR
+        assert second.managers.topics.get("T") is None
+        assert (await wire.send("U", b"x")).status.code == Code.OK
+        await first.start()
+        assert (await wire.send("T", b"1", **FIFO)).status.code == Code.OK
+        # one that was deleted is made where any is
+        peer = Peer(first)
+        await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+        await peer.client.close()
+        hide(served, "T")
+        ahead_s = 31.0
+        assert (await wire.send("T", b"x")).status.code == Code.OK
+        assert second.managers.topics.get("T").attributes == {"message.type": "NORMAL"}
+
+    run(tmp_path, scenario, 2, world=World(monotonic_s=lambda: monotonic_s() + ahead_s))
