@@ -33,7 +33,7 @@ from rmqcore.proxy.messages import (
     v2_class,
 )
 from rmqcore.proxy.names import topic_name
-from rmqcore.proxy.queue_choice import QueueChoice
+from rmqcore.proxy.queue_choice import QueueChoice, SlowBrokers
 from rmqcore.proxy.transaction_id import TransactionId
 from rmqcore.remoting import RemotingCommand, RequestCode
 from rmqcore.remoting.codes import VERSION_5_0_0
@@ -69,12 +69,15 @@ class ProducerCalls:
     Args:
         cluster: the brokers.
         clock_ms: Unix time in milliseconds.
+        monotonic_s: seconds of a clock that never steps back.
     """
 
-    def __init__(self, cluster: Cluster, clock_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, cluster: Cluster, clock_ms: Callable[[], int], monotonic_s: Callable[[], float]
+    ) -> None:
         self._cluster = cluster
         self._clock_ms = clock_ms
-        self._choice = QueueChoice()
+        self._choice, self._slow = QueueChoice(), SlowBrokers(monotonic_s)
 
     # ---- SendMessage
 
@@ -161,16 +164,22 @@ class ProducerCalls:
             raise RefusedError(Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, reason)
         if not view.to_write:
             raise RefusedError(Code.FORBIDDEN, f"the topic {view.name} has no queue to write to")
-        broker_name, queue_id = self._choice.place(view.name, view.to_write, message.sharding_key)
+        slow = self._slow.among(view.brokers) if self._slow else ()
+        broker_name, queue_id = self._choice.place(
+            view.name, view.to_write, message.sharding_key, slow
+        )
         code = RequestCode.SEND_MESSAGE_V2
         fields = message.fields(view.name, queue_id)
         fields["n"] = broker_name
         request = RemotingCommand(code, fields, message.body)
         # an older broker would deliver a message at once that is due later
         since = VERSION_5_0_0 if message.kind is MessageType.DELAY else 0
-        return self._cluster.ask(
+        answer = self._cluster.ask(
             broker_name, request, caller, timeout_ms=_SEND_TIMEOUT_MS, since=since
-        ), broker_name
+        )
+        if not isinstance(answer, RemotingCommand):
+            answer = self._slow.answer_of(broker_name, answer)
+        return answer, broker_name
 
     # ---- EndTransaction
 

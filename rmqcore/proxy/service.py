@@ -77,7 +77,7 @@ class Service:
         self._tasks: list[asyncio.Task[None]] = []
         self.methods: Methods = self._methods(
             RouteCalls(cluster),
-            ProducerCalls(cluster, clock_ms),
+            ProducerCalls(cluster, clock_ms, world.monotonic_s),
             self._consuming,
             settling,
             OffsetCalls(cluster),

@@ -12,12 +12,12 @@ import pytest
 from rmqcore.config import StoreConfig
 from rmqcore.ha.settings import HAConfig
 from rmqcore.proxy.callers import SIGNED_FOR_S, is_in_time, signature
-from rmqcore.proxy.cluster import clock_of
+from rmqcore.proxy.cluster import BrokerQueues, clock_of
 from rmqcore.proxy.codes import Code, RefusedError
 from rmqcore.proxy.consuming import ConsumerCalls
 from rmqcore.proxy.messages import Resource
 from rmqcore.proxy.popped import Popped
-from rmqcore.proxy.queue_choice import QueueChoice, consistent_hash, java_hash
+from rmqcore.proxy.queue_choice import QueueChoice, SlowBrokers, consistent_hash, java_hash
 from rmqcore.proxy.receipts import ReceiptHandle
 from rmqcore.proxy.renewal import Renewals
 from rmqcore.proxy.settling import SettlingCalls
@@ -206,6 +206,26 @@ class LateBrokers:
 CALLER = SimpleNamespace(client=("", "client"))
 #: in which the handle ends soon
 SOON = World(lambda: 1_795_318_207_648, monotonic_s=lambda: 0.0)
+
+
+def test_a_broker_that_does_not_answer_in_a_second_is_slow_for_ten_more():
+    brokers = [BrokerQueues(name, 1, 1, 6) for name in "ab"]
+
+    async def scenario():
+        now, found, answered = [0.0], [], asyncio.Event()
+        slow = SlowBrokers(lambda: now[0])
+        waiting = asyncio.ensure_future(slow.answer_of("a", answered.wait()))
+        await asyncio.sleep(0)
+        for now[0] in (0.9, 1.1, 1.2, 11.1, 11.3):
+            found.append(set(slow.among(brokers)))
+            if now[0] == 1.2:
+                answered.set()
+                await waiting
+        now[0] = 2.0
+        return found, set(slow.among(brokers[:1]))
+
+    found = SimulatedLoop(0).run_until_complete(scenario())
+    assert found == ([set(), {"a"}, {"a"}, {"a"}, set()], set())
 
 
 def test_what_is_settled_while_others_are_renewed_is_not_renewed():
