@@ -357,9 +357,11 @@ class MappedFileQueue:
         """
         kept = [file for file in self.files if file.file_from_offset <= offset]
         removed = self.files[len(kept) :]
+        count = len(removed)
         self._set(kept)
-        for file in reversed(removed):
-            file.destroy()
+        # one that is removed is held no longer than by its readers: there may be very many
+        while removed:
+            removed.pop().destroy()
             # one by one: a power cut may not take one in front of another
             sync_directory(self.directory)
         if kept:
@@ -368,7 +370,7 @@ class MappedFileQueue:
             if position < last.size:
                 last.zero_from(position)
             last.set_positions(position)
-        return len(removed)
+        return count
 
     def remove_first(self, count: int) -> None:
         """Remove the oldest files, never the last one.
@@ -382,10 +384,11 @@ class MappedFileQueue:
         try:
             with self._change.within():
                 self._set(self.files[len(gone) :])
-            for file in gone:
-                file.destroy()
+            while gone:
+                gone[0].destroy()
                 # one by one: a power cut may not take one behind another
                 sync_directory(self.directory)
+                del gone[0]
         except BaseException:
             # on an interrupt, too: this file would stand alone in front of a gap when later ones
             # are removed
@@ -402,9 +405,9 @@ class MappedFileQueue:
 
     def destroy(self) -> None:
         """Remove every file, and the directory when nothing else is in it."""
-        gone = self.files
+        gone = self.files[::-1]
         self._set([])
-        for file in gone:
-            file.destroy()
+        while gone:
+            gone.pop().destroy()
         if self.directory.is_dir() and not any(self.directory.iterdir()):
             self.directory.rmdir()

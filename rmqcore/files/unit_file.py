@@ -18,6 +18,7 @@ from rmqcore.native.read._fast_reads import UnitQueue, good_units, message_units
 from rmqcore.world import begin_sync
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from rmqcore.files.mapped_file import MappedFile, OpenFiles
@@ -414,6 +415,7 @@ class UnitFile(UnitQueue):
         self.correct_min_offset(min_phy_offset)
         at = self.unit_start * self.unit_size
         gone = sum(1 for file in self.queue.files[:-1] if file.file_from_offset + file.size <= at)
+        self._hold_no_more(self.queue.files[:gone])
         self.queue.remove_first(gone)
         return gone
 
@@ -432,7 +434,7 @@ class UnitFile(UnitQueue):
                 keep -= 1
             self.unit_end = min(keep, before)
         if self.queue.writable:
-            self.queue.truncate(self.unit_end * self.unit_size)
+            self._remove_behind(self.unit_end)
         if self.unit_end != before:
             self._set_end(self.unit_end)
             self._show()
@@ -447,9 +449,19 @@ class UnitFile(UnitQueue):
         Raises:
             OSError: a file cannot be cut or removed.
         """
-        self.queue.truncate(number * self.unit_size)
+        self._remove_behind(number)
         self._set_end(number)
         self._show()
+
+    def _remove_behind(self, number: int) -> None:
+        at = number * self.unit_size
+        self._hold_no_more(file for file in self.queue.files if file.file_from_offset > at)
+        self.queue.truncate(at)
+
+    def _hold_no_more(self, files: Iterable[MappedFile]) -> None:
+        """Let the next flush not hold files open that are removed: there may be very many."""
+        with self._dirty_lock.within():
+            self._dirty.difference_update(files)
 
     def close(self) -> None:
         """Close the files."""
@@ -457,6 +469,7 @@ class UnitFile(UnitQueue):
 
     def destroy(self) -> None:
         """Remove the files."""
+        self._hold_no_more(self.queue.files)
         self.queue.destroy()
         self.unit_start = self.unit_end = self.end_phy_offset = 0
         self.min_offset = self.max_offset = 0

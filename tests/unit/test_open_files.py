@@ -15,7 +15,9 @@ import pytest
 from rmqcore import open_store
 from rmqcore.doctor import verify
 from rmqcore.files import mapped_file
+from rmqcore.files.consume_queue import UNIT, ConsumeQueue
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
+from rmqcore.native.format._numbers import UNIT_SIZE
 from rmqcore.scan import read_store
 
 pytestmark = pytest.mark.logic
@@ -228,3 +230,35 @@ def test_a_store_may_be_opened_while_all_are_counted(files, monkeypatch):
     finally:
         sys.settrace(before)
     assert len(others) > 10
+
+
+def filled_queue(directory, open_files):
+    """A queue of 40 files of one unit, none of which is on the disk."""
+    queue = ConsumeQueue(directory, "T", 0, UNIT_SIZE, open_files)
+    units = b"".join(UNIT.pack(100 * number, 100, 0) for number in range(40))
+    queue.append_units(0, memoryview(units))
+    return queue
+
+
+@pytest.mark.parametrize(
+    "remove",
+    [
+        pytest.param(lambda queue: queue.cut_at(1), id="cut at a number"),
+        pytest.param(lambda queue: queue.truncate(100), id="cut at the end of the log"),
+        pytest.param(lambda queue: queue.destroy(), id="destroyed"),
+        pytest.param(lambda queue: queue.delete_before(3900), id="expired"),
+    ],
+)
+def test_files_that_are_removed_are_held_no_more(remove, open_files, tmp_path, monkeypatch):
+    """A number that has rotted makes twenty thousand of them, which are removed again at once."""
+    queue, really, most = filled_queue(tmp_path / "q", open_files), MappedFile.destroy, 0
+
+    def destroy(file):
+        nonlocal most
+        really(file)
+        most = max(most, len(descriptors(tmp_path / "q")))
+
+    monkeypatch.setattr(MappedFile, "destroy", destroy)
+    remove(queue)
+    assert 0 < most <= 4
+    queue.close()
