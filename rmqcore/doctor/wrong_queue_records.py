@@ -219,8 +219,8 @@ def _number_beside(files: UnitFiles, runs: OffsetRanges, message: MessageExt) ->
     """The number that a record had in the queue that it names, if nothing but that is wrong.
 
     The queue leads to the record from it, and the messages beside it in the log have those before
-    and behind; where the queue is lost, both of them do. The runs get it. What is in light queues,
-    too, has numbers of them.
+    and behind; where the queue is lost, both of them do, or it is its first one. The runs get it.
+    What is in light queues, too, has numbers of them.
     """
     key, *others = (key for key, _ in places_named_by(message))
     found = runs.get(key, [])
@@ -237,7 +237,9 @@ def _number_beside(files: UnitFiles, runs: OffsetRanges, message: MessageExt) ->
         return None
     number = numbers.pop()
     one = OffsetRange(number, number + 1, message.phy_offset)
-    is_sure = bool(before and behind) if is_lost else _leads_from(files, key, number, one)
+    # in front of number 1 is no other than 0
+    is_between = bool(behind) and (bool(before) or number == 0)
+    is_sure = is_between if is_lost else _leads_from(files, key, number, one)
     if number < 0 or not is_sure:
         return None
     found.insert(at, one)
@@ -283,6 +285,8 @@ def _outliers(
             continue
         # numbers rise: it had this one when its unit was made
         falls = one.first < before and _leads_from(files, key, before, one)
+        # the ones beside it leave the number that it had, and no other
+        falls |= number > 0 and one.first < before == after - 1
         is_wrong = steps_back or no_topic or falls
         is_wrong |= _leads_from_before(files, key, one, runs, number + 1)
         if too_far or (is_wrong and not _leads_from(files, key, one.first, one)):

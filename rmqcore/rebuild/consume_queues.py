@@ -104,12 +104,15 @@ def _rebuild_splits(
     progress: Callable[[int, int], None] | None = None,
     *,
     alone: bool = True,
+    no_begins: frozenset[int] = frozenset(),
 ) -> tuple[QueuesWritten, list[Damage]]:
     damaged: list[Damage] = []
     on_damage = passing_over(damaged, skip_damage=skip_damage)
     batch = DispatchBatch(delays_ms=delays_ms, multi_dispatch=multi_dispatch, keys=False)
     before = UnitFiles(StoreDir(splits[0].store), file_size) if alone and splits else None
-    writer = QueueWriter(root, file_size, batch_queues, deleted, alone=alone, before=before)
+    writer = QueueWriter(
+        root, file_size, batch_queues, deleted, alone=alone, before=before, no_begins=no_begins
+    )
     # a message that is damaged is passed over whole: also one whose body alone is
     scan = partial(batch.scan, verify_crc=True) if skip_damage else batch.scan
     done, total = 0, sum(split.size for split in splits)
@@ -128,7 +131,23 @@ def _rebuild_splits(
         writer.close()
         if before is not None:
             before.close()
-    return writer.written, damaged
+    wrong = writer.misjudged() if alone else ()
+    if not wrong:
+        return writer.written, damaged
+    shutil.rmtree(root)
+    make_directory(root)
+    return _rebuild_splits(
+        splits,
+        root,
+        file_size,
+        delays_ms,
+        multi_dispatch,
+        batch_queues,
+        skip_damage,
+        deleted,
+        progress,
+        no_begins=no_begins.union(wrong),
+    )
 
 
 def rebuild_consume_queues(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from rmqcore.files.consume_queue import HOLE_UNITS_MAX, ConsumeQueue
 from rmqcore.files.mapped_file import OpenFiles
 from rmqcore.files.unit_file import UNIT_HEAD
-from rmqcore.native.derive.runs import TopicRuns, begins_anew, with_more_follow
+from rmqcore.native.derive.runs import TopicRuns, begins_anew, is_alone, with_more_follow
 from rmqcore.native.format._numbers import UNIT_SIZE
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ class QueueWriter:
         alone: no other writer writes below ``root``: what was written of a queue that begins anew
             is removed. Where others do, the parts do not fit together, and all is written again.
         before: the files that the new ones take the place of; None where nobody asks them.
+        no_begins: physical offsets of records whose number 0 begins nothing.
     """
 
     def __init__(
@@ -75,8 +76,12 @@ class QueueWriter:
         *,
         alone: bool = True,
         before: UnitFiles | None = None,
+        no_begins: frozenset[int] = frozenset(),
     ) -> None:
         self._before = before
+        self._no_begins = no_begins
+        #: queues that were begun anew with a single record, by its physical offset
+        self._begun_alone: dict[int, QueueKey] = {}
         self._deleted = deleted
         self._alone = alone
         self._root = root
@@ -108,7 +113,7 @@ class QueueWriter:
                 continue
             self._runs.add(stretch)
             if stretch.first_queue_offset == 0 and self._has(key):
-                anew = begins_anew(stretch, more_follow=more_follow)
+                anew = self._begins_anew(stretch, key, more_follow=more_follow)
                 if not (anew or self._began_with(key, stretch)):
                     self.written.skipped += 1
                     continue
@@ -120,6 +125,18 @@ class QueueWriter:
             else:
                 for first, units in stretch.plain():
                     self._append(key, first, units)
+
+    def _begins_anew(self, stretch: QueueStretch, key: QueueKey, *, more_follow: bool) -> bool:
+        phy_offset, _ = UNIT_HEAD.unpack_from(stretch.units)
+        if phy_offset in self._no_begins or not begins_anew(stretch, more_follow=more_follow):
+            return False
+        if is_alone(stretch):
+            self._begun_alone[phy_offset] = key
+        return True
+
+    def misjudged(self) -> set[int]:
+        """After the walk: with which records it has begun queues anew whose number 0 has rotted."""
+        return self._runs.misjudged(self._begun_alone)
 
     def drop_emptied(self) -> None:
         """After the walk: remove what it has written of queues that a deletion has emptied.

@@ -14,7 +14,7 @@ from rmqcore.files.log_walker import good_record_at, walk_good_records
 from rmqcore.files.unit_file import UNIT_HEAD
 from rmqcore.message import light_numbers
 from rmqcore.native.derive._dispatch import DispatchBatch
-from rmqcore.native.derive.runs import TopicRuns, begins_anew, with_more_follow
+from rmqcore.native.derive.runs import TopicRuns, begins_anew, is_alone, with_more_follow
 from rmqcore.native.format._numbers import UNIT_SIZE
 from rmqcore.recovery.batch_check import BatchCheck
 
@@ -91,6 +91,10 @@ class QueueCheck:
         #: the last message of each queue that the walk has met: number, physical offset
         self._last: dict[QueueKey, tuple[int, int]] = {}
         self._runs = TopicRuns()
+        #: queues that were begun anew with a single record, by its physical offset
+        self._begun_alone: dict[int, QueueKey] = {}
+        #: physical offsets of records whose number 0 begins nothing
+        self._no_begins: set[int] = set()
         #: for queues whose files are believed: physical offset of the record with queue offset 0,
         #: when the log agrees
         self._first_records: dict[QueueKey, int] = {}
@@ -113,8 +117,24 @@ class QueueCheck:
         self._met.clear()
         self._last.clear()
         self._runs = TopicRuns()
+        self._begun_alone.clear()
         self._first_records.clear()
         self._batches = BatchCheck()
+
+    def drop_misjudged(self) -> bool:
+        """After a walk: drop queues that it has begun anew with a record whose number has rotted.
+
+        They are `holes` now, and the next walk knows these records.
+
+        Returns:
+            whether there are any.
+        """
+        found = self._runs.misjudged(self._begun_alone)
+        self._no_begins |= found
+        for key in {self._begun_alone[at] for at in found}:
+            self._drop(key)
+            self.holes.add(key)
+        return bool(found)
 
     def drop_emptied(self) -> set[QueueKey]:
         """After a walk: drop what it has filled that the deletion of a topic had emptied.
@@ -280,8 +300,12 @@ class QueueCheck:
         if not begins_anew(stretch, more_follow=more_follow):
             return False
         phy_offset, _ = UNIT_HEAD.unpack_from(stretch.units)
+        if phy_offset in self._no_begins:
+            return False
         unknown = phy_offset >= queue.end_phy_offset or self._is_stale_behind(queue, phy_offset)
-        return bool(unknown or (key in self._met and len(stretch.units) > UNIT_SIZE))
+        if unknown and is_alone(stretch):
+            self._begun_alone[phy_offset] = key
+        return bool(unknown or (key in self._met and not is_alone(stretch)))
 
     def _is_of_former(self, stretch: QueueStretch, queue: StoredQueue, key: QueueKey) -> bool:
         """Whether what groups have consumed may be of the topic before the one that begins here.

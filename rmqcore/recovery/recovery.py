@@ -346,16 +346,19 @@ class Recovery:
             first = min(first, start.file_at(self._mark.doubted_from))
         self._queues.drop_damaged()
         end = self._walk(walk, first, checked_from)
+        self._queue_check.drop_misjudged()
         self._queue_check.cut_foreign()
         emptied = self._queue_check.drop_emptied()
         holes = frozenset(self._queue_check.holes)
-        if holes or (first > 0 and ends.lacking().keys() - emptied):
+        again = bool(holes or (first > 0 and ends.lacking().keys() - emptied))
+        while again:
             self._derived_anew.begin_at(0)
             self._queue_check.from_the_beginning()
             walk.wait()
             if self._left is not None and not self._clean_shutdown:
                 self._left.finish()
             end = self._walk(walk, 0, checked_from)
+            again = self._queue_check.drop_misjudged()
             self._queue_check.cut_foreign()
             emptied = self._queue_check.drop_emptied()
         self.report.findings += [

@@ -248,3 +248,60 @@ def test_a_directory_of_another_topic_lets_no_group_begin_anew(store_path, work)
     assert_found(store_path, known)
     with rmqcore.open_store(store_path) as opened:
         assert opened.consumer_offsets.get("T", "G", 0) == 6
+
+
+def zero_at_the_end_of_a_file(store_path, *, behind):
+    """A queue without files, a number of whose messages has rotted to 0; all messages, and that.
+
+    It is the last one of the queue in a file of the log, which is read file by file. The queue goes
+    on behind it, or else another one of its topic does.
+    """
+    with rmqcore.open_store(store_path, config=SIZES) as store:
+        for number in range(30):
+            if behind or number <= 14:
+                store.put("T", b"%d" % number * 500)
+            store.put("T", b"%d" % number * 500, queue_id=1)
+    known = known_messages(store_path)
+    queue = [one for one in known if one.queue_id == 0]
+    files = [one.phy_offset // FILE_SIZE for one in queue]
+    last = files.index(files[-1]) - 1 if behind else len(queue) - 1
+    path = log_files(store_path)[files[last]]
+    overwrite(path, queue[last].phy_offset % FILE_SIZE + 20, bytes(8))
+    shutil.rmtree(store_path / "consumequeue" / "T" / "0")
+    return known, queue[last]
+
+
+@pytest.mark.parametrize("mend", [lambda path: rmqcore.open_store(path).close(), doctor.repair])
+@pytest.mark.parametrize("behind", [True, False])
+def test_a_number_that_rotted_to_0_at_the_end_of_a_file_makes_no_topic_anew(
+    store_path, behind, mend
+):
+    known, rotten = zero_at_the_end_of_a_file(store_path, behind=behind)
+    mend(store_path)
+    assert_found(store_path, [one for one in known if one != rotten])
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_no_rebuild_makes_a_topic_anew_for_a_number_that_rotted_to_0(store_path, jobs):
+    known, rotten = zero_at_the_end_of_a_file(store_path, behind=True)
+    rebuild_consume_queues(store_path, jobs=jobs)
+    assert_found(store_path, [one for one in known if one != rotten])
+
+
+def test_a_number_that_rotted_to_0_is_put_back_where_its_queue_is_lost(store_path):
+    known, _ = zero_at_the_end_of_a_file(store_path, behind=True)
+    assert doctor.repair(store_path).clean
+    assert_found(store_path, known)
+
+
+@pytest.mark.parametrize("number", [1, 5, 1 << 40])
+def test_the_first_number_of_a_queue_is_put_back_where_that_is_lost(store_path, number):
+    with rmqcore.open_store(store_path, config=SIZES) as store:
+        receipts = [store.put("T", b"%d" % each, queue_id=each % 2) for each in range(8)]
+    known = known_messages(store_path)
+    overwrite(log_files(store_path)[0], receipts[1].phy_offset + 20, number.to_bytes(8, "big"))
+    shutil.rmtree(store_path / "consumequeue")
+    report = doctor.repair(store_path)
+    assert report.clean
+    assert report.plan.lost == report.plan.unnamed == []
+    assert_found(store_path, known)

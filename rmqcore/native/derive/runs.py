@@ -6,6 +6,7 @@ were emptied, too, also those that have no message yet.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -28,8 +29,12 @@ def begins_anew(stretch: QueueStretch, *, more_follow: bool) -> bool:
             number 1, or it would be in the same stretch: then a record that is alone is out of
             order.
     """
-    alone = len(stretch.units) == UNIT_SIZE
-    return not alone or not more_follow
+    return not is_alone(stretch) or not more_follow
+
+
+def is_alone(stretch: QueueStretch) -> bool:
+    """True for a single unit. What the next batch has may be what tells of it, see `misjudged`."""
+    return len(stretch.units) == UNIT_SIZE
 
 
 def with_more_follow(stretches: Iterable[QueueStretch]) -> Iterator[tuple[QueueStretch, bool]]:
@@ -98,6 +103,30 @@ class TopicRuns:
         follows = before is not None and last.first == before.stop
         lacks_one = not last.is_alone and (before is None or last.first == before.stop + 1)
         return record if follows or lacks_one else None
+
+    def misjudged(self, begins: Mapping[int, QueueKey]) -> set[int]:
+        """Which of some single records with number 0 begin no run, by what is behind them.
+
+        Their queue goes on behind with the numbers that it had in front. Or it has none behind, and
+        another queue of the topic goes on with its own, so that the topic was not deleted.
+
+        Args:
+            begins: the queue of each record, by physical offset.
+        """
+        return {at for at, key in begins.items() if self._is_misjudged(at, *key)}
+
+    def _is_misjudged(self, phy_offset: int, topic: str, queue_id: int) -> bool:
+        runs = self._of(topic, queue_id)
+        number = bisect_left(runs, phy_offset, key=lambda run: run.start)
+        if not 0 < number < len(runs) or runs[number].start != phy_offset:
+            return False
+        before, record, behind = [*runs[number - 1 : number + 2], None][:3]
+        if before is None or record is None or not record.is_alone:
+            return False
+        if behind is not None:
+            return behind.first >= max(before.stop, before.first + 1)
+        others = (it for it in self._runs[topic].values() if it is not runs)
+        return any(_goes_on(it, before.last, phy_offset) for it in others)
 
     def extend(self, later: TopicRuns) -> None:
         """Note what the next part of the log has."""
