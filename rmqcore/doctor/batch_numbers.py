@@ -18,10 +18,12 @@ from rmqcore.scan.unit_files import QueueKey, UnitFiles
 
 #: Where a record has its queue offset, and how many bytes it has.
 NUMBER_AT, NUMBER_SIZE = LAYOUT["record_head"]["queue_offset"]
+#: The same of its system flag.
+FLAG_AT, FLAG_SIZE = LAYOUT["record_head"]["sys_flag"]
 
 
 class WrongNumber(NamedTuple):
-    """A record whose header has another queue offset than it had.
+    """A record whose header has another queue offset, or another system flag, than it had.
 
     Attributes:
         phy_offset: of the record.
@@ -29,6 +31,7 @@ class WrongNumber(NamedTuple):
         path: the log file.
         what: what is wrong, in words.
         saves: what is had again with that number.
+        flag: the flag that it had; -1: that one is right.
     """
 
     phy_offset: int
@@ -36,6 +39,7 @@ class WrongNumber(NamedTuple):
     path: Path
     what: str
     saves: str
+    flag: int = -1
 
 
 def wrong_numbers(log: LogPlan, files: UnitFiles, key: QueueKey) -> Iterator[WrongNumber]:

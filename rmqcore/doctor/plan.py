@@ -427,8 +427,10 @@ class Planner:
 
     def _plan_numbers(self, numbers: list[WrongNumber]) -> None:
         for one in sorted(numbers):
-            place = {"start": one.phy_offset, "number": one.number}
-            self._add(StepKind.RENUMBER, one.path, one.what, one.saves, **place)
+            kind, number = StepKind.RENUMBER, one.number
+            if one.flag >= 0:
+                kind, number = StepKind.RESET_FLAG, one.flag
+            self._add(kind, one.path, one.what, one.saves, start=one.phy_offset, number=number)
 
     def _plan_sizes(self, surveys: list[FileSurvey], size: int) -> None:
         last = last_with_records(surveys)

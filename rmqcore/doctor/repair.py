@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rmqcore.config import StoreConfig, load_config
-from rmqcore.doctor.batch_numbers import NUMBER_AT, NUMBER_SIZE
+from rmqcore.doctor.batch_numbers import FLAG_AT, FLAG_SIZE, NUMBER_AT, NUMBER_SIZE
 from rmqcore.doctor.covering_records import CoveringRecords
 from rmqcore.doctor.findings import Severity
 from rmqcore.doctor.journal import Journal, put_back_lock
@@ -171,7 +171,8 @@ class _Repair:
             StepKind.RESTORE_CONFIG: self._restore_config,
             StepKind.DROP_CONFIG: self._set_aside,
             StepKind.COVER: self._cover,
-            StepKind.RENUMBER: self._renumber,
+            StepKind.RENUMBER: partial(self._write_field, NUMBER_AT, NUMBER_SIZE),
+            StepKind.RESET_FLAG: partial(self._write_field, FLAG_AT, FLAG_SIZE),
             StepKind.RESIZE: self._resize,
             StepKind.CUT_TAIL: self._cut_tail,
             StepKind.REMOVE_FILE: self._set_aside,
@@ -218,11 +219,11 @@ class _Repair:
         size = path.stat().st_size if path.exists() else 0
         self._journal.patch(path, start, stop, max(size, self._file_size), pieces)
 
-    def _renumber(self, step: Step) -> None:
+    def _write_field(self, field_at: int, size: int, step: Step) -> None:
         path = self._path(step)
-        at = step.start - int(step.path.name) + NUMBER_AT
-        pieces = [(at, step.number.to_bytes(NUMBER_SIZE, "big"))]
-        self._journal.patch(path, at, at + NUMBER_SIZE, path.stat().st_size, pieces)
+        at = step.start - int(step.path.name) + field_at
+        pieces = [(at, step.number.to_bytes(size, "big"))]
+        self._journal.patch(path, at, at + size, path.stat().st_size, pieces)
 
     def _resize(self, step: Step) -> None:
         path = self._path(step)

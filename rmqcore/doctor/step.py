@@ -15,6 +15,7 @@ class StepKind(StrEnum):
     DROP_CONFIG = "drop-config"
     COVER = "cover"
     RENUMBER = "renumber"
+    RESET_FLAG = "reset-flag"
     RESIZE = "resize"
     CUT_TAIL = "cut-tail"
     REMOVE_FILE = "remove-file"
@@ -38,7 +39,7 @@ class Step:
         start, stop: physical offsets of the stretch of the log, -1 for none; of a file that gets
             its size, where it begins and ends before.
         timestamp_ms: store time of the records that cover it.
-        number: queue offset that the record at ``start`` gets; -1 for none.
+        number: queue offset, or flag, that the record at ``start`` gets; -1 for none.
     """
 
     kind: StepKind

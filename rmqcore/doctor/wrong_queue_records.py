@@ -78,6 +78,11 @@ def add_wrong_queue_records(
     places: set[int] = set()
     files = UnitFiles(log.directory, log.config.mapped_file_size_consume_queue)
     try:
+        flags = [
+            one
+            for key in queue_keys(log.directory.consume_queue)
+            for one in _wrong_flags(log, surveys, files, key, runs)
+        ]
         for key, found in runs.items():
             _part_where_begun(log, files, key, found)
             is_told = deleted.since(key[0]) > log.start
@@ -89,9 +94,42 @@ def add_wrong_queue_records(
             places.update(_contradicted_batches(log, files, key, batch_runs))
         places.update(_dispossessed(log, files, runs))
         wrong = _given_up_or_renumbered(log, surveys, files, runs, sorted(places))
-        return [*wrong, *_jumped_at_ends(log, surveys, files, runs)]
+        return [*flags, *wrong, *_jumped_at_ends(log, surveys, files, runs)]
     finally:
         files.close()
+
+
+def _wrong_flags(
+    log: LogPlan, surveys: list[FileSurvey], files: UnitFiles, key: QueueKey, runs: OffsetRanges
+) -> Iterator[WrongNumber]:
+    """Records that say of themselves that no queue leads to them, as their queue does.
+
+    They name the very place from which it does. Half messages and those that were rolled back never
+    get one: the bit that makes such a record of one has rotted. The runs get them.
+    """
+    found = runs.get(key, [])
+    first, end = files.bounds(key)[0], files.end(key)
+    inner = lacking(found)
+    ends = [(first, found[0].first), (found[-1].stop, end)] if found else [(first, end)]
+    for low, high in [*ends, *inner]:
+        for number, message in list(_messages(log, files, key, low, high)):
+            named = (message.topic, message.queue_id), message.queue_offset
+            at = message.phy_offset
+            if has_place(message) or named != (key, number) or message.sys_flag < 0:
+                continue
+            if _gap_at(surveys, at) is not None:
+                continue
+            behind = bisect_right(found, at, key=lambda one: one.phy_offset)
+            found.insert(behind, OffsetRange(number, number + 1, at))
+            runs[key] = found
+            yield WrongNumber(
+                at,
+                number,
+                _file_at(surveys, at).path,
+                "the header says that the message is in no queue, its queue that it is",
+                "the message, which its queue leads to",
+                flag=message.sys_flag & ~SysFlag.TRANSACTION_PREPARED,
+            )
 
 
 def _given_up_or_renumbered(

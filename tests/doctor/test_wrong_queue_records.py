@@ -46,14 +46,14 @@ def check(store, at, bits, *, queues):
     return plan
 
 
-def check_number_put_back(store, known, one, at, bits):
+def check_number_put_back(store, known, one, at, bits, kind=doctor.StepKind.RENUMBER):
     """Flip bits of a record's queue offset, and repair; the log is as it was, no message lost."""
     before = digest_tree(store / "commitlog")
     flip_header(store, one, at, bits)
     damaged = digest_tree(store)
     plan = doctor.plan(store)
     kinds = [(step.kind, step.start) for step in plan.steps if step.start >= 0]
-    assert kinds == [(doctor.StepKind.RENUMBER, one.phy_offset)]
+    assert kinds == [(kind, one.phy_offset)]
     assert plan.lost == plan.unnamed == []
     assert doctor.repair(store, plan=plan).clean
     assert digest_tree(store / "commitlog") == before
@@ -62,7 +62,7 @@ def check_number_put_back(store, known, one, at, bits):
     assert digest_tree(store) == damaged
 
 
-@pytest.mark.parametrize(("at", "bits"), [(15, 1), (14, 1), (39, 4)])
+@pytest.mark.parametrize(("at", "bits"), [(15, 1), (14, 1)])
 def test_a_flip_in_the_header_is_covered_and_the_place_kept(store, at, bits):
     plan = check(store, at, bits, queues=True)
     assert plan.steps[0].kind is doctor.StepKind.COVER
@@ -73,6 +73,17 @@ def test_a_flip_in_the_header_is_covered_and_the_place_kept(store, at, bits):
 def test_a_number_that_rotted_is_put_back(store, at, bits):
     known = known_messages(store)
     check_number_put_back(store, known, known[10], at, bits)
+
+
+@pytest.mark.parametrize("bits", [4, 12], ids=["half", "rolled back"])
+@pytest.mark.parametrize("place", [0, 10, -1])
+def test_a_flag_that_takes_a_message_out_of_its_queue_is_put_back(store, place, bits):
+    known = known_messages(store)
+    if bits == 12:
+        # a committed one
+        flip_header(store, known[place], 39, 8)
+        known, bits = known_messages(store), 4
+    check_number_put_back(store, known, known[place], 39, bits, doctor.StepKind.RESET_FLAG)
 
 
 @pytest.mark.parametrize(("at", "bits"), [(20, 1), (22, 1), (25, 1), (27, 64)])
