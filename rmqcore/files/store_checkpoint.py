@@ -152,10 +152,9 @@ class StoreCheckpoint:
             try:
                 if os.fstat(fd).st_size < CHECKPOINT_SIZE:
                     os.ftruncate(fd, CHECKPOINT_SIZE)
+                # a record's time may have rotted: with a negative one no store opens
                 data = _FIELDS.pack(
-                    self.physic_msg_timestamp_ms,
-                    self.logics_msg_timestamp_ms,
-                    self.index_msg_timestamp_ms,
+                    *(max(0, time_ms) for time_ms in self.times_ms),
                     self.master_flushed_offset,
                     self.confirm_phy_offset,
                 )

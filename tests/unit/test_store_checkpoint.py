@@ -85,3 +85,16 @@ def test_a_store_opens_with_a_checkpoint_of_no_bytes(store_path, clean):
         assert store.recovery_report.clean_shutdown == clean
         (message,) = store.get_message("T", 0, 0).messages
         assert bytes(message.body) == b"body"
+
+
+@pytest.mark.engine
+def test_a_record_whose_time_rotted_lets_the_store_open_again(store_path):
+    with open_store(store_path) as store:
+        receipt = store.put("T", b"body")
+    with (store_path / "commitlog" / f"{0:020d}").open("r+b") as log:
+        log.seek(receipt.phy_offset + 56)
+        log.write(b"\xff")
+    for _ in range(2):
+        with open_store(store_path) as store:
+            (message,) = store.get_message("T", 0, 0).messages
+            assert message.body == b"body"
