@@ -83,3 +83,17 @@ def test_a_queue_with_a_file_of_another_length_hides_no_other(store_path, how):
         assert told.startswith("queue T/0 cannot be read: ")
         file.write_bytes(raw)
         assert offsets(store, "T", 0) == list(range(COUNT))
+
+
+def test_a_unit_that_says_fewer_bytes_than_none_is_damage(store_path):
+    """Of a file that is looked at when it is read, and not before."""
+    with open_store(store_path, mapped_file_size_consume_queue=20 * 8) as store:
+        for number in range(64):
+            store.put("T", b"%d" % number)
+    with (store_path / "consumequeue/T/0" / f"{0:020}").open("r+b") as queue:
+        queue.seek(20 * 3 + 8)
+        queue.write(b"\xff")
+    with open_store(store_path, mode="r") as store:
+        with pytest.raises(CorruptConsumeQueueError, match="a unit says -"):
+            store.get_message("T", 0, 3, max_messages=1)
+        assert len(store.get_message("T", 0, 4, max_messages=60).messages) == 60

@@ -352,7 +352,8 @@ class GeneralReads:
         first, size = UNIT_HEAD.unpack_from(units, number * UNIT_SIZE)
         last, last_size = UNIT_HEAD.unpack_from(units, len(units) - UNIT_SIZE)
         span = last + last_size - first
-        return span if size <= span <= _READ_AHEAD else size
+        # one that has rotted may say fewer bytes than none
+        return max(0, span if size <= span <= _READ_AHEAD else size)
 
     def _check_unit(self, queue: StoredQueue, units: bytes, number: int, first: int) -> None:
         phy_offset, size = UNIT_HEAD.unpack_from(units, number * UNIT_SIZE)
