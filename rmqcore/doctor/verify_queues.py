@@ -9,7 +9,8 @@ import numpy as np
 from rmqcore._codec import decode_record
 from rmqcore.doctor.batch_numbers import wrong_numbers
 from rmqcore.doctor.findings import VERIFY_AGAIN, Severity, VerifyReport
-from rmqcore.files.mapped_file_queue import numbered_files
+from rmqcore.files.mapped_file_queue import no_files, numbered_files
+from rmqcore.files.store_dir import NOT_A_FILE
 from rmqcore.native.format._numbers import FILLER_SIZE
 from rmqcore.rebuild.consume_queues import queue_keys
 from rmqcore.scan.audit import AuditReport, QueueProblem, stretches_of
@@ -109,7 +110,9 @@ def _report_problem(problem: QueueProblem, kind: str, report: VerifyReport, how:
 
 
 def _check_files(directory: Path, file_size: int, report: VerifyReport) -> None:
-    """Lengths of a queue's files, and that none is missing between two."""
+    """Lengths of a queue's files, that none is missing between two, and that they are files."""
+    for path in no_files(directory):
+        report.add(Severity.ERROR, "consume queue", path, -1, NOT_A_FILE, _REBUILD)
     found = numbered_files(directory)
     for number, (start, path, size) in enumerate(found):
         if size != file_size and not (report.live and number == len(found) - 1):

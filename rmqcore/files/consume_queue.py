@@ -36,6 +36,18 @@ _NO_ADDRESS = b"\0\xff"
 _UNITS_READ = 4096
 
 
+def jumped(directory: Path, number: int, expected: int) -> CorruptConsumeQueueError:
+    """The error of a queue offset that jumps too far to be true.
+
+    Args:
+        directory: of the queue.
+        number: the queue offset.
+        expected: the one with which the queue goes on.
+    """
+    reason = f"the next message has queue offset {number}, {expected} was expected"
+    return CorruptConsumeQueueError(directory, -1, reason)
+
+
 class ConsumeQueue(UnitFile):
     """The units of one queue of one topic.
 
@@ -151,11 +163,7 @@ class ConsumeQueue(UnitFile):
             DiskFullError: no room.
         """
         if stop - start > HOLE_UNITS_MAX:
-            raise CorruptConsumeQueueError(
-                self.queue.directory,
-                -1,
-                f"the next message has queue offset {stop}, {start} was expected",
-            )
+            raise jumped(self.queue.directory, stop, start)
         self.write(start, memoryview(FILLER * (stop - start)))
 
     def end_at(self, offset: int) -> None:

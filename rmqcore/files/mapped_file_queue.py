@@ -48,6 +48,15 @@ def numbered_files(directory: Path) -> list[tuple[int, Path, int]]:
     return [(start, directory / name, size) for start, name, size in found if size >= 0]
 
 
+def no_files(directory: Path) -> list[Path]:
+    """What has the name of a file of a queue, and is none, such as a directory.
+
+    Args:
+        directory: of the queue.
+    """
+    return [directory / name for _, name, size in _listed(directory) if size < 0]
+
+
 def _snapshot(directory: Path) -> list[tuple[int, str, int]]:
     """As `numbered_files`, with names.
 

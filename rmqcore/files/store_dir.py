@@ -188,6 +188,17 @@ def _made(path: Path, levels: int | None = None) -> Iterator[Path]:
         yield directory
 
 
+def refuse_other_kinds(*directories: Path) -> None:
+    """Refuse what has the name of a directory, and is none.
+
+    Raises:
+        CorruptStoreError: something is none.
+    """
+    for path in directories:
+        if os.path.lexists(path) and not path.is_dir():
+            raise CorruptStoreError(path, -1, NOT_A_DIRECTORY)
+
+
 def _is_circle(path: Path) -> bool:
     """True for a link that leads to itself."""
     try:
@@ -269,9 +280,7 @@ class StoreDir:
 
     def _refuse_wrong_kinds(self) -> None:
         derived = (self.consume_queue, self.batch_consume_queue, self.index, self.config)
-        for path in (self.commit_log, *derived, self.path / REPAIRS_NAME):
-            if os.path.lexists(path) and not path.is_dir():
-                raise CorruptStoreError(path, -1, NOT_A_DIRECTORY)
+        refuse_other_kinds(self.commit_log, *derived, self.path / REPAIRS_NAME)
         files = [self.checkpoint, self.abort, self.lock_file]
         if self.commit_log.is_dir():
             log = self.commit_log.iterdir()

@@ -18,13 +18,19 @@ from rmqcore.derived.index_service import IndexService
 from rmqcore.errors import CorruptStoreError
 from rmqcore.files.commit_log import CommitLog
 from rmqcore.files.config_tables import TopicConfigTable
+from rmqcore.files.consume_queue import (
+    HOLE_UNITS_MAX,
+    LIGHT_QUEUE_PREFIX,
+    ConsumeQueue,
+    jumped,
+)
 from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
 from rmqcore.files.delay_offset_table import DelayOffsetTable
 from rmqcore.files.deleted_topics import DeletedTopics
 from rmqcore.files.mapped_file import OpenFiles
 from rmqcore.files.mapped_file_queue import MappedFileQueue, cut_short, numbered_files
 from rmqcore.files.store_checkpoint import StoreCheckpoint
-from rmqcore.files.store_dir import NOT_A_FILE
+from rmqcore.files.store_dir import NOT_A_FILE, refuse_other_kinds
 from rmqcore.files.store_mark import StoreMark
 from rmqcore.files.unit_file import UNIT_HEAD
 from rmqcore.files.zeros import holds_nothing
@@ -44,7 +50,6 @@ if TYPE_CHECKING:
     from rmqcore.config import StoreConfig
     from rmqcore.files.batch_consume_queue import StoredQueue
     from rmqcore.files.commit_log_writer import CommitLogWriter
-    from rmqcore.files.consume_queue import ConsumeQueue
     from rmqcore.files.mapped_file import MappedFile
     from rmqcore.files.store_dir import StoreDir
     from rmqcore.native.derive._dispatch import QueueStretch
@@ -163,6 +168,13 @@ class _LogAlone(NamedTuple):
 class _Queues(ConsumeQueueStore):
     """The queues as they are; what is appended or dropped goes nowhere."""
 
+    def __init__(self, *parts: Any, **settings: Any) -> None:
+        super().__init__(*parts, **settings)
+        #: where queues would end with what was appended
+        self._ends: dict[QueueKey, int] = {}
+        #: queues that are begun anew, as their files cannot be used
+        self._anew: set[QueueKey] = set()
+
     def load(self, progress: object = None) -> None:
         for topic, queue_id, directory, kind in self._queue_directories():
             queue = self._make(topic, queue_id, directory, kind)
@@ -175,19 +187,38 @@ class _Queues(ConsumeQueueStore):
                 if error.reason == NOT_A_FILE:
                     raise
                 self.damaged.append(error)
+                self._anew.add((topic, queue_id))
             self._queues[topic, queue_id] = queue
 
     def drop_damaged(self) -> None:
         pass
 
     def append(self, stretch: QueueStretch) -> None:
-        pass
+        """Raise where no queue can be made, or goes on.
+
+        Raises:
+            CorruptStoreError: something else has the name of its directory.
+            CorruptConsumeQueueError: a queue offset jumps too far to be true.
+        """
+        key = stretch.topic, stretch.queue_id
+        queue = self._queues.get(key) or self._new(*key, batches=stretch.inner_batch)
+        directory = queue.queue.directory
+        if key not in self._ends:
+            refuse_other_kinds(directory.parent, directory)
+        is_light = key[0].startswith(LIGHT_QUEUE_PREFIX)
+        there = queue.queue.files and key not in self._anew
+        for first, units in stretch.plain():
+            end = self._ends.get(key, queue.unit_end if there else first)
+            if isinstance(queue, ConsumeQueue) and not is_light and first - end > HOLE_UNITS_MAX:
+                raise jumped(directory, first, end)
+            self._ends[key] = max(end, first + len(units) // UNIT_SIZE)
 
     def drop(self, topic: str, queue_id: int) -> None:
         self._queues.pop((topic, queue_id), None)
+        self._ends.pop((topic, queue_id), None)
 
     def cut_at(self, topic: str, queue_id: int, number: int) -> None:
-        pass
+        self._ends[topic, queue_id] = number
 
     def end_at(self, topic: str, queue_id: int, offset: int, *, batches: bool) -> None:
         pass

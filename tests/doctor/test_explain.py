@@ -292,3 +292,15 @@ def test_whether_a_store_opens_that_was_damaged_at_random(small, rng):
 @pytest.mark.storm
 def test_whether_a_store_opens_that_was_damaged_at_random_often(small, rng):
     opens_as_said(small, rng, 300)
+
+
+def test_a_number_that_jumps_too_far_behind_a_lost_queue_is_told(store):
+    phy_offset, _ = messages(store)[-1]
+    file, at = divmod(phy_offset, 1 << 14)
+    overwrite(log_files(store)[file], at + 20, b"\x01")
+    shutil.rmtree(store / "consumequeue")
+    told = doctor.explain(store)
+    assert not told.found
+    with pytest.raises(RmqCoreError, match="19 was expected") as refused:
+        rmqcore.open_store(store)
+    assert told.reason == str(refused.value)

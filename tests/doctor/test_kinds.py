@@ -99,6 +99,31 @@ def test_what_is_no_log_file_is_named_by_all_and_nothing_is_changed(store, name,
         assert digest_tree(copy) == before
 
 
+@pytest.mark.parametrize("kind", KINDS[:-1])
+def test_what_has_the_name_of_a_queue_file_is_told_and_repaired(store, kind):
+    place = store / f"consumequeue/T/0/{1:020d}"
+    kind(place)
+    with pytest.raises(CorruptStoreError, match="move it away"):
+        rmqcore.open_store(store)
+    found = doctor.verify(store)
+    assert not found.clean
+    assert {one.path for one in found.findings} == {place}
+    assert not doctor.explain(store).found
+    assert doctor.repair(store).clean
+    rmqcore.open_store(store).close()
+
+
+@pytest.mark.parametrize("name", ["consumequeue/T", "consumequeue/T/0"])
+def test_a_file_in_the_place_of_a_queue_is_what_explain_tells(store, name):
+    shutil.rmtree(store / name)
+    (store / name).write_bytes(b"x")
+    told = doctor.explain(store)
+    assert not told.found
+    with pytest.raises(CorruptStoreError) as refused:
+        rmqcore.open_store(store)
+    assert told.reason == str(refused.value)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", PLACES)
 def test_no_kind_of_file_ends_in_an_error_of_the_system(store, name, kind):
