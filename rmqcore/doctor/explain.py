@@ -12,14 +12,14 @@ from pathlib import Path
 
 import numpy as np
 
-from rmqcore._codec import BLANK_SIZE, blank_record, decode_message_id, decode_record
+from rmqcore._codec import decode_message_id, decode_record
 from rmqcore._index import index_hash
 from rmqcore.config import StoreConfig, load_config
 from rmqcore.doctor.covering_records import GAP_TOPIC, LOST_FLAG
 from rmqcore.doctor.explain_archive import ArchiveQuestion
 from rmqcore.doctor.explanation import Explanation
 from rmqcore.doctor.journal import Journal
-from rmqcore.doctor.log_survey import survey_log
+from rmqcore.doctor.log_survey import is_blank_at, survey_log
 from rmqcore.doctor.sizes import lenient_config
 from rmqcore.doctor.verify_files import leases_problem
 from rmqcore.errors import ArgumentError, RmqCoreError, StoreLockedError
@@ -237,7 +237,7 @@ class _Question:
         goes_on = "none follows" if following is None else f"one follows at {following.phy_offset}"
         self.note("bytes", file.read_bytes(start, min(32, file.size - start)).hex(" ", -4))
         advice = "rmqcore doctor plan STORE says what can be saved"
-        if file.read_bytes(start, BLANK_SIZE) == blank_record(file.size - start) and following:
+        if following and is_blank_at(file.path, start, file.size):
             return self._because(f"{BLANK_IN_FRONT} here; {goes_on}", advice)
         return self._because(f"no whole record is here; {goes_on}", advice)
 

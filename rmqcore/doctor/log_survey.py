@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from rmqcore._codec import BLANK_SIZE, blank_record
 from rmqcore.files.deleted_topics import DeletedTopics
 from rmqcore.files.log_walker import FileWalk, GoodRecord, find_good_record, view_of
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
@@ -103,6 +104,24 @@ class FileSurvey:
     reason: str = ""
     runs: OffsetRanges = field(default_factory=dict)
     batch_runs: OffsetRanges = field(default_factory=dict)
+
+
+def is_blank_at(path: Path, position: int, size: int) -> bool:
+    """Whether an end-of-file record stands in a log file; False of a file that cannot be read.
+
+    Args:
+        path: of the file.
+        position: in it.
+        size: bytes that files of the log have.
+    """
+    if size - position < BLANK_SIZE:
+        return False
+    try:
+        with path.open("rb") as opened:
+            opened.seek(position)
+            return opened.read(BLANK_SIZE) == blank_record(size - position)
+    except OSError:
+        return False
 
 
 def survey_log(

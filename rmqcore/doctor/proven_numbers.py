@@ -12,13 +12,14 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Final
 
-from rmqcore._codec import BLANK_SIZE, blank_record, check_record, decode_record
+from rmqcore._codec import check_record, decode_record
 from rmqcore.doctor.batch_numbers import NUMBER_AT, NUMBER_SIZE, WrongNumber
 from rmqcore.doctor.log_survey import (
     FileSurvey,
     Gap,
     OffsetRange,
     OffsetRanges,
+    is_blank_at,
     last_with_records,
 )
 from rmqcore.doctor.wrong_queue_records import (
@@ -84,17 +85,8 @@ def _at_the_end(log: LogPlan, file: FileSurvey, runs: OffsetRanges) -> Iterator[
         file.end += len(record)
         file.used_behind = max(0, file.used_behind - len(record))
         yield one
-    file.ends_in_blank = file.end > begin and _is_blank_at(file, stop)
-
-
-def _is_blank_at(file: FileSurvey, stop: int) -> bool:
-    """Whether an end-of-file record stands where a file ends now."""
-    try:
-        with file.path.open("rb") as opened:
-            opened.seek(file.end - file.start)
-            return opened.read(BLANK_SIZE) == blank_record(stop - file.end)
-    except OSError:
-        return False
+    ends_at = file.end - file.start
+    file.ends_in_blank = file.end > begin and is_blank_at(file.path, ends_at, log.file_size)
 
 
 def _whole_records(file: FileSurvey, gap: Gap) -> Iterator[bytes]:

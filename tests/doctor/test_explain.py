@@ -304,3 +304,10 @@ def test_a_number_that_jumps_too_far_behind_a_lost_queue_is_told(store):
     with pytest.raises(RmqCoreError, match="19 was expected") as refused:
         rmqcore.open_store(store)
     assert told.reason == str(refused.value)
+
+
+@pytest.mark.parametrize("behind", [1, 7, 8, 9])
+def test_the_last_bytes_of_a_file_are_no_file_that_was_cut_short(store, behind):
+    overwrite(log_files(store)[0], (1 << 14) - 900, b"\xff" * 900)
+    told = doctor.explain(store, phy_offset=(1 << 14) - behind)
+    assert told.reason.startswith("no whole record is here; ")
