@@ -14,6 +14,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from rmqcore.errors import CorruptConfigFileError
 from rmqcore.files.config_file import ConfigFile
 from rmqcore.java.json import format_compact_java_json, parse_java_json
 from rmqcore.remoting import RequestRefusedError, ResponseCode
@@ -43,7 +44,7 @@ class KVConfig:
             OSError: the file cannot be read.
         """
         self._file = ConfigFile(Path(path).absolute(), _decode) if path else None
-        self._table: Table = (self._file.load() if self._file else None) or {}
+        self._table: Table = {} if self._file is None else _kept_in(self._file)
         #: whether the names of its directories are on the disk for certain
         self._named = False
 
@@ -112,6 +113,19 @@ class KVConfig:
             for path in (directory, *directory.parents):
                 sync_found_name(path)
             self._named = True
+
+
+def _kept_in(file: ConfigFile[Table]) -> Table:
+    """What is kept, or the error that says what to do: no doctor of a store knows this file."""
+    try:
+        return file.load() or {}
+    except CorruptConfigFileError as error:
+        advice = (
+            "put a good copy in its place, or move it and its .bak away: rmqcore then begins "
+            "without keys and values"
+        )
+        reason = f"{error.reason}; {advice}"
+        raise CorruptConfigFileError(error.path, error.phy_offset, reason) from error
 
 
 def _size(table: Table) -> int:

@@ -111,8 +111,10 @@ def test_a_damaged_file_is_not_taken_for_an_empty_one(tmp_path):
     path = tmp_path / "kvConfig.json"
     for text in ("{", '{"configTable":{"N":{"k":1}}}', '{"configTable":[]}', "[]"):
         path.write_text(text, "utf-8")
-        with pytest.raises(CorruptConfigFileError):
+        with pytest.raises(CorruptConfigFileError) as error:
             KVConfig(str(path))
+        # no doctor of a store looks at it
+        assert "move it and its .bak away: rmqcore then begins without" in str(error.value)
 
 
 @pytest.mark.parametrize("name", ["kvConfig.json", "kvConfig.json.bak"])
