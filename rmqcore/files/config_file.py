@@ -119,10 +119,14 @@ class ConfigFile(Generic[T]):
             OSError: a file exists and cannot be read.
         """
         reasons: list[str] = []
+        emptied = ""
         self.is_newest = False
         for path in (self.path, self.backup_path):
             text = _read(path)
             if not text:
+                if path == self.path and path.exists():
+                    # no rmqcore leaves one: a power cut, another program or a hand has emptied it
+                    emptied = f"{path.name} has no bytes"
                 continue
             try:
                 content = self._decode(text.decode())
@@ -130,11 +134,13 @@ class ConfigFile(Generic[T]):
                 reasons.append(f"{path.name}: {error}")
             else:
                 self.is_newest = path == self.path
-                if reasons:
-                    _log.warning("%s is read in its place: %s", path, reasons[0])
+                if why := emptied or "".join(reasons[:1]):
+                    _log.warning("%s is read in its place: %s", path, why)
                 return content
         if reasons:
             raise CorruptConfigFileError(self.path, -1, "; ".join(reasons))
+        if emptied:
+            _log.warning("%s has no bytes, nor has its backup any: it counts as new", self.path)
         return None
 
     def is_as_backup(self) -> bool:

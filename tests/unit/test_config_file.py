@@ -264,11 +264,21 @@ class TestLoad:
             file.store(content(1).decode())
         assert file.path.with_name("t.json.damaged-2").exists()
 
-    def test_an_empty_file_falls_back_to_the_backup(self, file):
+    def test_an_empty_file_falls_back_to_the_backup_and_is_logged(self, file, caplog):
         file.store(content(1).decode())
         file.store(content(2).decode())
         file.path.write_bytes(b"")
         assert file.load() == 1
+        assert caplog.messages == [f"{file.backup_path} is read in its place: t.json has no bytes"]
+
+    def test_an_empty_file_without_a_backup_counts_as_new_and_is_logged(self, file, caplog):
+        assert file.load() is None
+        assert caplog.messages == []
+        file.store(content(1).decode())
+        file.path.write_bytes(b"")
+        assert file.load() is None
+        (line,) = caplog.messages
+        assert line.startswith(f"{file.path} has no bytes")
 
     def test_two_damaged_files_are_an_error_and_stay(self, file):
         file.store(content(1).decode())
