@@ -230,6 +230,8 @@ class Planner:
         self._given = config
         self._plan = RepairPlan(directory.path, live=live)
         self.runs: OffsetRanges = {}
+        #: physical offset behind the last record, also where that contradicts its CRC property
+        self._end_before = 0
 
     def run(self, jobs: int | Runner, progress: DoctorProgress | None) -> RepairPlan:
         """Make it.
@@ -321,6 +323,7 @@ class Planner:
         files = self._regular_files(size)
         tell = None if progress is None else lambda done, total: progress("log", done, total)
         log = LogPlan(self._directory, self._config, strict=False)
+        self._end_before = log.end
         deleted = deleted_topics(log)
         surveys = survey_log(
             self._directory.path,
@@ -506,6 +509,8 @@ class Planner:
                     queues = queues or finding.what
                 elif finding.part == "index":
                     index = index or finding.what
+            if 0 < self._plan.log_end < self._end_before:
+                index = index or "it has keys of what is cut off"
         root = self._directory
         if queues:
             saves = "each message is found at its queue offset"

@@ -150,3 +150,15 @@ def test_what_else_has_rotted_is_covered_where_reads_demand_a_crc_of_it(store_pa
     with rmqcore.open_store(store_path, **SETTINGS) as opened:
         found = [one.phy_offset for one in opened.messages("T", 0) if bytes(one.body) == b"body"]
     assert found == [*places[:2], *places[4:]]
+
+
+def test_one_repair_is_enough_where_the_crc_of_the_last_record_has_rotted(store_path):
+    """The record is whole for all that does not demand its CRC, such as the index."""
+    with rmqcore.open_store(store_path, **SETTINGS) as opened:
+        receipts = [opened.put("T", b"body", keys=f"k{number}") for number in range(5)]
+    last = receipts[-1]
+    flip(log_files(store_path)[0], last.phy_offset + last.store_size - 4)
+    report = doctor.repair(store_path, config=rmqcore.StoreConfig(**SETTINGS))
+    assert report.clean, report.left
+    with rmqcore.open_store(store_path, **SETTINGS) as opened:
+        assert len(list(opened.messages("T", 0))) == 4
