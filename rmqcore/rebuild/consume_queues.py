@@ -433,7 +433,10 @@ class _QueuesRebuild:
             with suppress(CorruptStoreError):
                 queue.load()
                 unit = queue.unit_at(queue.min_offset)
-                if unit is not None and self._may_be_of(key, unit[0]):
+                # the log may have lost the first one's message, and so its word whose it is
+                last = queue.unit_at(queue.max_offset - 1)
+                units = [one for one in (unit, last) if one is not None]
+                if unit is not None and all(self._may_be_of(key, one[0]) for one in units):
                     found.append((unit[0], queue.end_phy_offset))
             queue.close()
         return found

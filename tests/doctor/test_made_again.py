@@ -305,3 +305,23 @@ def test_the_first_number_of_a_queue_is_put_back_where_that_is_lost(store_path, 
     assert report.clean
     assert report.plan.lost == report.plan.unnamed == []
     assert_found(store_path, known)
+
+
+@pytest.mark.parametrize("work", [doctor.repair, rebuild_consume_queues])
+def test_a_directory_of_another_topic_of_which_the_log_has_the_end_lets_no_group_begin_anew(
+    store_path, work
+):
+    """Retention has deleted the message that its first unit leads to."""
+    with rmqcore.open_store(store_path, config=SIZES) as opened:
+        for number in range(90):
+            opened.put("T" if number >= 60 else "Other", b"%d" % number * 200)
+        opened.consumer_offsets.commit("T", "G", 0, 6)
+    log_files(store_path)[0].unlink()
+    known = known_messages(store_path)
+    queues = store_path / "consumequeue"
+    for source, target in (("T", "T2"), ("Other", "T"), ("T2", "Other")):
+        (queues / source).rename(queues / target)
+    work(store_path)
+    with rmqcore.open_store(store_path) as opened:
+        assert opened.consumer_offsets.get("T", "G", 0) == 6
+    assert_found(store_path, [one for one in known if one.topic == "T"])
