@@ -124,6 +124,9 @@ def _check_files(directory: Path, file_size: int, report: VerifyReport) -> None:
                 f"the file has {size} bytes, files here have {file_size}",
                 _REBUILD,
             )
+        if not number and start % file_size:
+            what = f"no file of {file_size} bytes of a queue begins there"
+            report.add(Severity.ERROR, "consume queue", path, -1, what, _REBUILD)
         if number and start != found[number - 1][0] + file_size:
             report.add(
                 Severity.ERROR,

@@ -121,9 +121,14 @@ class UnitFile(UnitQueue):
 
         Raises:
             CorruptStoreError: a file has a wrong length, or one is missing.
+            CorruptConsumeQueueError: a file has a name that none of a queue has.
         """
         self.queue.load(lengthen=True)
         files = self.queue.files
+        if self.queue.min_offset % self.queue.file_size:
+            # no unit would be found at its place, and what is written would overlap the file
+            reason = f"no file of {self.queue.file_size} bytes of a queue begins there"
+            raise CorruptConsumeQueueError(files[0].path, -1, reason)
         self.unit_start = self.unit_end = self.first_unit
         start = max(0, len(files) - _FILES_CHECKED)
         self._set_end(files[start].file_from_offset // self.unit_size if files else 0)

@@ -1,10 +1,12 @@
-"""A file of a queue whose name is far behind the others': it is named, and nothing walks there."""
+"""A file of a queue with a name that none has there: it is named, and nothing walks there."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 
-from rmqcore import doctor, open_store
+from rmqcore import CorruptStoreError, Message, doctor, open_store
+from rmqcore._codec import encode_batch
 from rmqcore.doctor import verify
 from rmqcore.scan import unit_files
 
@@ -51,3 +53,29 @@ def test_it_is_said_of_a_queue_and_the_opening_derives_that_again(store, content
         assert opened.max_queue_offset("T", 0) == 150
     assert not verify(store).findings
     assert not (queue / FAR).exists()
+
+
+@pytest.mark.parametrize("mend", [open_store, doctor.repair])
+@pytest.mark.parametrize("root", ["consumequeue/T", "batchconsumequeue/B"])
+def test_a_queue_file_where_none_can_begin_is_told_and_its_queue_derived_again(
+    store_path, root, mend
+):
+    """What was written of it lay in a file beside, which no later opening took."""
+    settings = {"topic_queue_types": (("B", "BatchCQ"),)}
+    two = encode_batch([Message("B", b"one"), Message("B", b"two")])
+    with open_store(store_path, **settings) as opened:
+        for _ in range(3):
+            opened.put("T", b"body")
+            opened.put("B", two, sys_flag=0xC0, properties={"INNER_NUM": "2"})
+    (path,) = (store_path / root / "0").iterdir()
+    path.rename(path.with_name(f"{100:020d}"))
+    assert path.with_name(f"{100:020d}") in [one.path for one in doctor.verify(store_path).findings]
+    with open_store(store_path, mode="r") as opened, pytest.raises(CorruptStoreError):
+        opened.max_queue_offset(Path(root).name, 0)
+    done = mend(store_path)
+    if mend is open_store:
+        done.close()
+    for mode in ("r", "a", "r"):
+        with open_store(store_path, mode=mode) as opened:
+            assert [opened.max_queue_offset(topic, 0) for topic in "TB"] == [3, 6]
+            assert len(list(opened.messages())) == 6
