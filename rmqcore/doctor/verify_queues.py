@@ -225,15 +225,20 @@ class _QueueCheck:
         )
 
     def _leads_to_owner(self, number: int, unit: tuple[int, int, int]) -> bool:
-        """True when a whole record that the log does not come to has a unit's place."""
+        """True when a whole record has a unit's place, or names another number of its queue.
+
+        The log does not come to the first one. The other one's number has rotted: derived again,
+        the queue would lack it.
+        """
         phy_offset, size, _ = unit
         record = self._log.record_at(phy_offset) if phy_offset >= self._log.start else None
         if record is None or len(record) != size:
             return False
         named = decode_record(record)
-        if (named.topic, named.queue_id, named.queue_offset) != (*self._key, number):
+        if (named.topic, named.queue_id) != self._key:
             return False
-        self.led_to.append(phy_offset)
+        if named.queue_offset == number:
+            self.led_to.append(phy_offset)
         return True
 
 

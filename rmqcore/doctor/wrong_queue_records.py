@@ -78,10 +78,10 @@ def add_wrong_queue_records(
     places: set[int] = set()
     files = UnitFiles(log.directory, log.config.mapped_file_size_consume_queue)
     try:
-        flags = [
+        left_out = [
             one
             for key in queue_keys(log.directory.consume_queue)
-            for one in _wrong_flags(log, surveys, files, key, runs)
+            for one in _left_out(log, surveys, files, key, runs)
         ]
         for key, found in runs.items():
             _part_where_begun(log, files, key, found)
@@ -94,18 +94,21 @@ def add_wrong_queue_records(
             places.update(_contradicted_batches(log, files, key, batch_runs))
         places.update(_dispossessed(log, files, runs))
         wrong = _given_up_or_renumbered(log, surveys, files, runs, sorted(places))
-        return [*flags, *wrong, *_jumped_at_ends(log, surveys, files, runs)]
+        return [*left_out, *wrong, *_jumped_at_ends(log, surveys, files, runs)]
     finally:
         files.close()
 
 
-def _wrong_flags(
+def _left_out(
     log: LogPlan, surveys: list[FileSurvey], files: UnitFiles, key: QueueKey, runs: OffsetRanges
 ) -> Iterator[WrongNumber]:
     """Records that say of themselves that no queue leads to them, as their queue does.
 
-    They name the very place from which it does. Half messages and those that were rolled back never
-    get one: the bit that makes such a record of one has rotted. The runs get them.
+    - They name the very place from which it does, and say that they are half messages, or were
+      rolled back. Those never get one: the bit that makes such a record of one has rotted.
+    - Or they name a number that no queue can have, at an end of the one that leads to them.
+
+    The runs get them.
     """
     found = runs.get(key, [])
     first, end = files.bounds(key)[0], files.end(key)
@@ -115,21 +118,33 @@ def _wrong_flags(
         for number, message in list(_messages(log, files, key, low, high)):
             named = (message.topic, message.queue_id), message.queue_offset
             at = message.phy_offset
-            if has_place(message) or named != (key, number) or message.sys_flag < 0:
-                continue
+            path = _file_at(surveys, at).path
             if _gap_at(surveys, at) is not None:
+                continue
+            if named == (key, number) and not has_place(message) and message.sys_flag >= 0:
+                one = WrongNumber(
+                    at,
+                    number,
+                    path,
+                    "the header says that the message is in no queue, its queue that it is",
+                    "the message, which its queue leads to",
+                    flag=message.sys_flag & ~SysFlag.TRANSACTION_PREPARED,
+                )
+            elif named[0] == key and has_place(message) and _is_beside(found, number, named[1]):
+                one = wrong_number(message, number, path)
+            else:
                 continue
             behind = bisect_right(found, at, key=lambda one: one.phy_offset)
             found.insert(behind, OffsetRange(number, number + 1, at))
             runs[key] = found
-            yield WrongNumber(
-                at,
-                number,
-                _file_at(surveys, at).path,
-                "the header says that the message is in no queue, its queue that it is",
-                "the message, which its queue leads to",
-                flag=message.sys_flag & ~SysFlag.TRANSACTION_PREPARED,
-            )
+            yield one
+
+
+def _is_beside(runs: list[OffsetRange], number: int, named: int) -> bool:
+    """Whether a number lies beside the runs, where another one is named that is in none of them."""
+    if not runs:
+        return named > number
+    return number in (runs[0].first - 1, runs[-1].stop) and not has_offset(runs, named)
 
 
 def _given_up_or_renumbered(

@@ -554,3 +554,15 @@ def test_a_message_of_another_queue_gets_no_first_number_that_one_has_where_queu
     shutil.rmtree(store_path / "consumequeue")
     assert doctor.repair(store_path).clean
     assert_found(store_path, [other for other in known if other != one])
+
+
+@pytest.mark.parametrize("place", [0, 10, -1])
+def test_no_rebuild_is_advised_that_would_take_a_message_out_of_its_queue(store, place):
+    """Its number is one that no queue has."""
+    known = known_messages(store)
+    flip_header(store, known[place], 20, 64)
+    found = [one for one in doctor.verify(store).findings if one.part == "consume queue"]
+    assert found
+    assert not any("rmqcore rebuild" in one.how for one in found), found
+    assert doctor.repair(store).clean
+    assert_found(store, known)
