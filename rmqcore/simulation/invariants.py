@@ -341,22 +341,34 @@ def _read_again(history: History, weak: set[str], expired: Expired) -> Iterator[
 
 
 def _done_for_good(plan: Plan, history: History, contents: Contents) -> Iterator[Broken]:
-    """What a group is done with does not come again behind a calm time, unless it was set back."""
+    """What a group is done with does not come again behind a calm time, unless it was set back.
+
+    A message that a group which pops in order has given back comes again with all that lies behind
+    it in its queue.
+    """
     copies = Counter(contents.values())
-    locking = {one.group for one in plan.consumers if one.way is Way.ORDERLY}
+    ways = {one.group: one.way for one in plan.consumers}
     for group, deliveries in history.deliveries.items():
-        calm_s = _CALM_S + (_LOCKED_S if group in locking else 0.0)
+        way = ways[group]
+        calm_s = _CALM_S + (_LOCKED_S if way is Way.ORDERLY else 0.0)
         done: dict[int, Delivery] = {}
         for each in deliveries:
             before = done.get(each.number)
             if each.done_s < float("inf"):
                 done.setdefault(each.number, each)
+            elif way is Way.POP_IN_ORDER:
+                done = {number: one for number, one in done.items() if not _is_behind(one, each)}
             if before is None or copies[each.number] != 1:
                 continue
             if history.deleted(*each.place[:2]) or history.is_set_back(group, each):
                 continue
             if history.was_calm(before.done_s, each.at_s, calm_s):
                 yield Broken("came again", f"{group}: {each} behind {before}")
+
+
+def _is_behind(one: Delivery, other: Delivery) -> bool:
+    """Whether a message lies in the queue of another, at its place or behind it."""
+    return one.place[:3] == other.place[:3] and one.place.offset >= other.place.offset
 
 
 def _early(history: History) -> Iterator[Broken]:

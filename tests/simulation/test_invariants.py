@@ -104,6 +104,26 @@ def test_what_a_group_is_done_with_does_not_come_again_behind_a_calm_time(
     assert len(list(_done_for_good(plan_of(way), history, {place: 7}))) == broken
 
 
+@pytest.mark.parametrize(("way", "broken"), [(Way.POP_IN_ORDER, 0), (Way.POP, 1)])
+def test_what_is_given_back_brings_what_lies_behind_it_again_where_a_group_pops_in_order(
+    way, broken
+):
+    places = [Place("broker0", "T0", 0, offset) for offset in range(2)]
+    deliveries = [
+        Delivery(7, places[0], 1.0, False, float("inf")),
+        Delivery(8, places[1], 1.0, False, 2.0),
+        Delivery(7, places[0], 200.0, True, float("inf")),
+        Delivery(8, places[1], 230.0, True, 231.0),
+    ]
+    puts = {
+        number: Put(Operation(1.0, "client0", Does.SEND, number, "T0", 0, 100), number, 1.0, 1.0)
+        for number in (7, 8)
+    }
+    history = History(puts=puts, deliveries={"group": deliveries})
+    contents = {place: number for number, place in enumerate(places, 7)}
+    assert len(list(_done_for_good(plan_of(way), history, contents))) == broken
+
+
 @pytest.mark.parametrize(
     ("master", "left", "slave", "has_it"),
     [
