@@ -22,6 +22,7 @@ from temporary import AT_END
 from traces import traces_of
 
 from golden.stores import unpack
+from rmqcore.config import store_config
 from rmqcore.errors import StoreError
 from rmqcore.store.open_stores import OPEN_STORES
 
@@ -34,6 +35,11 @@ NATIVE = [
 
 #: Seeds that once found something, each with its test: the gate runs them beside a test's own.
 SEEDS = Path(__file__).parent / "seeds.txt"
+
+#: Of a store whose test names no size: each page that is reserved in memory takes time.
+LOG_FILE_SIZE = 8 << 20
+#: The sizes of such a store's files for users.
+EMBEDDED = store_config._PROFILES["embedded"]
 
 #: Percent of a disk. Above 85 a broker deletes log files whatever their age, above 90 it refuses
 #: messages; a run takes some of the rest.
@@ -60,6 +66,18 @@ def draw_alike_whatever_is_imported():
     Which these are follows from the tests that ran before, and from what else a change has touched.
     """
     providers._get_local_constants = lambda: providers._local_constants
+
+
+def reserve_less_for_embedded_stores():
+    """Let stores that are opened without settings have small log files, in this process."""
+    sizes = {"mapped_file_size_commit_log": LOG_FILE_SIZE}
+    store_config._PROFILES["embedded"] = EMBEDDED | sizes
+
+
+@pytest.fixture
+def embedded_as_released(monkeypatch):
+    """Stores that are opened without settings have the files that they have for users."""
+    monkeypatch.setitem(store_config._PROFILES, "embedded", EMBEDDED)
 
 
 def package_folder():
@@ -96,6 +114,8 @@ def pytest_configure(config):
     settings.load_profile(profile)
     if profile == "gate":
         draw_alike_whatever_is_imported()
+        if "measure" not in config.option.markexpr:
+            reserve_less_for_embedded_stores()
     wanted = config.getoption("--rmqcore-from")
     if wanted and not package_folder().is_relative_to(Path(wanted).resolve()):
         raise pytest.UsageError(f"rmqcore comes from {package_folder()}, not from {wanted}")

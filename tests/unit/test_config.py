@@ -56,6 +56,7 @@ class TestDefaults:
         assert not config.retention
         assert not config.deliver_delayed
 
+    @pytest.mark.usefixtures("embedded_as_released")
     def test_embedded_is_small_and_warm(self):
         config = StoreConfig.embedded()
         assert config.mapped_file_size_commit_log == 64 << 20
@@ -283,6 +284,7 @@ class TestLoading:
         config = load_config({"maxMessageSize": "100000000"}, mappedFileSizeCommitLog=1 << 30)
         assert config.max_message_size == 100_000_000
 
+    @pytest.mark.usefixtures("embedded_as_released")
     def test_without_a_profile_a_new_store_is_small(self):
         assert load_config().mapped_file_size_commit_log == 64 << 20
         assert load_config(profile="rocketmq").mapped_file_size_commit_log == 1 << 30

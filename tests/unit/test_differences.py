@@ -328,6 +328,7 @@ def test_derived_files_are_held_against_the_log_in_both_endings(tmp_path, clean)
 # ---- files
 
 
+@pytest.mark.usefixtures("embedded_as_released")
 def test_a_new_store_is_small(tmp_path):
     assert StoreConfig.embedded().mapped_file_size_commit_log == 64 << 20
     assert StoreConfig().mapped_file_size_commit_log == 1 << 30
