@@ -58,7 +58,7 @@ class _Deletion(NamedTuple):
 
     @classmethod
     def of(cls, mark: bytes) -> Self:
-        """What a mark says; one of an earlier release names the deleter only."""
+        """What a mark says; one of an earlier release has the deleter only, and goes by itself."""
         deleter, *rest = mark.removeprefix(_DELETING).decode("ascii", "replace").split(" ")
         end, since_ms = map(int, rest) if len(rest) == 2 else (OFFSET_MAX, 0)
         return cls(deleter, end, since_ms)
@@ -70,7 +70,9 @@ class _Deletion(NamedTuple):
 
     def is_left(self, now_ms: int) -> bool:
         """Whether nobody is at it any more, as far as one can tell."""
-        return is_gone(self.deleter) or not 0 <= now_ms - self.since_ms < _DELETING_MS
+        if is_gone(self.deleter):
+            return True
+        return self.since_ms > 0 and not 0 <= now_ms - self.since_ms < _DELETING_MS
 
 
 class SharedQueues(SharedExchanges):
@@ -116,17 +118,25 @@ class SharedQueues(SharedExchanges):
         # one with auto_delete lives until it has had a consumer
         expires_ms = kept.get("x-expires", 0)
         if _lives_unused_ms(kept):
+            # what was published behind a deletion that was left has not expired
+            self._settled(key)
             self.delete_expired()
         while True:
-            (old,) = self.store.kv_get(QUEUES, [key])
+            old = self._settled(key)
             if old == value and not expires_ms:
                 break
-            if old is not None and _is_deleting(old):
-                self._end_deletion(key, old)
-            elif self.store.kv_swap(QUEUES, key, old, value, ttl_ms=expires_ms):
+            if self.store.kv_swap(QUEUES, key, old, value, ttl_ms=expires_ms):
                 break
         if _lives_unused_ms(kept):
             self.store.kv_swap(EXPIRING, key, None, b"")
+
+    def _settled(self, name: bytes) -> bytes | None:
+        """What the table has of a queue, once no deletion of it is under way any more."""
+        while True:
+            (known,) = self.store.kv_get(QUEUES, [name])
+            if known is None or not _is_deleting(known):
+                return known
+            self._end_deletion(name, known)
 
     def _declared(self, queue: str) -> dict[str, Any]:
         """The arguments that a queue was declared with, by whatever process.
@@ -182,6 +192,9 @@ class SharedQueues(SharedExchanges):
             value = dumps(declared).encode()
             if self.store.kv_swap(QUEUES, key, old, value, ttl_ms=expires_ms):
                 break
+        if old is None:
+            # it was deleted, by whomever, and is used again
+            self.store.kv_swap(EXPIRING, key, None, b"")
         if queue in self._active_queues:
             self._consuming.enter(queue, declared)
         return expires_ms
@@ -192,9 +205,22 @@ class SharedQueues(SharedExchanges):
         values = self.store.kv_get(QUEUES, [queue.encode() for queue in queues])
         for queue, value in zip(queues, values, strict=True):
             if value is not None and _is_deleting(value):
-                self._take_over(queue.encode(), value)
+                self._end_unused(queue.encode(), value)
         for queue in self.unused(queues):
             self._mark_and_delete(queue.encode(), None)
+
+    def _end_unused(self, name: bytes, mark: bytes) -> None:
+        """End a deletion that was left; what was published since then has its time to be asked for.
+
+        Who declares or consumes the queue before ends the deletion, and has it.
+        """
+        left, now_ms = _Deletion.of(mark), self.store.world.clock_ms()
+        if not left.is_left(now_ms):
+            return
+        if left.since_ms and now_ms - left.since_ms >= _AUTO_DELETED_MS:
+            self._mark_and_delete(name, mark)
+        elif not self._behind(queue_topic(name.decode()), left.end):
+            self._take_over(name, mark)
 
     def unused(self, queues: Sequence[str]) -> list[str]:
         """Those of queues that nobody has used for as long as they were declared to live.
@@ -253,14 +279,21 @@ class SharedQueues(SharedExchanges):
     def _delete_below(self, topic: str, end: int) -> None:
         """Delete a topic, or where messages lie behind the end, be done with those in front."""
         store = self.store
-        queue_ids = [queue_id for name, queue_id in store.queues() if name == topic]
-        following = {queue_id: _first_behind(store, topic, queue_id, end) for queue_id in queue_ids}
-        if all(store.max_queue_offset(topic, each) == following[each] for each in queue_ids):
+        following = self._behind(topic, end)
+        if not following:
             store.delete_topic(topic)
-            return
         for queue_id, first in following.items():
             if (store.consumer_offsets.get(topic, GROUP, queue_id) or 0) < first:
                 store.consumer_offsets.commit(topic, GROUP, queue_id, first)
+
+    def _behind(self, topic: str, end: int) -> dict[int, int]:
+        """Where in each queue of a topic what lies behind the end begins; empty if nothing does."""
+        store = self.store
+        queue_ids = [queue_id for name, queue_id in store.queues() if name == topic]
+        following = {queue_id: _first_behind(store, topic, queue_id, end) for queue_id in queue_ids}
+        if all(store.max_queue_offset(topic, each) == following[each] for each in queue_ids):
+            return {}
+        return following
 
     def _has_queue(self, queue: str, **_: object) -> bool:
         (value,) = self.store.kv_get(QUEUES, [queue.encode()])
@@ -293,9 +326,11 @@ class SharedQueues(SharedExchanges):
         try:
             self._delete_messages(name, deletion, self.store.delete_topic)
         except (StoreError, OSError):
-            # the queue is there still: who declares it is not to wait for its end
+            # the queue is there still: who declares it is not to wait for its end, and ends what
+            # another one has left
             with suppress(StoreError, OSError):
-                known = None if _is_deleting(declared) else declared
+                under_way = declared is not None and _is_under_way(declared, deletion.since_ms)
+                known = None if under_way else declared
                 self.store.kv_swap(QUEUES, name, deletion.mark, known)
             raise
 
@@ -330,6 +365,10 @@ def _lives_unused_ms(arguments: Mapping[str, int]) -> int:
 
 def _is_deleting(value: bytes | None) -> bool:
     return value is not None and value.startswith(_DELETING)
+
+
+def _is_under_way(value: bytes, now_ms: int) -> bool:
+    return _is_deleting(value) and not _Deletion.of(value).is_left(now_ms)
 
 
 def queue_topic(queue: str) -> str:

@@ -1,5 +1,6 @@
 """kombu's queues and exchanges that others have deleted and declared anew meanwhile."""
 
+import errno
 import types
 
 import pytest
@@ -208,3 +209,66 @@ def test_a_killed_deletion_of_a_queue_that_expires_is_ended(channels, killed_del
     assert other.store.kv_list(kombu_queues.QUEUES) == []
     assert other.store.kv_list(kombu_queues.EXPIRING) == []
     assert other.store.max_queue_offset("kombu-q", 0) == 0
+
+
+@pytest.mark.parametrize("look", ["declare", "consume"])
+def test_what_is_published_behind_a_killed_deletion_waits_for_who_declares_or_consumes(
+    channels, clock, killed_deletion, look
+):
+    one, other = channels
+    for channel in channels:
+        queue = declare(channel, "q", expires=60)
+    publish(one, "old", routing_key="q")
+    killed_deletion(one, "q")
+    publish(one, "new", routing_key="q")
+    for channel in channels:
+        channel.delete_expired()
+    if look == "declare":
+        declare(other, "q", expires=60)
+    assert [payload(queue) for _ in range(2)] == ["new", None]
+    publish(one, "unused", routing_key="q")
+    clock.pass_ms(60_000)
+    one.delete_expired()
+    assert one.store.max_queue_offset("kombu-q", 0) == 0
+
+
+def test_what_is_published_behind_a_killed_deletion_waits_a_minute(
+    channels, clock, killed_deletion
+):
+    one, other = channels
+    declare(one, "q", auto_delete=True)
+    killed_deletion(one, "q")
+    publish(one, "new", routing_key="q")
+    clock.pass_ms(60_000)
+    other.delete_expired()
+    assert other.store.max_queue_offset("kombu-q", 0) == 0
+    for table in (kombu_queues.QUEUES, kombu_queues.EXPIRING):
+        assert other.store.kv_list(table) == []
+
+
+def test_a_killed_deletion_is_ended_though_another_one_was_refused(
+    channels, killed_deletion, monkeypatch
+):
+    one, other = channels
+    queue = declare(one, "q")
+    publish(one, "done", routing_key="q")
+    assert payload(queue) == "done"
+    killed_deletion(one, "q")
+
+    def full(topic):
+        raise OSError(errno.ENOSPC, topic)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(other.store, "delete_topic", full)
+        with pytest.raises(OSError, match="kombu-q"):
+            other.queue_delete("q")
+    assert payload(declare(other, "q")) is None
+
+
+def test_a_deletion_by_a_living_process_of_an_earlier_release_is_left_to_it(channels):
+    one, other = channels
+    declare(one, "q", expires=60)
+    mark = b"\0" + new_holder().encode()
+    one.store.kv_put(kombu_queues.QUEUES, b"q", mark, ttl_ms=10_000)
+    other.delete_expired()
+    assert other.store.kv_get(kombu_queues.QUEUES, [b"q"]) == [mark]
