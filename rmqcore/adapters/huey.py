@@ -467,11 +467,25 @@ class RmqHuey(Huey):  # type: ignore[misc]
         return task
 
     def _read(self, data: bytes) -> Any:
-        """A task as its bytes say; what cannot be read a second time either raises."""
-        # the first time a signal handler may have raised, or memory been short
-        with suppress(Exception):
+        """A task as its bytes say; what cannot be read a second time either raises.
+
+        Raises:
+            ValueError: whoever reads it is ended by it, as by a module that calls `sys.exit`.
+        """
+        try:
             return self.deserialize_task(data)
-        return self.deserialize_task(data)
+        except BaseException as error:  # noqa: BLE001 - looked at below
+            first = error
+        # a signal handler may have raised, or memory been short
+        try:
+            task = self.deserialize_task(data)
+        except BaseException as error:
+            if isinstance(first, Exception) or isinstance(error, Exception | KeyboardInterrupt):
+                raise
+            raise ValueError(f"the task ends whoever reads it: {error!r}") from error
+        if not isinstance(first, Exception):
+            raise first
+        return task
 
     def read_schedule(self, timestamp: datetime | None = None) -> list[Any]:
         """The tasks that are due, to be enqueued; with leases they are enqueued here.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -146,6 +147,33 @@ def test_a_task_that_cannot_be_read_goes_to_the_dead_letters(make):
     assert huey.dequeue() is None
     store = huey.storage.store
     assert [bytes(message.body) for message in store.messages("%DLQ%huey")] == [b"no task"]
+
+
+@pytest.mark.parametrize("lease_ms", [None, 60_000])
+def test_a_task_that_ends_whoever_reads_it_is_a_dead_letter(make, monkeypatch, lease_ms):
+    """As one whose module calls sys.exit when it is imported: all workers would end by it."""
+    huey = make(lease_ms=lease_ms)
+    ran = []
+    task = huey.task()(ran.append)
+    task("ends")
+    due = huey.serialize_task(task.s("ends"))
+    huey.storage.add_to_schedule(due, datetime(2000, 1, 1))  # noqa: DTZ001
+    task("next")
+    read = huey.deserialize_task
+
+    def ends(data):
+        task = read(data)
+        if "ends" in task.args:
+            sys.exit(2)
+        return task
+
+    monkeypatch.setattr(huey, "deserialize_task", ends)
+    with pytest.raises(ValueError, match="ends whoever reads it"):
+        huey.dequeue()
+    assert huey.read_schedule() == []
+    huey.execute(huey.dequeue())
+    assert (ran, huey.pending_count(), huey.scheduled_count()) == (["next"], 0, 0)
+    assert len(list(huey.storage.store.messages("%DLQ%huey"))) == 2
 
 
 @pytest.mark.parametrize("lease_ms", [None, 60_000])
