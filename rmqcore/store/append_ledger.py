@@ -114,16 +114,21 @@ class Ledger:
             StoreError: later ones have happened, or it has more rows than it had.
         """
         if self.number > number:
-            was = f"append {self.number} has happened"
+            was, done = f"append {self.number} has happened", ""
         elif self.done_count is not None and row_count > self.done_count:
             was = f"it had {self.done_count} rows"
+            facts = json.dumps({"number": number})
+            done = (
+                f". Where the checkpoint is not older, but the query gives other rows than then: "
+                f"write {facts} into this file, and the append stays as it was"
+            )
         else:
             return
         raise StoreError(
             f"{self.path}: append {number} has {row_count} rows and was done before, when {was}. "
             "The checkpoint is older than the store, and batches are cut otherwise: rows would be "
             "lost. Take a checkpoint of its own for what is missing; or remove this file, and all "
-            "from this batch on is appended, some of it again"
+            f"from this batch on is appended, some of it again{done}"
         )
 
     def forget(self) -> None:
