@@ -171,8 +171,7 @@ def _here(root: Path, file: StagedFile) -> StagedFile:
     In a copy of a store the file named is the other store's, which has its own append to finish.
     """
     *_, folder, name = ("", *Path(file.path).parts)
-    place = root / folder / name
-    return replace(file, path=str(place)) if place.exists() else file
+    return replace(file, path=str(root / folder / name))
 
 
 def appending(root: Path) -> list[Ledger]:

@@ -27,14 +27,14 @@ pytestmark = pytest.mark.engine
 
 
 @pytest.fixture
-def staged(tmp_path):
+def staged(store_path):
     """Twenty rows in five pieces."""
     columns = {
         "topic": [f"T{number % 3}" for number in range(20)],
         "queue_id": [number % 2 for number in range(20)],
         "body": [f"{number:0200d}" for number in range(20)],
     }
-    return stage(tmp_path / "folder" / "staged.rows", columns, piece_size=1400)
+    return stage(store_path / "spark" / "folder" / "staged.rows", columns, piece_size=1400)
 
 
 def numbers_in(pieces):
@@ -182,6 +182,20 @@ def test_an_append_that_died_is_finished_where_the_store_is_now(store_path, tmp_
         # the other store has its own append to finish
         with open_store(store_path) as store:
             assert finish_staged(store) == {"job-1": 600 - there}
+
+
+def test_a_copy_without_the_rows_of_an_append_leaves_it_to_the_store_that_was_copied(
+    store_path, tmp_path
+):
+    files = three_files(store_path)
+    with open_store(store_path) as store:
+        Ledger(staging_root(store.path), "job-1").begin(0, store.max_phy_offset, files)
+    here = tmp_path / "here"
+    shutil.copytree(store_path, here, ignore=lambda *_: ["staging-test"])
+    with open_store(here) as store, pytest.raises(StoreError, match=r"here/.*rows are gone"):
+        finish_staged(store)
+    with open_store(store_path) as store:
+        assert finish_staged(store) == {"job-1": 600}
 
 
 def test_rows_of_an_append_that_died_stay_where_the_store_is_now(store_path, tmp_path):
