@@ -24,7 +24,7 @@ from coilmq.util.frames import Frame
 from rmqcore.adapters.named_queue import NamedFifo
 from rmqcore.adapters.named_queues import named_queues, stored_name
 from rmqcore.arguments import directory_path
-from rmqcore.errors import StoreError
+from rmqcore.errors import StoreClosedError, StoreError
 from rmqcore.status import Durability, DurabilityName
 
 _log = logging.getLogger("rmqcore")
@@ -123,8 +123,13 @@ class RmqQueueStore(QueueStore):  # type: ignore[misc]
         Args:
             destination: the queue's name.
             frame: that `dequeue` gave.
+
+        Raises:
+            StoreClosedError: the store is closed: what `dequeue` gave comes back when it is opened.
         """
         with self._lock:
+            if not self._open:
+                raise StoreClosedError(f"{destination}: the store is closed")
             try:
                 self.enqueue(destination, frame)
             except (OSError, StoreError) as error:
@@ -190,9 +195,10 @@ class RmqQueueStore(QueueStore):  # type: ignore[misc]
             return set(self._queues)
 
     def close(self) -> None:
-        """Close the store; idempotent."""
+        """Close the store, with what it has refused if there is room now; idempotent."""
         with self._lock:
             if self._open:
+                self._requeue_refused()
                 self._open = False
                 for queue in self._queues.values():
                     self._home.close_queue(queue)

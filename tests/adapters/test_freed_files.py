@@ -15,7 +15,7 @@ from killed_copy import copy_as_killed
 from patience import TIMEOUT_S, until
 
 import rmqcore
-from rmqcore import DiskFullError, StoreNotWritableError
+from rmqcore import DiskFullError, StoreClosedError, StoreNotWritableError
 from rmqcore.adapters import opened as opened_module
 from rmqcore.adapters.named_queue import TOPIC
 from rmqcore.adapters.opened import OpenedStore
@@ -234,3 +234,24 @@ def test_a_frame_that_no_client_took_and_the_store_refused_is_not_lost(
     killed = coilmq.RmqQueueStore(tmp_path / "killed")
     assert killed.dequeue("/queue/a").body == "a"
     killed.close()
+
+
+def test_a_frame_that_went_past_the_store_and_was_refused_is_stored_at_the_closing(
+    coilmq, tmp_path, monkeypatch
+):
+    store = coilmq.RmqQueueStore(tmp_path / "store")
+
+    def full(*_):
+        raise DiskFullError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store._home, "put", full)
+        store.requeue("/queue/a", coilmq.Frame("MESSAGE", {}, "a"))
+    store.close()
+    # CoilMQ's clients go later: nobody stores their frames again
+    with pytest.raises(StoreClosedError, match="/queue/a"):
+        store.requeue("/queue/a", coilmq.Frame("MESSAGE", {}, "b"))
+    again = coilmq.RmqQueueStore(tmp_path / "store")
+    assert again.dequeue("/queue/a").body == "a"
+    assert again.dequeue("/queue/a") is None
+    again.close()
