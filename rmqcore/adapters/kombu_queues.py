@@ -245,9 +245,14 @@ class SharedQueues(SharedExchanges):
             self._delete_messages(name, deletion, self.store.delete_topic)
 
     def _deletion(self) -> _Deletion:
-        """One that this process begins now."""
+        """One that this process begins now, of what is on disk.
+
+        A log that a power cut makes shorter gives its offsets to what is published later.
+        """
         store = self.store
-        return _Deletion(_DELETER.name, store.max_phy_offset, store.world.clock_ms())
+        end = store.max_phy_offset
+        store.flush()
+        return _Deletion(_DELETER.name, end, store.world.clock_ms())
 
     def _end_deletion(self, name: bytes, mark: bytes) -> None:
         """Wait a moment for a deletion to end, or end it for one who was killed meanwhile."""
@@ -256,10 +261,11 @@ class SharedQueues(SharedExchanges):
 
     def _take_over(self, name: bytes, mark: bytes) -> bool:
         """Come to the end of a deletion that was left; False when it was not, or another does."""
-        left, now = _Deletion.of(mark), self._deletion()
-        if not left.is_left(now.since_ms):
+        left = _Deletion.of(mark)
+        if not left.is_left(self.store.world.clock_ms()):
             return False
-        own = now._replace(end=min(left.end, now.end))
+        own = self._deletion()
+        own = own._replace(end=min(left.end, own.end))
         if not self.store.kv_swap(QUEUES, name, mark, own.mark):
             return False
         self._delete_messages(name, own, lambda topic: self._delete_below(topic, own.end))

@@ -6,6 +6,7 @@ import types
 import pytest
 
 from rmqcore.store.consume.holders import new_holder
+from rmqcore.store.open_stores import OPEN_STORES
 
 pytestmark = pytest.mark.engine
 
@@ -272,3 +273,34 @@ def test_a_deletion_by_a_living_process_of_an_earlier_release_is_left_to_it(chan
     one.store.kv_put(kombu_queues.QUEUES, b"q", mark, ttl_ms=10_000)
     other.delete_expired()
     assert other.store.kv_get(kombu_queues.QUEUES, [b"q"]) == [mark]
+
+
+def test_a_deletion_goes_no_further_than_the_log_that_a_power_cut_leaves(
+    channels, killed_deletion, monkeypatch
+):
+    """Behind the cut the log gives its offsets to what is published later."""
+    one, other = channels
+    declare(one, "q")
+    (opened,) = (each for each in OPEN_STORES if each.path == one.store.path)
+    flushed, ends = [], []
+
+    def note(store, method):
+        call = getattr(store, method)
+
+        def noting(table, name, *values, **settings):
+            if table == kombu_queues.QUEUES and (values[-1] or b"").startswith(b"\0"):
+                flushed.append(opened.parts.files.writer.flushed_offset)
+                ends.append(int(values[-1].split(b" ")[1]))
+            return call(table, name, *values, **settings)
+
+        monkeypatch.setattr(store, method, noting)
+
+    note(one.store, "kv_put")
+    note(other.store, "kv_swap")
+    publish(one, "lost by a power cut", routing_key="q")
+    killed_deletion(one, "q")
+    publish(one, "lost by another", routing_key="q")
+    declare(other, "q")
+    assert len(ends) == 2
+    assert ends[0] <= flushed[0]
+    assert ends[1] <= flushed[1]
