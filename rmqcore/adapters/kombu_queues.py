@@ -200,12 +200,16 @@ class SharedQueues(SharedExchanges):
         return expires_ms
 
     def delete_expired(self) -> None:
-        """Delete queues that nobody has used for as long as they were declared to live."""
+        """Delete queues that nobody has used for as long as they were declared to live.
+
+        A deletion of any queue that was left is ended, too: what is deleted keeps no log files.
+        """
         queues = [key.decode() for key, _ in self.store.kv_list(EXPIRING)]
-        values = self.store.kv_get(QUEUES, [queue.encode() for queue in queues])
-        for queue, value in zip(queues, values, strict=True):
-            if value is not None and _is_deleting(value):
-                self._end_unused(queue.encode(), value)
+        for name, value in self.store.kv_list(QUEUES):
+            if _is_deleting(value) and name.decode() in queues:
+                self._end_unused(name, value)
+            elif _is_deleting(value):
+                self._take_over(name, value)
         for queue in self.unused(queues):
             self._mark_and_delete(queue.encode(), None)
 

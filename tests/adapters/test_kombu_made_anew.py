@@ -233,6 +233,20 @@ def test_what_is_published_behind_a_killed_deletion_waits_for_who_declares_or_co
     assert one.store.max_queue_offset("kombu-q", 0) == 0
 
 
+def test_a_killed_deletion_of_a_queue_that_nobody_uses_is_ended(channels, clock, killed_deletion):
+    one, other = channels
+    for queue in ("q", "r"):
+        declare(one, queue)
+        publish(one, "old", routing_key=queue)
+        killed_deletion(one, queue)
+    publish(one, "new", routing_key="r")
+    clock.pass_ms(60_000)
+    other.delete_expired()
+    assert other.store.kv_list(kombu_queues.QUEUES) == []
+    assert other.store.max_queue_offset("kombu-q", 0) == 0
+    assert [payload(kombu.Queue("r")(other)) for _ in range(2)] == ["new", None]
+
+
 def test_what_is_published_behind_a_killed_deletion_waits_a_minute(
     channels, clock, killed_deletion
 ):
