@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 DELETED_TOPICS_NAME = "deletedTopics.json"
 #: No record lies here.
 _NOWHERE = 2**63 - 1
+#: Where a topic was deleted whose deletion does not count any more: below all records.
+_UNDONE = 0
 #: Topics with these names are never in that table, or are made with their first message.
 _UNLISTED_PREFIXES = ("%LMQ%", "%RETRY%", "%DLQ%", "rmq_sys_", "RMQ_SYS_", "SCHEDULE_TOPIC_")
 
@@ -197,12 +199,14 @@ class DeletedTopics:
         kept = {name: at for name, at in self._deleted_at.items() if at > log_start}
         self._store({**kept, topic: phy_offset})
 
-    def fit(self, log_start: int, log_end: int) -> None:
+    def fit(self, log_start: int, log_end: int, *, deriving: bool) -> None:
         """Forget what the log has no more, and let no note speak of what is still to be put.
 
         Args:
             log_start: physical offset of the log's first byte.
             log_end: physical offset behind its last one.
+            deriving: whether queues are being derived that are not on the disk yet: that a
+                deletion counts no more is known until they are.
 
         Raises:
             OSError: it could not be written.
@@ -210,7 +214,7 @@ class DeletedTopics:
         fitted = {
             topic: min(offset, log_end)
             for topic, offset in self._deleted_at.items()
-            if offset > log_start
+            if offset > log_start or (deriving and offset == _UNDONE)
         }
         if fitted != self._deleted_at:
             self._store(fitted)
@@ -219,13 +223,15 @@ class DeletedTopics:
         """Whether a topic was deleted when the log was longer than this."""
         return any(at > log_end for at in self._deleted_at.values())
 
-    def forget_behind(self, log_end: int) -> None:
-        """Forget what was deleted when the log was longer than this.
+    def undo_behind(self, log_end: int) -> None:
+        """Let nothing count as deleted that was when the log was longer than this.
+
+        The broker's table does not list these topics any more, and is not to be believed in that.
 
         Raises:
             OSError: it could not be written.
         """
-        self._store({topic: at for topic, at in self._deleted_at.items() if at <= log_end})
+        self._store({t: at if at <= log_end else _UNDONE for t, at in self._deleted_at.items()})
 
     def _store(self, deleted_at: dict[str, int]) -> None:
         text = format_java_json({"deletedTopics": dict(sorted(deleted_at.items()))})

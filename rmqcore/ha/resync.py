@@ -377,7 +377,7 @@ def cut(directory: StoreDir, divergence: Divergence, *, world: World = REAL) -> 
     """
     directory.lock()
     try:
-        _forget_deletions(directory, divergence)
+        _undo_deletions(directory, divergence)
         if divergence.begin < divergence.common_end:
             set_back_progress(directory, divergence.common_end, world.clock_ms)
         else:
@@ -403,7 +403,7 @@ def cut(directory: StoreDir, divergence: Divergence, *, world: World = REAL) -> 
         directory.unlock()
 
 
-def _forget_deletions(directory: StoreDir, divergence: Divergence) -> None:
+def _undo_deletions(directory: StoreDir, divergence: Divergence) -> None:
     deleted = DeletedTopics(directory).load()
     if not deleted.is_of_longer(divergence.common_end):
         return
@@ -412,7 +412,7 @@ def _forget_deletions(directory: StoreDir, divergence: Divergence) -> None:
     mark.load()
     mark.derive_from = divergence.begin
     mark.store()
-    deleted.forget_behind(divergence.common_end)
+    deleted.undo_behind(divergence.common_end)
 
 
 def _new_folder(store: Path, at: int, now_ms: int) -> Path:

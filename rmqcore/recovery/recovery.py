@@ -469,10 +469,11 @@ class Recovery:
         if self._judge.passed_over:
             # the first ones may be fillers now
             self._queues.correct_min_offset(self._log.min_offset)
-        self._deleted.fit(self._log.min_offset, end)
+        deriving = max(self._mark.derive_from, self._mark.doubted_from) >= 0
+        self._deleted.fit(self._log.min_offset, end, deriving=deriving)
         if self._index is not None and self._left is not None:
             self._cut_index(walk, self._index, self._left, end)
-        if max(self._mark.derive_from, self._mark.doubted_from) >= 0:
+        if deriving:
             self._queues.flush()
             self._mark.derive_from = self._mark.doubted_from = -1
 

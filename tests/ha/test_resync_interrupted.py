@@ -8,6 +8,8 @@ from ha.pair import derived, files, log_bytes, master_store, slave_store
 from ha.test_resync import FILE, parted
 
 from rmqcore import open_store
+from rmqcore.derived.consume_queue_store import ConsumeQueueStore
+from rmqcore.files.config_tables import TopicConfig
 from rmqcore.files.deleted_topics import DeletedTopics
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.files.store_mark import StoreMark
@@ -69,6 +71,38 @@ def test_a_cut_that_is_killed_beside_what_was_deleted_hides_nothing(tmp_path, mo
     cut(directory, divergence)
     with open_store(tmp_path / "s", on_corruption="truncate", open_check_bytes=4096) as store:
         assert [bytes(each.body) for each in store.messages("Q")] == [b"the master has it"]
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("refused", [False, True], ids=["at once", "behind a refused opening"])
+def test_a_topic_whose_deletion_is_cut_off_is_there_though_no_table_lists_it(
+    tmp_path, monkeypatch, refused
+):
+    """The broker took it out of its table with the deletion, which its master does not know."""
+    path = tmp_path / "s"
+    with open_store(path) as store:
+        store.topics.put(TopicConfig(topic_name="TBW102"))
+        store.put("Q", b"the master has it")
+        common_end = store.max_phy_offset
+        store.put("P", b"of another")
+        store.delete_topic("Q")
+        end = store.max_phy_offset
+    cut(StoreDir(path), Divergence(0, common_end, end, True))
+    if refused:
+        with monkeypatch.context() as patch:
+            patch.setattr(ConsumeQueueStore, "flush", refuse)
+            with pytest.raises(OSError, match="refused"):
+                open_store(path, on_corruption="truncate")
+        # a power cut takes what was not flushed
+        shutil.rmtree(path / "consumequeue")
+    for _ in range(2):
+        with open_store(path, on_corruption="truncate") as store:
+            assert [bytes(each.body) for each in store.messages("Q")] == [b"the master has it"]
+    assert "Q" not in (path / "config/deletedTopics.json").read_text("utf-8")
+
+
+def refuse(*_):
+    raise OSError("refused")
 
 
 @pytest.mark.engine
