@@ -139,7 +139,7 @@ class ConsumerCalls:
         broker_name = self._broker_of(wanted, view)
         group = self._cluster.known_group(wanted.group, broker_name)
         if group is None:
-            return self._receive(call, caller, named, wanted)
+            return self._receive(call, caller, named, wanted, broker_name)
         asked = self._ask(call, caller, wanted, group, broker_name)
         if not isinstance(asked, RemotingCommand):
             return self._receive_later(call, caller, named, wanted, group, broker_name, asked)
@@ -151,10 +151,13 @@ class ConsumerCalls:
         self._hand_out(call, caller, named, wanted, popped)
         return None
 
-    async def _receive(self, call: Call, caller: Caller, named: V2Message, wanted: Wanted) -> None:
-        """As `receive`, of a topic or a group that has to be looked up."""
-        view = await self._view(wanted.topic, caller, wanted.broker_name)
-        broker_name = self._broker_of(wanted, view)
+    async def _receive(
+        self, call: Call, caller: Caller, named: V2Message, wanted: Wanted, broker_name: str = ""
+    ) -> None:
+        """As `receive`, of a group that has to be looked up; without a broker's name its topic."""
+        if not broker_name:
+            view = await self._view(wanted.topic, caller, wanted.broker_name)
+            broker_name = self._broker_of(wanted, view)
         group = await self._cluster.group(wanted.group, caller, broker_name)
         asked = self._ask(call, caller, wanted, group, broker_name)
         if isinstance(asked, RemotingCommand):

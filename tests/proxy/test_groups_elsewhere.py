@@ -76,3 +76,16 @@ def test_a_group_is_as_it_was_while_its_only_broker_is_busy(tmp_path):
         assert [message.body for message in (await wire.receive("T"))[1]] == [b"1"]
 
     run(tmp_path, scenario, world=World(monotonic_s=lambda: monotonic_s() + ahead_s))
+
+
+def test_each_broker_has_its_turn_with_a_group_that_nobody_has_looked_up(tmp_path):
+    async def scenario(served):
+        wire = await served.connect()
+        for number in range(8):
+            assert (await wire.send("T", b"%d" % number)).status.code == Code.OK
+        found = []
+        for _ in range(8):
+            found += [message.body for message in (await wire.receive("T", count=1))[1]]
+        assert sorted(found) == [b"%d" % number for number in range(8)]
+
+    run(tmp_path, scenario, 2)
