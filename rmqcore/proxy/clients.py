@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -234,8 +234,8 @@ class Clients:
         subscription, said = settings.subscription, OK
         attempts, ordered = len(_RETRY_S) - 1, False
         try:
-            name, broker_name = group_name(subscription.group), await self._read_from(subscription)
-            group = await self._cluster.group(name, caller, broker_name)
+            name = group_name(subscription.group)
+            group = await self._cluster.group(name, caller, await self._read_from(settings))
         except RefusedError as error:
             said = status(error.code, error.reason)
         else:
@@ -251,15 +251,21 @@ class Clients:
         subscription.max_lite_topic_size = _LITE_TOPIC_SIZE
         return said
 
-    async def _read_from(self, subscription: V2Message) -> str:
-        """A broker of the first topic that a consumer names; empty where none is known."""
+    async def _read_from(self, settings: V2Message) -> Sequence[str]:
+        """The brokers of the first topic that a consumer names; none where none are known.
+
+        Raises:
+            RefusedError: they are away now, and a push consumer asks, for which others do not tell.
+        """
         try:
-            for each in subscription.subscriptions[:1]:
+            for each in settings.subscription.subscriptions[:1]:
                 view = await self._cluster.topic(topic_name(each.topic))
-                return next(iter(view.to_read), "") if view is not None else ""
+                return view.to_read if view is not None else ()
         except RefusedError as error:
-            logger.info("group %s: where it reads from is not known: %s", subscription.group, error)
-        return ""
+            if error.code in _FOR_NOW and settings.client_type != ClientType.SIMPLE_CONSUMER:
+                raise
+            logger.info("where %s reads from is not known: %s", settings.subscription.group, error)
+        return ()
 
     def _note_topics(self, caller: Caller, asked: V2Message) -> None:
         """Note what a producer sends to: it is asked for transactions of these topics."""

@@ -191,14 +191,14 @@ class Cluster(Protocol):
     async def topic_to_be(self, name: str) -> TopicView | None:
         """What a topic would be that its first use makes; None where brokers make none so."""
 
-    async def group(self, name: str, caller: Caller, broker_name: str) -> GroupView:
+    async def group(self, name: str, caller: Caller, broker_names: Sequence[str]) -> GroupView:
         """A consumer group, made when it is missing and the brokers make groups.
 
         Args:
             name: of the group.
             caller: who asks, and has to be allowed to consume in it.
-            broker_name: that its messages come from: brokers of other clusters may know a group
-                of the same name; empty for any.
+            broker_names: that its messages come from, of which any tells: brokers of other
+                clusters may know a group of the same name; none for whichever there are.
 
         Raises:
             RefusedError: there is none, or the caller may not.

@@ -91,8 +91,7 @@ class ConsumerCalls:
         named, endpoints = copied_name(request.topic), checked_endpoints(request.endpoints)
         check_may_use(topic, None, caller)
         view = await self._view(topic, caller)
-        first = next(iter(view.to_read), "")
-        group_view = await self._cluster.group(group, caller, first)
+        group_view = await self._cluster.group(group, caller, view.to_read)
         assignments = []
         for broker in view.brokers:
             any_queue = range(-1, 0) if broker.readable else range(0)
@@ -158,7 +157,7 @@ class ConsumerCalls:
         if not broker_name:
             view = await self._view(wanted.topic, caller, wanted.broker_name)
             broker_name = self._broker_of(wanted, view)
-        group = await self._cluster.group(wanted.group, caller, broker_name)
+        group = await self._cluster.group(wanted.group, caller, [broker_name])
         asked = self._ask(call, caller, wanted, group, broker_name)
         if isinstance(asked, RemotingCommand):
             popped = _popped_of(asked, broker_name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from weakref import WeakValueDictionary
 
 from rmqcore.proxy.callers import Caller
@@ -67,18 +67,22 @@ class KeptViews:
         """See `Cluster`."""
         return made_after(await self.topic(TEMPLATE_TOPIC), name)
 
-    async def group(self, name: str, caller: Caller, broker_name: str) -> GroupView:
+    async def group(self, name: str, caller: Caller, broker_names: Sequence[str]) -> GroupView:
         """See `Cluster.group`."""
         check_may_consume(name, caller)
-        known = self.known_group(name, broker_name)
+        key = " ".join([*broker_names, name])
+        known = self._groups.get(key)
         if known is not None:
             return known
-        key = f"{broker_name} {name}"
         try:
-            view = await self._group_of(name, broker_name)
+            view = await self._group_of(name, broker_names)
         except RefusedError as error:
             last = self._groups.last(key)
-            if last is None or error.code is Code.CONSUMER_GROUP_NOT_FOUND:
+            if error.code is Code.CONSUMER_GROUP_NOT_FOUND:
+                raise
+            if last is None:
+                last = await self._ordered_elsewhere(name, broker_names)
+            if last is None:
                 raise
             logger.warning("group %s is taken to be as it was: %s", name, error)
             view = last
@@ -164,6 +168,17 @@ class KeptViews:
         """A topic as brokers know it now, which is kept; None when there is none."""
         raise NotImplementedError
 
-    async def _group_of(self, name: str, broker_name: str) -> GroupView:
-        """A group as brokers know it now, the one of that name first; any where it is empty."""
+    async def _group_of(self, name: str, broker_names: Sequence[str]) -> GroupView:
+        """A group as these brokers know it now; any where none is named.
+
+        Raises:
+            RefusedError: none of them tells.
+        """
+        raise NotImplementedError
+
+    async def _ordered_elsewhere(self, name: str, but: Sequence[str]) -> GroupView | None:
+        """A group that is ordered as brokers but some know it; None where none says that it is.
+
+        That it is not may be said by one that makes a group of whatever it is asked for.
+        """
         raise NotImplementedError

@@ -108,7 +108,10 @@ class LocalBroker(KeptViews):
         queues = queues_of(self._name(), config)
         return self._topics.put(name, TopicView(name, message_type_of(config), (queues,)))
 
-    async def _group_of(self, name: str, _: str) -> GroupView:
+    async def _ordered_elsewhere(self, name: str, but: Sequence[str]) -> GroupView | None:
+        return None
+
+    async def _group_of(self, name: str, _: Sequence[str]) -> GroupView:
         code = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
         answer = await self._ask_as_own(self._name(), code, {"group": name})
         return group_view(json_object(expect_success(answer).body))

@@ -459,13 +459,18 @@ class RemoteCluster(KeptViews):
                     self._addresses[name] = self._addresses.pop(name)
         raise last
 
-    async def _group_of(self, name: str, broker_name: str) -> GroupView:
+    async def _group_of(self, name: str, broker_names: Sequence[str]) -> GroupView:
         """A group that no broker knows yet is as brokers make it.
 
         Raises:
             RefusedError: no broker tells: it may be an ordered one.
         """
-        names = sorted(await self._names(), key=lambda each: each != broker_name)
+        known = await self._names()
+        # those that have told nothing last are the last
+        names = [each for each in known if each in broker_names] if broker_names else known
+        return await self._group_on(names, name)
+
+    async def _group_on(self, names: Sequence[str], name: str) -> GroupView:
         if not names:
             raise RefusedError(Code.INTERNAL_SERVER_ERROR, _NO_BROKER)
         code = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
@@ -473,6 +478,13 @@ class RemoteCluster(KeptViews):
         if answer.code == ResponseCode.SUCCESS and answer.body:
             return group_view(json_object(answer.body))
         return GroupView()
+
+    async def _ordered_elsewhere(self, name: str, but: Sequence[str]) -> GroupView | None:
+        with suppress(RefusedError):
+            others = [each for each in await self._names() if each not in but]
+            view = await self._group_on(others if but else (), name)
+            return view if view.ordered else None
+        return None
 
     # ---- transactions
 

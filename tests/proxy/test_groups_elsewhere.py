@@ -2,7 +2,8 @@
 
 import pytest
 from broker.conftest import Peer
-from proxy.test_remote import busy, run
+from proxy.test_remote import another_proxy, busy, run
+from proxy.test_topics_not_routed import made_on
 from proxy.test_transactions import telemetry
 
 from rmqcore.proxy import clients
@@ -87,5 +88,63 @@ def test_each_broker_has_its_turn_with_a_group_that_nobody_has_looked_up(tmp_pat
         for _ in range(8):
             found += [message.body for message in (await wire.receive("T", count=1))[1]]
         assert sorted(found) == [b"%d" % number for number in range(8)]
+
+    run(tmp_path, scenario, 2)
+
+
+def test_a_group_is_as_it_was_while_its_broker_is_busy_and_another_one_tells(tmp_path):
+    ahead_s = 0.0
+
+    async def scenario(served):
+        nonlocal ahead_s
+        first, _ = served.brokers
+        first.managers.groups.put("G", {"consumeMessageOrderly": True})
+        await made_on(first)
+        wire = await served.connect()
+        # the proxy hears of both brokers
+        await telemetry(wire, subscription={"group": {"name": "H"}})
+        for number in range(2):
+            await wire.send("T", b"%d" % number, message_group="g", message_type=2)
+        async with another_proxy(served) as next_wire:
+            assert len((await wire.receive("T", count=1))[1]) == 1
+            busy(first, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG)
+            ahead_s = 6.0
+            assert (await wire.receive("T"))[0].code == Code.MESSAGE_NOT_FOUND
+            # this one has no last answer, and the other broker makes the group as it is asked
+            assert (await next_wire.receive("T"))[0].code == Code.TOO_MANY_REQUESTS
+
+    run(tmp_path, scenario, 2, world=World(monotonic_s=lambda: monotonic_s() + ahead_s))
+
+
+def test_a_push_consumer_is_told_nothing_while_the_brokers_of_its_topic_are_away(tmp_path):
+    async def scenario(served):
+        first, _ = served.brokers
+        first.managers.groups.put("G", {"consumeMessageOrderly": True})
+        await made_on(first)
+        wire = await served.connect()
+        assert (await wire.send("T", b"x")).status.code == Code.OK
+        await first.stop()
+        # whoever is known no more is called first
+        await wire.send("T", b"x")
+        named = {"group": {"name": "G"}, "subscriptions": [{"topic": {"name": "T"}}]}
+        for kind, told in ((ClientType.PUSH_CONSUMER, False), (ClientType.SIMPLE_CONSUMER, True)):
+            _, answer = await telemetry(wire, client_type=kind, subscription=named)
+            assert answer.HasField("settings") is told
+
+    run(tmp_path, scenario, 2)
+
+
+def test_a_new_push_consumer_is_told_by_the_next_broker_of_its_topic(tmp_path):
+    async def scenario(served):
+        wire = await served.connect()
+        assert (await wire.send("T", b"x")).status.code == Code.OK
+        busy(served.broker, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG)
+        named = {"group": {"name": "G"}, "subscriptions": [{"topic": {"name": "T"}}]}
+        _, answer = await telemetry(wire, client_type=ClientType.PUSH_CONSUMER, subscription=named)
+        assert answer.status.code == Code.OK
+        assert answer.HasField("settings")
+        topic, group = {"name": "T"}, {"name": "H"}
+        assigned = await wire.call("QueryAssignment", topic=topic, group=group)
+        assert assigned.status.code == Code.OK
 
     run(tmp_path, scenario, 2)
