@@ -113,6 +113,7 @@ class RemoteCluster(KeptViews):
         self._masters: Mapping[str, str] = {}
         #: topics that were looked up anew a moment ago, as a client knows a broker of theirs
         self._anew: NameCache[bool] = NameCache(_LOOKED_FOR_EVERY_S, world.monotonic_s)
+        self._anew_now: dict[str, asyncio.Task[TopicView | None]] = {}
 
     async def stop(self) -> None:
         """Close the connections to brokers and name servers."""
@@ -270,9 +271,15 @@ class RemoteCluster(KeptViews):
         view = await self.topic(name)
         if view is None or broker_name == "" or broker_name in view.to_read:
             return view
-        if self._anew.get(name) is None:
+        looking = self._anew_now.get(name)
+        if looking is None and self._anew.get(name) is None:
             self._anew.put(name, True)
-            view = await self._look_up(name)
+            looking = asyncio.get_running_loop().create_task(self._look_up(name))
+            self._anew_now[name] = looking
+            looking.add_done_callback(lambda _: self._anew_now.pop(name))
+        if looking is not None:
+            # who asks may go, and others wait for the same
+            view = await asyncio.shield(looking)
         if view is not None and broker_name not in view.to_read:
             await self._look_for(lambda: False)
             if broker_name not in self._masters:
