@@ -298,9 +298,11 @@ class RemoteCluster(KeptViews):
             )
             return self._topics.put(name, known)
         if route is None:
-            await self._expect_told(name)
-            self._topics.forget(name)
-            return None
+            told = await self._as_told(name)
+            if told is None:
+                self._topics.forget(name)
+                return None
+            return self._topics.put(name, told)
         brokers = self._brokers_of(route)
         if not brokers:
             # a slave that takes a master's place is looked for at once
@@ -309,21 +311,27 @@ class RemoteCluster(KeptViews):
         view = TopicView(name, await self._message_type(name, brokers), brokers)
         return self._topics.put(name, view)
 
-    async def _expect_told(self, name: str) -> None:
-        """Expect that the brokers that had a topic last are there, and tell of it.
+    async def _as_told(self, name: str) -> TopicView | None:
+        """A topic as the brokers have it that had it last; None where none of them has it.
 
-        While one is away its topics are not made anew on others, where messages in order would
-        come to other queues, and the next sender would say what the topic takes.
+        A name server that was just started may not know them yet. While one is away its topics are
+        not made anew on others, where messages in order would come to other queues, and the next
+        sender would say what the topic takes.
 
         Raises:
             RefusedError: one is away.
         """
-        known = self._topics.last(name)
+        known, found = self._topics.last(name), []
         for broker in known.brokers if known is not None else ():
-            code, fields = RequestCode.GET_TOPIC_CONFIG, {"topic": name}
-            answer = await self._ask_as_own(broker.broker_name, code, fields)
+            where, code = broker.broker_name, RequestCode.GET_TOPIC_CONFIG
+            answer = await self._ask_as_own(where, code, {"topic": name})
             if answer.code not in _TELLING:
                 expect_success(answer)
+            elif answer.code == ResponseCode.SUCCESS:
+                config = json_object(answer.body)
+                found.append((queues_of(where, config), message_type_of(config)))
+        message_type = next((said for _, said in found if said), "")
+        return TopicView(name, message_type, tuple(each for each, _ in found)) if found else None
 
     async def topic_to_be(self, name: str) -> TopicView | None:
         """See `Cluster`.

@@ -220,3 +220,27 @@ def test_a_topic_is_made_on_no_other_broker_while_its_own_is_away(tmp_path):
         assert second.managers.topics.get("T").attributes == {"message.type": "NORMAL"}
 
     run(tmp_path, scenario, 2, world=World(monotonic_s=lambda: monotonic_s() + ahead_s))
+
+
+def test_a_topic_is_as_its_broker_tells_while_that_has_still_to_register(tmp_path):
+    ahead_s = 0.0
+
+    async def scenario(served):
+        nonlocal ahead_s
+        await made_on(served.broker, attributes="+message.type=FIFO")
+        wire = await served.connect()
+        assert (await wire.send("T", b"0", **FIFO)).status.code == Code.OK
+        await forgotten_by_name_server(served)
+        ahead_s = 31.0
+        route = await wire.call("QueryRoute", topic={"name": "T"})
+        assert {each.broker.name for each in route.message_queues} == {"b0"}
+        assert {kind for each in route.message_queues for kind in each.accept_message_types} == {
+            MessageType.FIFO
+        }
+        assert (await wire.send("T", b"1", **FIFO)).status.code == Code.OK
+        assert (await wire.call("QueryRoute", topic={"name": "U"})).status.code == (
+            Code.TOPIC_NOT_FOUND
+        )
+
+    world = World(monotonic_s=lambda: monotonic_s() + ahead_s)
+    run(tmp_path, scenario, 2, world=world, autoCreateTopicEnable="false")
