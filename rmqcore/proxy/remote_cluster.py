@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -52,6 +52,10 @@ _ROUTE_KEPT_S: Final = 30.0
 _GROUP_KEPT_S: Final = 5.0
 #: A broker that takes nothing, such as one whose disk is full, is looked for elsewhere this often.
 _LOOKED_FOR_EVERY_S: Final = 1.0
+#: A broker has gone for good that no name server has named for so long, and that has answered
+#: nothing, where they were asked at least as often as the second says.
+_GONE_AFTER_S: Final = 600.0
+_MISSED_EVERY_S: Final = 60.0
 _NO_BROKER: Final = "the name servers know no broker"
 #: A broker tells so of a topic or a group; one that is busy, say, tells nothing of it. One that is
 #: not to tell a proxy whose accounts have no administrator never will.
@@ -111,6 +115,8 @@ class RemoteCluster(KeptViews):
         self._look_from_s = -math.inf
         #: the masters that name servers have named last
         self._masters: Mapping[str, str] = {}
+        #: by name, since when name servers do not name a broker, and when they were asked last
+        self._missing: dict[str, tuple[float, float]] = {}
         #: topics that were looked up anew a moment ago, as a client knows a broker of theirs
         self._anew: NameCache[bool] = NameCache(_LOOKED_FOR_EVERY_S, world.monotonic_s)
         self._anew_now: dict[str, asyncio.Task[TopicView | None]] = {}
@@ -242,6 +248,8 @@ class RemoteCluster(KeptViews):
                 self._forget(address)
             raise RefusedError(Code.INTERNAL_SERVER_ERROR, str(error)) from error
         self._versions[address] = answer.version
+        if self._missing:
+            self._note_here(name for name, at in self._addresses.items() if at == address)
         if request.code == RequestCode.POP_MESSAGE and answer.code == ResponseCode.SUCCESS:
             with suppress(RequestRefusedError):
                 # what is no number is refused by who reads the rest of the answer
@@ -324,7 +332,14 @@ class RemoteCluster(KeptViews):
         known, found = self._topics.last(name), []
         for broker in known.brokers if known is not None else ():
             where, code = broker.broker_name, RequestCode.GET_TOPIC_CONFIG
-            answer = await self._ask_as_own(where, code, {"topic": name})
+            try:
+                answer = await self._ask_as_own(where, code, {"topic": name})
+            except RefusedError:
+                await self._look_for(lambda: False)
+                if where in self._addresses:
+                    raise
+                # it has gone for good
+                continue
             if answer.code not in _TELLING:
                 expect_success(answer)
             elif answer.code == ResponseCode.SUCCESS:
@@ -380,7 +395,7 @@ class RemoteCluster(KeptViews):
         Raises:
             RefusedError: none is known, and no name server says which there are.
         """
-        if not self._asked_for_all:
+        if not (self._asked_for_all and self._addresses):
             try:
                 await self._note_all()
             except RefusedError:
@@ -401,7 +416,29 @@ class RemoteCluster(KeptViews):
         self._masters = self._note_masters(
             list(brokers.values()) if isinstance(brokers, dict) else []
         )
+        self._let_go()
         return self._masters
+
+    def _let_go(self) -> None:
+        """Let brokers go that have gone for good: what they had may be made on others."""
+        now_s = self._monotonic_s()
+        for name in set(self._addresses).difference(self._masters):
+            since_s, last_s = self._missing.get(name, (now_s, now_s))
+            if now_s - last_s > _MISSED_EVERY_S:
+                since_s = now_s
+            self._missing[name] = since_s, now_s
+            if now_s - since_s >= _GONE_AFTER_S:
+                logger.warning("broker %s has gone for good", name)
+                address = self._addresses.pop(name)
+                self._routed.discard(name)
+                for known in (self._missing, self._producers):
+                    known.pop(name, None)
+                for told in (self._versions, self._clocks):
+                    told.pop(address, None)
+
+    def _note_here(self, names: Iterable[str]) -> None:
+        for name in list(names):
+            self._missing.pop(name, None)
 
     def _brokers_of(self, route: Mapping[str, Any]) -> tuple[BrokerQueues, ...]:
         """The brokers of a route that have a master; their addresses are noted."""
@@ -422,6 +459,7 @@ class RemoteCluster(KeptViews):
             if isinstance(address, str):
                 masters[str(entry.get("brokerName", ""))] = address
         self._addresses |= masters
+        self._note_here(masters)
         return masters
 
     async def _message_type(self, name: str, brokers: Sequence[BrokerQueues]) -> str:
@@ -510,6 +548,9 @@ class RemoteCluster(KeptViews):
                 await self._names()
             except RefusedError as error:
                 logger.info("which brokers there are is not known: %s", error)
+        if self._missing:
+            with suppress(RefusedError):
+                await self._look_for(lambda: False)
         for name in self._addresses:
             if name not in self._producers:
                 self._producers[name] = self._new_producers(name)

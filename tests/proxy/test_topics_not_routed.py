@@ -244,3 +244,48 @@ def test_a_topic_is_as_its_broker_tells_while_that_has_still_to_register(tmp_pat
 
     world = World(monotonic_s=lambda: monotonic_s() + ahead_s)
     run(tmp_path, scenario, 2, world=world, autoCreateTopicEnable="false")
+
+
+def test_a_topic_whose_broker_has_gone_for_good_is_made_on_others(tmp_path):
+    ahead_s = 0.0
+
+    async def scenario(served):
+        nonlocal ahead_s
+        first, second = served.brokers
+        await made_on(first, attributes="+message.type=FIFO")
+        wire = await served.connect()
+        assert (await wire.send("T", b"0", **FIFO)).status.code == Code.OK
+        await first.stop()
+        await wire.send("T", b"x", **FIFO)
+        # who asks after a while may find it away for a second time
+        for passed_s in (1, 700, 50, *(55,) * 9):
+            ahead_s += passed_s
+            assert (await wire.send("T", b"x")).status.code == Code.INTERNAL_SERVER_ERROR
+        ahead_s += 58
+        assert (await wire.send("T", b"x")).status.code == Code.OK
+        assert second.managers.topics.get("T").attributes == {"message.type": "NORMAL"}
+        # one that comes back nevertheless is found
+        await first.start()
+        ahead_s += 31
+        route = await wire.call("QueryRoute", topic={"name": "T"})
+        assert {each.broker.name for each in route.message_queues} == {"b0", "b1"}
+
+    run(tmp_path, scenario, 2, world=World(monotonic_s=lambda: monotonic_s() + ahead_s))
+
+
+def test_a_broker_that_answers_and_that_no_name_server_knows_has_not_gone(tmp_path):
+    ahead_s = 0.0
+
+    async def scenario(served):
+        nonlocal ahead_s
+        await made_on(served.broker, attributes="+message.type=FIFO")
+        wire = await served.connect()
+        assert (await wire.send("T", b"0", **FIFO)).status.code == Code.OK
+        await forgotten_by_name_server(served)
+        for _ in range(20):
+            ahead_s += 50.0
+            where = {"topic": {"name": "T"}, "id": -1, "broker": {"name": "none"}}
+            assert (await wire.receive("T", message_queue=where))[0].code != Code.OK
+            assert (await wire.send("T", b"x", **FIFO)).status.code == Code.OK
+
+    run(tmp_path, scenario, 2, world=World(monotonic_s=lambda: monotonic_s() + ahead_s))
