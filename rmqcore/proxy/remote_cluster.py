@@ -468,7 +468,9 @@ class RemoteCluster(KeptViews):
         Raises:
             RefusedError: none tells, and none has told before.
         """
-        names = [each.broker_name for each in brokers]
+        having = {each.broker_name for each in brokers}
+        # those that have told nothing last are the last
+        names = [each for each in self._addresses if each in having]
         try:
             answer = await self._ask_any(names, RequestCode.GET_TOPIC_CONFIG, {"topic": name})
         except RefusedError:

@@ -8,7 +8,7 @@ from proxy.test_remote import run
 
 from rmqcore.proxy.codes import Code
 from rmqcore.proxy.messages import MessageType
-from rmqcore.remoting import RemotingClient, RequestCode
+from rmqcore.remoting import RemotingClient, RemotingCommand, RequestCode, ResponseCode
 from rmqcore.world import World, monotonic_s
 
 pytestmark = pytest.mark.engine
@@ -48,3 +48,25 @@ def test_what_may_go_anywhere_does_not_go_to_a_broker_that_does_not_answer(tmp_p
         assert {each.status.code for each in await asyncio.gather(first, *keyed)} == {Code.OK}
 
     run(tmp_path, scenario, 2, world=World(monotonic_s=lambda: monotonic_s() + ahead_s))
+
+
+def test_a_broker_that_has_told_nothing_of_a_topic_is_asked_last(tmp_path):
+    """Each time that a topic is looked up, whoever sends to it would wait for that one's answer."""
+    ahead_s, asked = 0.0, []
+
+    async def scenario(served):
+        nonlocal ahead_s
+        wire = await served.connect()
+        assert (await wire.send("T", b"x")).status.code == Code.OK
+
+        def tells_nothing(*_):
+            asked.append("T")
+            return RemotingCommand(ResponseCode.SYSTEM_BUSY, {}, b"", "not now")
+
+        served.broker._server.processors[RequestCode.GET_TOPIC_CONFIG] = tells_nothing
+        for _ in range(3):
+            ahead_s += 31.0
+            assert (await wire.send("T", b"x")).status.code == Code.OK
+
+    run(tmp_path, scenario, 2, world=World(monotonic_s=lambda: monotonic_s() + ahead_s))
+    assert len(asked) == 1
