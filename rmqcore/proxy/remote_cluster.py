@@ -355,8 +355,10 @@ class RemoteCluster(KeptViews):
             RefusedError: no name server answers, or knows a broker: the topic may be one of those.
         """
         view = await super().topic_to_be(name)
-        if view is None and not await self._note_all():
-            raise RefusedError(Code.INTERNAL_SERVER_ERROR, _NO_BROKER)
+        if view is None:
+            await self._look_for(lambda: False)
+            if not self._masters:
+                raise RefusedError(Code.INTERNAL_SERVER_ERROR, _NO_BROKER)
         return view
 
     async def _route(self, name: str) -> Mapping[str, Any] | None:
@@ -405,8 +407,8 @@ class RemoteCluster(KeptViews):
                 self._asked_for_all = bool(self._addresses)
         return sorted(self._addresses, key=lambda name: name not in self._routed)
 
-    async def _note_all(self) -> Mapping[str, str]:
-        """Note where the masters of all brokers are (106); these addresses, by name.
+    async def _note_all(self) -> None:
+        """Note where the masters of all brokers are (106).
 
         Raises:
             RefusedError: no name server answers.
@@ -417,7 +419,6 @@ class RemoteCluster(KeptViews):
             list(brokers.values()) if isinstance(brokers, dict) else []
         )
         self._let_go()
-        return self._masters
 
     def _let_go(self) -> None:
         """Let brokers go that have gone for good: what they had may be made on others."""
