@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
-from weakref import WeakValueDictionary
 
 from rmqcore.proxy.callers import Caller
 from rmqcore.proxy.cluster import (
@@ -43,8 +42,8 @@ class KeptViews:
         self._topics: NameCache[TopicView] = NameCache(topic_s, world.monotonic_s)
         self._groups: NameCache[GroupView] = NameCache(group_s, world.monotonic_s)
         self._asked: Callable[[str, RemotingCommand], None] | None = None
-        #: held by who makes a topic of the name: of two the first says what it takes
-        self._making = WeakValueDictionary[str, asyncio.Lock]()
+        #: by name, topics that are being made: of two who ask the first says what it takes
+        self._making: dict[str, asyncio.Task[TopicView | None]] = {}
 
     def on_question(self, asked: Callable[[str, RemotingCommand], None]) -> None:
         """See `Cluster`."""
@@ -93,10 +92,16 @@ class KeptViews:
     ) -> TopicView | None:
         """See `Cluster.make_topic`."""
         check_may_use(name, kind, caller)
-        making = self._making.setdefault(name, asyncio.Lock())
-        async with making:
-            made = self.known_topic(name)
-            return made if made is not None else await self._made(name, kind)
+        made = self.known_topic(name)
+        if made is not None:
+            return made
+        making = self._making.get(name)
+        if making is None:
+            making = asyncio.get_running_loop().create_task(self._made(name, kind))
+            self._making[name] = making
+            making.add_done_callback(lambda _: self._making.pop(name))
+        # who asks may go, and others wait for the same, be it that it fails
+        return await asyncio.shield(making)
 
     async def _made(self, name: str, kind: MessageType | None) -> TopicView | None:
         """A topic as the brokers have it that do; made on all where none has.

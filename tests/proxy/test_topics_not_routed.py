@@ -292,3 +292,21 @@ def test_a_broker_that_answers_and_that_no_name_server_knows_has_not_gone(tmp_pa
             assert (await wire.send("T", b"x", **FIFO)).status.code == Code.OK
 
     run(tmp_path, scenario, 2, world=World(monotonic_s=lambda: monotonic_s() + ahead_s))
+
+
+def test_whoever_waits_for_a_new_topic_waits_once_where_a_broker_does_not_answer(tmp_path):
+    async def scenario(served):
+        wire = await served.connect()
+        asked = []
+
+        def tells_nothing(_, request):
+            asked.append(request)
+            return RemotingCommand(ResponseCode.SYSTEM_BUSY, {}, b"", "not now")
+
+        await wire.send("U", b"x")
+        served.broker._server.processors[RequestCode.GET_TOPIC_CONFIG] = tells_nothing
+        sent = await asyncio.gather(*(wire.send("T", b"x") for _ in range(5)))
+        assert {each.status.code for each in sent} == {Code.TOO_MANY_REQUESTS}
+        assert len(asked) == 1
+
+    run(tmp_path, scenario, 2)
