@@ -6,7 +6,10 @@ from contextlib import asynccontextmanager
 import pytest
 from namesrv.brokers import register_command
 
+from rmqcore.broker.replication.registration import Registration
+from rmqcore.broker.state.settings import BrokerConfig
 from rmqcore.client.instance import ClientInstance
+from rmqcore.files.config_tables import TopicConfig, TopicConfigTable
 from rmqcore.namesrv import NameServer, NamesrvConfig
 from rmqcore.remoting import RemotingClient, RemotingCommand, RequestCode, ResponseCode
 from rmqcore.world import World
@@ -86,6 +89,32 @@ def test_a_broker_that_is_cut_off_is_forgotten_when_it_was_silent_for_too_long(l
         assert await loop.spawn(client, route(address, "TopicA")) is not None
         await loop.pause(20)
         assert await loop.spawn(client, route(address, "TopicA")) is None
+
+    scene_of(loop, nodes, play)
+
+
+def test_a_broker_that_a_name_server_has_not_heard_is_known_soon_after(loop, nodes, tmp_path):
+    """It was cut off for so long that the name server has closed the connection."""
+    namesrv, broker, client = nodes
+
+    async def begin(address):
+        config = BrokerConfig(namesrv_addr=address, broker_ip1=broker.address)
+        topics = TopicConfigTable(tmp_path, clock=lambda: 0)
+        for name in ("TopicA", "TopicB"):
+            topics.put(TopicConfig(topic_name=name))
+        registration = Registration(lambda: config, topics, RemotingClient())
+        await registration.start()
+        return registration
+
+    async def play(address):
+        registration = await loop.spawn(broker, begin(address))
+        loop.network.close_link(broker.address, namesrv.address)
+        await loop.pause(SILENCE_S + 40)
+        loop.network.open_link(broker.address, namesrv.address)
+        assert await loop.spawn(client, route(address, "TopicA")) is None
+        await loop.pause(5)
+        assert await loop.spawn(client, route(address, "TopicA")) is not None
+        await loop.spawn(broker, registration.stop())
 
     scene_of(loop, nodes, play)
 

@@ -30,6 +30,9 @@ logger = logging.getLogger(__name__)
 _PERIOD_MS_MIN: Final = 10_000
 _PERIOD_MS_MAX: Final = 60_000
 _FIRST_PERIOD_S: Final = 10.0
+#: A name server that has not taken the registration is asked again after this: no client finds the
+#: broker there until it has.
+_RETRY_S: Final = 3.0
 #: A start, or a change of a topic, goes on after this although a name server has not answered.
 _START_TIMEOUT_MS: Final = 1000
 #: A registration of all topics is followed by a pause of this many times its own duration, but no
@@ -115,8 +118,9 @@ class Registration:
         await first
         loop, wait_s = asyncio.get_running_loop(), _FIRST_PERIOD_S
         while True:
+            refused = address in self._refused
             try:
-                async with asyncio.timeout(wait_s):
+                async with asyncio.timeout(min(wait_s, _RETRY_S) if refused else wait_s):
                     await self._changed[address].wait()
             except TimeoutError:
                 period_ms = self._config().register_name_server_period
