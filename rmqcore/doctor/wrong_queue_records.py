@@ -27,7 +27,13 @@ from pathlib import Path
 import numpy as np
 
 from rmqcore._codec import check_record, decode_record
-from rmqcore.doctor.batch_numbers import NUMBER_AT, NUMBER_SIZE, WrongNumber
+from rmqcore.doctor.batch_numbers import (
+    FLAG_AT,
+    FLAG_SIZE,
+    NUMBER_AT,
+    NUMBER_SIZE,
+    WrongNumber,
+)
 from rmqcore.doctor.log_survey import (
     FileSurvey,
     Gap,
@@ -43,6 +49,7 @@ from rmqcore.doctor.log_survey import (
 from rmqcore.errors import CorruptStoreError
 from rmqcore.files.consume_queue import HOLE_UNITS_MAX, LIGHT_QUEUE_PREFIX
 from rmqcore.files.deleted_topics import DeletedTopics
+from rmqcore.files.service_topics import HALF_TOPIC
 from rmqcore.message import light_numbers
 from rmqcore.native.format._message_ext import MessageExt
 from rmqcore.native.format._numbers import (
@@ -57,6 +64,10 @@ from rmqcore.scan.unit_files import UNITS, UnitFiles
 
 #: At most this many units of one queue are followed into the log.
 _FOLLOWED_MAX = 10_000
+#: No queue has a number from here on: its unit would lie where no file has a place.
+_NUMBERS_END = 1 << 58
+#: In each record that has a CRC of all of it.
+CRC_PROPERTY = b"__CRC32#"
 _TOPIC_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 _REASON = "the body is whole, but the header names a place in a queue that is not the record's"
 
@@ -81,7 +92,7 @@ def add_wrong_queue_records(
         left_out = [
             one
             for key in queue_keys(log.directory.consume_queue)
-            for one in _left_out(log, surveys, files, key, runs)
+            for one in _left_out(log, surveys, files, key, runs, deleted.counts_from(key[0]))
         ]
         for key, found in runs.items():
             _part_where_begun(log, files, key, found)
@@ -100,7 +111,12 @@ def add_wrong_queue_records(
 
 
 def _left_out(
-    log: LogPlan, surveys: list[FileSurvey], files: UnitFiles, key: QueueKey, runs: OffsetRanges
+    log: LogPlan,
+    surveys: list[FileSurvey],
+    files: UnitFiles,
+    key: QueueKey,
+    runs: OffsetRanges,
+    begin: int,
 ) -> Iterator[WrongNumber]:
     """Records that say of themselves that no queue leads to them, as their queue does.
 
@@ -108,7 +124,7 @@ def _left_out(
       rolled back. Those never get one: the bit that makes such a record of one has rotted.
     - Or they name a number that no queue can have, at an end of the one that leads to them.
 
-    The runs get them.
+    The runs get them, but for those of a topic that was deleted: they lie in front of `begin`.
     """
     found = runs.get(key, [])
     first, end = files.bounds(key)[0], files.end(key)
@@ -116,35 +132,66 @@ def _left_out(
     ends = [(first, found[0].first), (found[-1].stop, end)] if found else [(first, end)]
     for low, high in [*ends, *inner]:
         for number, message in list(_messages(log, files, key, low, high)):
-            named = (message.topic, message.queue_id), message.queue_offset
             at = message.phy_offset
-            path = _file_at(surveys, at).path
-            if _gap_at(surveys, at) is not None:
+            file = _file_at(surveys, at)
+            # behind the end lies what a writer has put since, or what is cut off
+            if not begin <= at < file.end or _gap_at(surveys, at) is not None:
                 continue
-            if named == (key, number) and not has_place(message) and message.sys_flag >= 0:
-                one = WrongNumber(
-                    at,
-                    number,
-                    path,
-                    "the header says that the message is in no queue, its queue that it is",
-                    "the message, which its queue leads to",
-                    flag=message.sys_flag & ~SysFlag.TRANSACTION_PREPARED,
-                )
-            elif named[0] == key and has_place(message) and _is_beside(found, number, named[1]):
-                one = wrong_number(message, number, path)
-            else:
+            one = _wrongly_left_out(message, key, number, found, file.path)
+            if one is None:
                 continue
-            behind = bisect_right(found, at, key=lambda one: one.phy_offset)
-            found.insert(behind, OffsetRange(number, number + 1, at))
+            _insert(found, number, at)
             runs[key] = found
+            for light, place in list(places_named_by(message))[1:]:
+                if light in runs and not has_place(message):
+                    _insert(runs[light], place, at)
             yield one
 
 
-def _is_beside(runs: list[OffsetRange], number: int, named: int) -> bool:
-    """Whether a number lies beside the runs, where another one is named that is in none of them."""
-    if not runs:
-        return named > number
-    return number in (runs[0].first - 1, runs[-1].stop) and not has_offset(runs, named)
+def _wrongly_left_out(
+    message: MessageExt, key: QueueKey, number: int, runs: list[OffsetRange], path: Path
+) -> WrongNumber | None:
+    """A record as it was that a queue leads to from a number, where its header leaves it out."""
+    named, named_number = (message.topic, message.queue_id), message.queue_offset
+    if named == key and named_number == number and _has_rotted_to_half(message):
+        return WrongNumber(
+            message.phy_offset,
+            number,
+            path,
+            "the header says that the message is in no queue, its queue that it is",
+            "the message, which its queue leads to",
+            flag=message.sys_flag & ~SysFlag.TRANSACTION_PREPARED,
+        )
+    is_beside = not runs or number in (runs[0].first - 1, runs[-1].stop)
+    is_impossible = not 0 <= named_number < _NUMBERS_END
+    if named == key and has_place(message) and is_beside and is_impossible:
+        return wrong_number(message, number, path)
+    return None
+
+
+def _has_rotted_to_half(message: MessageExt) -> bool:
+    """True for what is no half message, nor was rolled back, though its flag says so.
+
+    One that its sender has sent as a half message is one, and one whose flag the CRC of the record
+    agrees with is what it says, whatever leads to it.
+    """
+    if has_place(message) or message.sys_flag < 0:
+        return False
+    if message.properties.get("TRAN_MSG") == "true" and message.topic != HALF_TOPIC:
+        return False
+    record = bytes(message.record)
+    if CRC_PROPERTY not in record:
+        return True
+    try:
+        check_record(record, verify_crc_property=True)
+    except CorruptStoreError:
+        return True
+    return False
+
+
+def _insert(runs: list[OffsetRange], number: int, phy_offset: int) -> None:
+    at = bisect_right(runs, phy_offset, key=lambda one: one.phy_offset)
+    runs.insert(at, OffsetRange(number, number + 1, phy_offset))
 
 
 def _given_up_or_renumbered(
@@ -180,7 +227,7 @@ def _given_up_or_renumbered(
 
 
 def is_had_again(log: LogPlan, surveys: list[FileSurvey], one: WrongNumber) -> bool:
-    """Tell whether a record is whole with the number that it had; then it is in no gap any more.
+    """Tell whether a record is whole as it was; then it is in no gap any more.
 
     In a gap lies a record that contradicts its CRC property, which covers the number, where reads
     demand that.
@@ -194,8 +241,7 @@ def is_had_again(log: LogPlan, surveys: list[FileSurvey], one: WrongNumber) -> b
     if gap is None:
         # it may lie behind the last whole record, too
         return one.phy_offset < file.end
-    record = bytearray(log.record_at(one.phy_offset) or b"")
-    record[NUMBER_AT : NUMBER_AT + NUMBER_SIZE] = one.number.to_bytes(NUMBER_SIZE, "big")
+    record = as_it_was(log.record_at(one.phy_offset) or b"", one)
     try:
         check_record(record, verify_crc_property=True)
     except CorruptStoreError:
@@ -207,6 +253,20 @@ def is_had_again(log: LogPlan, surveys: list[FileSurvey], one: WrongNumber) -> b
     at = file.gaps.index(gap)
     file.gaps[at : at + 1] = left
     return True
+
+
+def as_it_was(record: bytes, one: WrongNumber) -> bytes:
+    """The bytes of a record with the number, and the flag, that it had.
+
+    Args:
+        record: as it is in the log.
+        one: what it had.
+    """
+    raw = bytearray(record)
+    raw[NUMBER_AT : NUMBER_AT + NUMBER_SIZE] = one.number.to_bytes(NUMBER_SIZE, "big")
+    if one.flag >= 0:
+        raw[FLAG_AT : FLAG_AT + FLAG_SIZE] = one.flag.to_bytes(FLAG_SIZE, "big")
+    return bytes(raw)
 
 
 def _gap_at(surveys: list[FileSurvey], phy_offset: int) -> Gap | None:
