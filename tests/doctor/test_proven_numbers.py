@@ -83,6 +83,36 @@ def test_numbers_that_rotted_beside_each_other_are_told_by_the_crc_of_the_record
             assert found == places[queue_id::2]
 
 
+@pytest.mark.parametrize(
+    ("places", "lost"), [([4], False), ([0, 4, 5, -2, -1], False), ([0, 5, -1], True)], ids=str
+)
+@pytest.mark.parametrize(
+    ("flag", "bits"), [(0, 4), (8, 4), (0, 8), (4, 4), (12, 4), (4, 8)], ids=str
+)
+def test_a_flag_that_rotted_is_put_back_where_reads_demand_a_crc_of_it(
+    store_path, flag, bits, places, lost
+):
+    """Whether a queue leads to the record, too: none comes to a half message by that."""
+    with rmqcore.open_store(store_path, **SETTINGS) as opened:
+        flags = [flag if number in (0, 4, 5, 8, 9) else 0 for number in range(10)]
+        put = [opened.put("T", b"body", sys_flag=one).phy_offset for one in flags]
+    before = digest_tree(store_path / "commitlog")
+    for place in places:
+        flip(log_files(store_path)[0], put[place] + 39, bits)
+    if lost:
+        shutil.rmtree(store_path / "consumequeue")
+    damaged = digest_tree(store_path)
+    report = doctor.repair(store_path, config=rmqcore.StoreConfig(**SETTINGS))
+    assert report.clean
+    assert report.plan.lost == report.plan.unnamed == []
+    assert digest_tree(store_path / "commitlog") == before
+    with rmqcore.open_store(store_path, mode="r", **SETTINGS) as opened:
+        found = [message.phy_offset for message in opened.messages("T", 0)]
+    assert found == [at for at, one in zip(put, flags, strict=True) if one in (0, 8)]
+    doctor.undo(store_path)
+    assert digest_tree(store_path) == damaged
+
+
 @pytest.mark.parametrize("kind", [4, 12], ids=["prepared", "rollback"])
 @pytest.mark.parametrize("rotted", [[0, 1, 2], [1, 2, 3]], ids=str)
 def test_what_is_in_no_queue_takes_no_number_of_what_is_beside_it(store_path, kind, rotted):
