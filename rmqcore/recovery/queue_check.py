@@ -93,8 +93,11 @@ class QueueCheck:
         self._runs = TopicRuns()
         #: queues that were begun anew with a single record, by its physical offset
         self._begun_alone: dict[int, QueueKey] = {}
-        #: physical offsets of records whose number 0 begins nothing
+        #: physical offsets of records whose number 0 begins nothing, and of such as do, alone
         self._no_begins: set[int] = set()
+        self._sure_begins: set[int] = set()
+        #: queues that wait for what is behind such a record
+        self._waiting: set[QueueKey] = set()
         #: for queues whose files are believed: physical offset of the record with queue offset 0,
         #: when the log agrees
         self._first_records: dict[QueueKey, int] = {}
@@ -118,23 +121,27 @@ class QueueCheck:
         self._last.clear()
         self._runs = TopicRuns()
         self._begun_alone.clear()
+        self._waiting.clear()
         self._first_records.clear()
         self._batches = BatchCheck()
 
-    def drop_misjudged(self) -> bool:
-        """After a walk: drop queues that it has begun anew with a record whose number has rotted.
+    def judge_begins(self) -> bool:
+        """After a walk: judge the single records with number 0 by what is behind them.
 
-        They are `holes` now, and the next walk knows these records.
+        Queues that were begun anew with one whose number has rotted are dropped. They, and those
+        that wait for this, are `holes` now, and the next walk knows these records.
 
         Returns:
             whether there are any.
         """
         found = self._runs.misjudged(self._begun_alone)
         self._no_begins |= found
-        for key in {self._begun_alone[at] for at in found}:
+        self._sure_begins |= self._begun_alone.keys() - found
+        dropped = {self._begun_alone[at] for at in found} - self._waiting
+        for key in dropped:
             self._drop(key)
-            self.holes.add(key)
-        return bool(found)
+        self.holes |= dropped | self._waiting
+        return bool(dropped or self._waiting)
 
     def drop_emptied(self) -> set[QueueKey]:
         """After a walk: drop what it has filled that the deletion of a topic had emptied.
@@ -170,13 +177,18 @@ class QueueCheck:
         key = whole.topic, whole.queue_id
         queue = self._queues.find(*key)
         stretch = self._counting(whole, queue, key)
-        if stretch is None:
+        if stretch is None or key in self._waiting:
             return
         zero = stretch.first_queue_offset == 0
         if zero and self._begins_anew(stretch, queue, key, more_follow=more_follow):
-            _log.warning("consume queue %s/%d begins anew in the log", *key)
             if queue is not None and self._is_of_former(stretch, queue, key):
+                phy_offset, _ = UNIT_HEAD.unpack_from(stretch.units)
+                if phy_offset in self._begun_alone and phy_offset not in self._sure_begins:
+                    # what is forgotten does not come back
+                    self._waiting.add(key)
+                    return
                 self._forget_consumed(*key)
+            _log.warning("consume queue %s/%d begins anew in the log", *key)
             self._drop(key)
             queue = None
         self._met.add(key)
@@ -304,8 +316,19 @@ class QueueCheck:
             return False
         unknown = phy_offset >= queue.end_phy_offset or self._is_stale_behind(queue, phy_offset)
         if unknown and is_alone(stretch):
+            if self._another_goes_on(queue, phy_offset):
+                return False
             self._begun_alone[phy_offset] = key
         return bool(unknown or (key in self._met and not is_alone(stretch)))
+
+    def _another_goes_on(self, queue: StoredQueue, phy_offset: int) -> bool:
+        """Whether another queue of a topic has messages on both sides: it was not deleted."""
+        for other in self._queues.of_topic(queue.topic):
+            if other.end_phy_offset > phy_offset:
+                unit = other.unit_at(other.min_offset)
+                if unit is not None and unit[0] < queue.end_phy_offset <= phy_offset:
+                    return True
+        return False
 
     def _is_of_former(self, stretch: QueueStretch, queue: StoredQueue, key: QueueKey) -> bool:
         """Whether what groups have consumed may be of the topic before the one that begins here.

@@ -346,7 +346,7 @@ class Recovery:
             first = min(first, start.file_at(self._mark.doubted_from))
         self._queues.drop_damaged()
         end = self._walk(walk, first, checked_from)
-        self._queue_check.drop_misjudged()
+        self._queue_check.judge_begins()
         self._queue_check.cut_foreign()
         emptied = self._queue_check.drop_emptied()
         holes = frozenset(self._queue_check.holes)
@@ -358,7 +358,7 @@ class Recovery:
             if self._left is not None and not self._clean_shutdown:
                 self._left.finish()
             end = self._walk(walk, 0, checked_from)
-            again = self._queue_check.drop_misjudged()
+            again = self._queue_check.judge_begins()
             self._queue_check.cut_foreign()
             emptied = self._queue_check.drop_emptied()
         self.report.findings += [

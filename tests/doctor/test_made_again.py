@@ -281,6 +281,60 @@ def test_a_number_that_rotted_to_0_at_the_end_of_a_file_makes_no_topic_anew(
     assert_found(store_path, [one for one in known if one != rotten])
 
 
+@pytest.mark.parametrize("behind", [True, False])
+@pytest.mark.parametrize("files", ["none", "their end"])
+def test_no_opening_lets_groups_begin_anew_for_a_number_that_rotted_to_0(store_path, behind, files):
+    """Nor is the queue derived again with each opening: other queues lead to both its sides."""
+    known, rotten = zero_at_the_end_of_a_file(store_path, behind=behind)
+    queue = store_path / "consumequeue" / "T" / "0"
+    if files == "their end":
+        with rmqcore.open_store(store_path) as store:
+            store.consumer_offsets.commit("T", "G", 0, 6)
+        for path in sorted(queue.iterdir())[1:]:
+            path.unlink()
+        overwrite(queue / f"{0:020d}", 200, bytes(120))
+    else:
+        offsets = store_path / "config" / "consumerOffset.json"
+        offsets.write_text('{"offsetTable":{"T@G":{0:6}}}')
+    (store_path / "abort").touch()
+    left = [one for one in known if one != rotten]
+    for again in range(3):
+        with rmqcore.open_store(store_path) as store:
+            assert store.consumer_offsets.get("T", "G", 0) == 6
+            assert bool(store.recovery_report.findings) == (not again)
+        assert_found(store_path, left)
+
+
+@pytest.mark.parametrize("made_again", [False, True])
+def test_groups_begin_anew_with_a_single_message_where_none_of_before_follows(
+    store_path, made_again
+):
+    """The queue's files end in front of a message with number 0, the last one in a log file."""
+    with rmqcore.open_store(store_path, config=SIZES) as store:
+        old = [store.put("T", b"%d" % number * 500).phy_offset for number in range(14)]
+        old_files = len(log_files(store_path))
+        store.consumer_offsets.commit("T", "G", 0, 6)
+    units = (store_path / "consumequeue" / "T" / "0" / f"{0:020d}").read_bytes()
+    with rmqcore.open_store(store_path) as store:
+        if made_again:
+            store.delete_topic("T")
+        last = store.put("T", b"last").phy_offset
+        store.put("Other", bytes(FILE_SIZE - 200))
+        assert last // FILE_SIZE < old_files
+        behind = [] if made_again else [store.put("T", b"%d" % number) for number in range(3)]
+    if not made_again:
+        overwrite(log_files(store_path)[last // FILE_SIZE], last % FILE_SIZE + 20, bytes(8))
+    for note in (store_path / "config").glob("deletedTopics.json*"):
+        note.unlink()
+    (store_path / "config" / "consumerOffset.json").write_text('{"offsetTable":{"T@G":{0:6}}}')
+    (store_path / "consumequeue" / "T" / "0" / f"{0:020d}").write_bytes(units)
+    (store_path / "abort").touch()
+    with rmqcore.open_store(store_path) as store:
+        found = [message.phy_offset for message in store.messages("T", 0)]
+        assert store.consumer_offsets.get("T", "G", 0) == (None if made_again else 6)
+    assert found == ([last] if made_again else [*old, *(one.phy_offset for one in behind)])
+
+
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_no_rebuild_makes_a_topic_anew_for_a_number_that_rotted_to_0(store_path, jobs):
     known, rotten = zero_at_the_end_of_a_file(store_path, behind=True)
