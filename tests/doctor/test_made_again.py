@@ -335,6 +335,36 @@ def test_groups_begin_anew_with_a_single_message_where_none_of_before_follows(
     assert found == ([last] if made_again else [*old, *(one.phy_offset for one in behind)])
 
 
+@pytest.mark.parametrize("mend", [lambda path: rmqcore.open_store(path).close(), doctor.repair])
+@pytest.mark.parametrize(
+    ("rotten", "at", "data"),
+    [(8, 12, b"\x20"), (8, 15, b"\x00"), (0, 25, b"\x01")],
+    ids=["in a queue that is none", "in the same queue", "the other queue's first"],
+)
+def test_a_record_that_rotted_takes_no_topic_that_was_made_again_for_the_one_before(
+    store_path, rotten, at, data, mend
+):
+    """It lies behind a message that is alone in its queue, as if the old topic went on."""
+    with rmqcore.open_store(store_path, config=SIZES) as store:
+        for queue_id in (0, 1):
+            for number in range(5):
+                store.put("T", b"old %d" % number * 50, queue_id=queue_id)
+        store.delete_topic("T")
+        only = store.put("T", b"only")
+        # the next one is read at another time
+        store.put("Other", bytes(FILE_SIZE - 300))
+        others = [store.put("T", b"new", queue_id=1).phy_offset for _ in range(20)]
+    for note in (store_path / "config").glob("deletedTopics.json*"):
+        note.unlink()
+    place = others[rotten]
+    overwrite(log_files(store_path)[place // FILE_SIZE], place % FILE_SIZE + at, data)
+    shutil.rmtree(store_path / "consumequeue")
+    mend(store_path)
+    with rmqcore.open_store(store_path, mode="r") as store:
+        (found, *_) = store.messages("T", 0)
+        assert found.phy_offset == only.phy_offset
+
+
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_no_rebuild_makes_a_topic_anew_for_a_number_that_rotted_to_0(store_path, jobs):
     known, rotten = zero_at_the_end_of_a_file(store_path, behind=True)

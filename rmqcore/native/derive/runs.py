@@ -124,9 +124,11 @@ class TopicRuns:
         if before is None or record is None or not record.is_alone:
             return False
         if behind is not None:
-            return behind.first >= max(before.stop, before.first + 1)
+            # one that is alone may have rotted, too, or be another queue's
+            next_to_it = not behind.is_alone or behind.first == before.stop + 1
+            return _rises(before, behind) and (next_to_it or before.stop < 0)
         others = (it for it in self._runs[topic].values() if it is not runs)
-        return any(_goes_on(it, before.last, phy_offset) for it in others)
+        return any(_spans(it, before.last, phy_offset) for it in others)
 
     def extend(self, later: TopicRuns) -> None:
         """Note what the next part of the log has."""
@@ -185,6 +187,21 @@ def _deletion(runs: list[RecordRun], first_record: int | None) -> tuple[int, int
         after = max(again, default=0)
     before = max((run.last for run in runs if run.last < after and not run.is_alone), default=-1)
     return None if before < 0 else (before, after)
+
+
+def _rises(before: RecordRun, behind: RecordRun) -> bool:
+    """True where the numbers of a run go on from those of one in front of it."""
+    return behind.first >= max(before.stop, before.first + 1)
+
+
+def _spans(runs: list[RecordRun], before: int, after: int) -> bool:
+    """True for a queue with runs on both sides of a time whose numbers go on over it."""
+    proven = [run for run in runs if not run.is_alone]
+    ahead = [run for run in proven if run.start <= before][-1:]
+    behind = [run for run in proven if run.last >= after][:1]
+    if not (ahead and behind):
+        return False
+    return ahead == behind or _rises(ahead[0], behind[0])
 
 
 def _goes_on(runs: list[RecordRun], before: int, after: int) -> bool:
