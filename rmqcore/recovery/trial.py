@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from rmqcore.config import OnCorruption
 from rmqcore.derived.consume_queue_store import ConsumeQueueStore
 from rmqcore.derived.index_service import IndexService
-from rmqcore.errors import CorruptStoreError
+from rmqcore.errors import CorruptConfigFileError, CorruptStoreError
 from rmqcore.files.commit_log import CommitLog
 from rmqcore.files.config_tables import TopicConfigTable
 from rmqcore.files.consume_queue import (
@@ -83,6 +83,9 @@ def _try(directory: StoreDir, config: StoreConfig, open_files: OpenFiles, world:
     checkpoint.load()
     checkpoint.distrust_future(world.clock_ms())
     mark.load()
+    if mark.path.is_dir():
+        # an opening has to write it
+        raise CorruptConfigFileError(mark.path, -1, NOT_A_FILE)
     TopicConfigTable(directory.config, clock=world.clock_ms)
     ConsumerOffsetTable(directory.config, clock=world.clock_ms)
     if config.deliver_delayed:

@@ -311,3 +311,14 @@ def test_the_last_bytes_of_a_file_are_no_file_that_was_cut_short(store, behind):
     overwrite(log_files(store)[0], (1 << 14) - 900, b"\xff" * 900)
     told = doctor.explain(store, phy_offset=(1 << 14) - behind)
     assert told.reason.startswith("no whole record is here; ")
+
+
+def test_a_directory_in_the_place_of_the_stores_mark_is_told(store):
+    """An opening has to write it."""
+    (store / "config" / "storeMark.json").unlink()
+    (store / "config" / "storeMark.json").mkdir()
+    told = doctor.explain(store)
+    assert not told.found
+    with pytest.raises(RmqCoreError, match="where a store has a file") as refused:
+        rmqcore.open_store(store).close()
+    assert told.reason == str(refused.value)
