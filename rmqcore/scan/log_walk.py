@@ -107,9 +107,9 @@ class LogWalk:
             at = stop
 
     def _run_file(self, kernel: Kernel, file: LogFile, at: int, stop: int) -> Iterator[ScanStatus]:
-        file_end, size = file.file_from_offset + file.size, self._chunk_size
-        walk = FileWalk(view_of(file), kernel, at, stop, file_end=file_end, piece_size=size)
-        steps = iter(walk)
+        file_end, size, view = file.file_from_offset + file.size, self._chunk_size, view_of(file)
+        walk = FileWalk(view, kernel, at, stop, file_end=file_end, piece_size=size)
+        steps, cut = iter(walk), None
         while True:
             try:
                 step = self._next(steps, file.path, at, stop)
@@ -117,12 +117,27 @@ class LogWalk:
                 if self._on_damage is None or not is_bad_sector(error):
                     raise
                 following, reason, steps = at, UNREADABLE, iter(walk)
+            except CorruptStoreError as error:
+                if isinstance(error, CorruptRecordError):
+                    raise
+                # what lies in front of the cut is there, and was not handed out yet
+                end = at if cut is not None else max(at, min(error.phy_offset, stop))
+                cut = cut or error
+                walk = FileWalk(view, kernel, at, end, file_end=file_end, piece_size=size)
+                steps = iter(walk)
+                continue
             else:
                 if step is None:
+                    if cut is not None and at < stop:
+                        self._cut(file, at, stop, cut)
                     return
                 yield step.status
                 following = stop if step.status is ScanStatus.BLANK else step.phy_offset
                 reason = "" if step.is_good else step.reason
+                if cut is not None and step.status is ScanStatus.TRUNCATED:
+                    reason = cut.reason
+                    if self._on_damage is None:
+                        raise cut
             if reason:
                 following = self._damaged(file, following, reason, stop)
                 walk.go_on(following)
@@ -132,16 +147,18 @@ class LogWalk:
     def _next(
         self, steps: Iterator[LogStep], path: Path | str, at: int, stop: int
     ) -> LogStep | None:
-        """The next step; None at the end, and where the file is gone or cut short."""
+        """The next step; None at the end, and where the file is gone."""
         try:
             return next(steps, None)
         except FileNotFoundError:
             self._gone(path, at, stop)
-        except CorruptStoreError as error:
-            if self._on_damage is None or isinstance(error, CorruptRecordError):
-                raise
-            self._on_damage(Damage(path, error.phy_offset, stop, error.reason))
         return None
+
+    def _cut(self, file: LogFile, at: int, stop: int, error: CorruptStoreError) -> None:
+        """Tell that a file has no more bytes, behind what was walked."""
+        if self._on_damage is None:
+            raise error
+        self._on_damage(Damage(file.path, at, stop, error.reason))
 
     def _progressed(self, size: int) -> None:
         if self._on_progress is not None and size:

@@ -188,6 +188,39 @@ def test_damage_is_an_error_with_its_place_or_passed_over(store_path):
     assert [(d.phy_offset, d.next_offset) for d in damage] == [(starts[10], starts[11])]
 
 
+@pytest.mark.parametrize("damaged", [(), (3,)], ids=["whole", "damaged"])
+@pytest.mark.parametrize("torn_at", [0, 1, 30, 95])
+def test_records_in_front_of_the_end_of_a_file_that_was_cut_short_are_read(
+    store_path, torn_at, damaged
+):
+    """In one piece with what is gone, behind a damaged record, too."""
+    data, starts = records(30)
+    broken = bytearray(data)
+    for number in damaged:
+        broken[starts[number] + 4] ^= 1
+    log_store(store_path, bytes(broken), 8192)
+    (split,) = scan.plan(store_path, split_size=1 << 30)
+    cut = starts[10] + torn_at
+    (path,) = (store_path / "commitlog").iterdir()
+    path.write_bytes(path.read_bytes()[:cut])
+
+    def read(**more):
+        for batch in scan.read(split, ["phy_offset"], batch_rows=1, **more):
+            yield from batch.numbers("phy_offset").tolist()
+
+    met, good = [], [starts[number] for number in range(10) if number not in damaged]
+    assert list(read(on_damage=met.append)) == good
+    rotten = [(starts[number], starts[number + 1]) for number in damaged]
+    told = [(one.phy_offset, one.next_offset) for one in met]
+    assert told == [*rotten, (starts[10], split.end)]
+    assert met[-1].reason == f"the file was cut short: it ends at byte {cut}"
+    found = []
+    with pytest.raises(CorruptStoreError) as caught:
+        found.extend(read())
+    assert caught.value.phy_offset == (starts[damaged[0]] if damaged else cut)
+    assert found == starts[: damaged[0] if damaged else 10]
+
+
 def test_a_record_forged_inside_a_body_is_no_row(store_path):
     inner_at = 88  # where the body begins
     forged = encode_record(Record(topic="Forged", body=b"!", phy_offset=inner_at))
