@@ -162,6 +162,11 @@ class BrokerParts(BrokerState):
         if names := sorted({topic for topic, _ in unknown}):
             words = "%d topics have messages and were not in %s; they are from now on: %s"
             logger.warning(words, len(names), store.topics.path, ", ".join(names[:_NAMED_MAX]))
+        offsets = store.consumer_offsets
+        # a broker has led with one table, and not with the other; RocketMQ keeps all entries
+        if store.topics.begun_ms is not None and offsets.begun_ms is None and not offsets.pairs():
+            words = "%s is lost: nobody knows what groups had consumed; they begin as new ones"
+            logger.warning(words, offsets.path)
         if promoted:
             # who is killed before looks for them once more
             resets.ahead = store.topics.persist

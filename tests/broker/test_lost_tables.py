@@ -151,6 +151,31 @@ def test_topics_of_a_store_that_a_program_has_filled_are_known(tmp_path, has_tab
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("damage", [None, missing, empty, no_entries])
+def test_it_is_told_that_nobody_knows_what_groups_have_consumed(tmp_path, damage, caplog):
+    async def scenario():
+        async with served(tmp_path / "store") as (broker, peer):
+            for number in range(3):
+                await peer.send("T", b"%d" % number)
+            broker.managers.offsets.commit("CG", "T", 0, 3)
+        table = tmp_path / "store" / "config" / "consumerOffset.json"
+        assert not is_told()
+        if damage is not None:
+            damage(table)
+            backup_of(table).unlink(missing_ok=True)
+        async with served(tmp_path / "store") as (broker, _):
+            known = broker.store.consumer_offsets.get("T", "CG", 0)
+            assert (known, is_told()) == ((None, True) if damage else (3, False))
+        caplog.clear()
+        async with served(tmp_path / "store"):
+            assert not is_told()
+
+    def is_told():
+        return "consumerOffset.json is lost" in caplog.text
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("damage", [missing, empty, half, restored])
 def test_no_backup_says_what_was_consumed_of_a_topic_that_was_deleted(tmp_path, damage):
     """It would pass over the messages of the next topic of that name."""
