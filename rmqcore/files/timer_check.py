@@ -34,6 +34,8 @@ _FIRST: Final = struct.Struct(">q")
 AHEAD_MAX: Final = 8
 _INT64_MAX: Final = 2**63 - 1
 _SLOT_MS: Final = 1000
+#: RocketMQ's read time is the next slot's at most; by so much may a clock have been put back.
+_PUT_BACK_MS_MAX: Final = 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +110,18 @@ class TimerCheck:
         if self.path.exists() and not self.path.is_file():
             raise CorruptConfigFileError(self.path, -1, NOT_A_FILE)
 
-    def load(self) -> TimerProgress | None:
-        """Read it; None when it is missing, or too short to be one.
+    def load(self, now_ms: int | None = None) -> TimerProgress | None:
+        """Read it; None when it is missing, or cannot be one.
+
+        Args:
+            now_ms: Unix time: who says to have delivered what is due later has rotted; None: it is
+                taken as it is.
 
         Raises:
             OSError: it cannot be read.
         """
         raw = self._read()
-        return None if raw is None else _progress(raw)
+        return None if raw is None else _progress(raw, now_ms)
 
     def answer_body(self, now_ms: int) -> bytes:
         """What request 60 is answered with, as a broker of RocketMQ that has a wheel says it.
@@ -133,7 +139,7 @@ class TimerCheck:
             OSError: the file cannot be read.
         """
         raw = self._read()
-        progress = None if raw is None else _progress(raw)
+        progress = None if raw is None else _progress(raw, now_ms)
         if raw is None or progress is None:
             return bytes(_JAVA.size)
         read_time_ms = (progress.due_ms - 1) // _SLOT_MS * _SLOT_MS
@@ -194,7 +200,7 @@ class TimerCheck:
         Raises:
             OSError: it cannot be read or written.
         """
-        known = self.load()
+        known = self.load(now_ms)
         reached = None if known is None else known.up_to(end)
         if reached is not None and reached != known:
             self.store(reached, now_ms)
@@ -259,8 +265,8 @@ def progress_told(body: bytes) -> tuple[TimerProgress, bool]:
     return replace(progress, first_pending=first), True
 
 
-def _progress(raw: bytes) -> TimerProgress | None:
-    """What the file's bytes say; None when they say nonsense."""
+def _progress(raw: bytes, now_ms: int | None = None) -> TimerProgress | None:
+    """What the file's bytes say, at a Unix time; None when they say nonsense."""
     read_time_ms, log_position, queue_offset, master_offset, *version = _JAVA.unpack_from(raw)
     own = _own(raw)
     # a broker of RocketMQ has a read time as soon as it has run: where there is none, a byte has
@@ -269,6 +275,8 @@ def _progress(raw: bytes) -> TimerProgress | None:
     if own is not None and (is_ours or queue_offset == master_offset == own.first_pending):
         return own
     if min(read_time_ms, queue_offset, master_offset) < 0 or read_time_ms == _INT64_MAX:
+        return None
+    if now_ms is not None and read_time_ms > now_ms + _PUT_BACK_MS_MAX:
         return None
     first = min(queue_offset, master_offset)
     if is_ours:

@@ -104,7 +104,7 @@ def set_back_all(directory: StoreDir, clock_ms: Callable[[], int]) -> None:
         delays.commit(level, 0)
     delays.persist()
     timer = TimerCheck(directory.config)
-    if (known := timer.load()) is not None:
+    if (known := timer.load(clock_ms())) is not None:
         timer.store(known.up_to(0), clock_ms())
     read = offsets.keys()
     for topic, group, queue_id in read:
@@ -152,7 +152,7 @@ def _set_back(
         delays.commit(level, _first_of(copies, store, queue_id, end) if copies else end)
     delays.persist()
     timer = TimerCheck(directory.config)
-    if (known := timer.load()) is not None:
+    if (known := timer.load(clock_ms())) is not None:
         progress = _without(copies, store, known) if copies else known
         progress = progress.up_to(begins.get((TIMER_TOPIC, 0), progress.read_offset))
         if progress != known:

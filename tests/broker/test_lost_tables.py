@@ -2,9 +2,11 @@
 
 import asyncio
 import shutil
+import struct
 
 import pytest
 from broker.conftest import records, served
+from broker.test_timer import come, taken_in
 
 from rmqcore import open_store
 from rmqcore.files.config_tables import TopicConfig
@@ -213,3 +215,37 @@ def test_a_topic_that_was_deleted_before_its_first_message_came_does_not_come_ba
             assert broker.store.topics.get("T") is None
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("damage", ["missing", "a flipped bit", "other bytes"])
+def test_a_progress_file_that_is_lost_or_rotted_hides_no_message(
+    with_broker, tmp_path, clock, damage, caplog
+):
+    """RocketMQ's bytes have no CRC: a read time that is still to come counts no message."""
+
+    async def first(broker, peer):
+        for delay_s in (0, 3600):
+            deliver = str(clock.now_ms + delay_s * 1000 + 50)
+            await peer.send("T", b"%d" % delay_s, properties={"TIMER_DELIVER_MS": deliver})
+        await taken_in(broker, 2)
+        clock.go_on(50, broker)
+        await come(peer, "T", 1)
+
+    with_broker(first)
+    path, raw = tmp_path / "store" / "config" / "timercheck", bytearray(4096)
+    read_ms = clock.now_ms // 1000 * 1000 + 1000
+    struct.pack_into(">7q", raw, 0, read_ms | 1 << 50, 0, 2, 2, 0, clock.now_ms, 3)
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(raw if damage == "a flipped bit" else b"\x51" * 4096)
+    caplog.clear()
+
+    async def again(broker, peer):
+        # not before its time; what came already comes once more
+        assert [m.body for m in await come(peer, "T", 2)] == [b"0", b"0"]
+        clock.go_on(3_600_000, broker)
+        assert (await come(peer, "T", 3))[-1].body == b"3600"
+
+    with_broker(again)
+    assert f"{path} is missing or cannot be right" in caplog.text

@@ -279,7 +279,11 @@ class TimerMessages:
         Raises:
             OSError, CorruptStoreError: it cannot be read.
         """
-        done = (self._check.load() or TimerProgress(0, 0, 0, 0)).up_to(self._first_end)
+        known = self._check.load(self._clock_ms())
+        if known is None and self._first_end:
+            words = "%s is missing or cannot be right: all timer messages in the log come again"
+            logger.warning(words, self._check.path)
+        done = (known or TimerProgress(0, 0, 0, 0)).up_to(self._first_end)
         self._heap, self._pending, self._metrics = (
             [],
             defaultdict(set),
