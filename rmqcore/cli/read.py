@@ -211,8 +211,12 @@ class _Tail:
             for offset in range(max(queue.min_offset, queue.max_offset - count), queue.max_offset)
             if (unit := queue.unit_at(offset)) is not None
         ]
-        newest = sorted(offsets)[-count:] if count else []
-        start = max(newest[0], self._store.min_phy_offset) if newest else self._log_end
+        start = self._log_end
+        if count:
+            newest = sorted(offset for offset in offsets if offset < self._log_end)[-count:]
+            first = self._store.min_phy_offset
+            # of a queue that cannot be read there are more than is known
+            start = max(newest[0], first) if len(newest) == count else first
         return self._store.messages(start=start, stop=self._log_end, on_damage=self._on_damage)
 
     def new(self) -> Iterator[MessageExt]:

@@ -496,3 +496,22 @@ def exported(path):
     parts = export_store(path, out, file_format="jsonl", skip_damaged=True)
     lines = [line for part in parts for line in (out / part.file).read_text().splitlines()]
     return [json.loads(line) for line in lines]
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [bytes(20), (1 << 40).to_bytes(8) + (99).to_bytes(4) + bytes(8)],
+    ids=["zeros", "far away"],
+)
+@pytest.mark.parametrize("lost", ["First", "Last"])
+def test_a_damaged_queue_hides_no_message_from_the_end_of_the_log(rmqcore, store_path, lost, unit):
+    """It is the log whose end is asked for."""
+    with open_store(store_path, mapped_file_size_consume_queue=60) as store:
+        for number in range(COUNT):
+            store.put("First" if number < COUNT // 2 else "Last", b"%d" % number)
+    for path in (store_path / "consumequeue" / lost / "0").iterdir():
+        path.write_bytes(unit * 3)
+    for count in (5, COUNT - 3, 100):
+        outcome = rmqcore("tail", store_path, "-n", count)
+        assert [int(line) for line in outcome.stdout.split()] == [*range(COUNT)][-count:]
+        assert f"queue {lost}/0" in outcome.stderr
