@@ -116,6 +116,24 @@ def test_a_pull_at_a_negative_offset_is_sent_to_the_first(with_broker, names):
     with_broker(scenario, enablePropertyFilter=True)
 
 
+@pytest.mark.parametrize(("committed", "following"), [(None, 4), (2, 2), (4, 4)])
+def test_who_pulls_behind_the_end_goes_on_where_its_group_is(with_broker, committed, following):
+    """Its offset is of a queue that was deleted, or lost, while it was away."""
+
+    async def scenario(_, peer):
+        for body in (b"0", b"1", b"2", b"3"):
+            await peer.send("T", body)
+        place = {"consumerGroup": "CG", "topic": "T", "queueId": 0}
+        if committed is not None:
+            fields = place | {"commitOffset": committed}
+            assert (await peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, fields)).code == 0
+        moved = await peer.pull("T", offset=9, commitOffset=9, sysFlag=5)
+        assert moved.code == ResponseCode.PULL_OFFSET_MOVED
+        assert moved.ext_fields["nextBeginOffset"] == str(following)
+
+    with_broker(scenario)
+
+
 def test_a_clock_that_is_behind_does_not_keep_a_notification_or_a_peek(with_broker):
     async def scenario(_, peer):
         await peer.send("T", b"x")

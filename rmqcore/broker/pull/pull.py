@@ -391,6 +391,9 @@ class PullMessages:
                 remark = f"{place} is in the log, and the queue's file does not lead to it: "
                 remark += "a start of the broker derives the file again"
             raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark) from error
+        following = found.next_queue_offset
+        if found.status is GetMessageStatus.OFFSET_OVERFLOW_BADLY:
+            following = self._known(wanted, following)
         if found.status not in _EMPTY:
             code = _STATUS_CODES[found.status]
         elif wanted.queue_offset != 0:
@@ -400,12 +403,22 @@ class PullMessages:
         result = FetchResult(
             code,
             found.status,
-            found.next_queue_offset,
+            following,
             found.min_queue_offset,
             found.max_queue_offset,
             found if found.status is GetMessageStatus.FOUND else None,
         )
         return self._of_slave(wanted, result) if config.is_slave else result
+
+    def _known(self, wanted: PullRequest, end: int) -> int:
+        """Where a client goes on that is behind the end of its queue.
+
+        Its own offset is of what was there before. Where its group has one, which another client
+        has committed, or itself, there may be messages behind that which nobody was given.
+        """
+        group, topic, queue_id = wanted.place
+        committed = self._store.consumer_offsets.get(topic, group, queue_id)
+        return end if committed is None else min(committed, end)
 
     def _consumed(self, wanted: PullRequest) -> int | None:
         """The first message that a client has not consumed, as it says itself; None: nothing.
