@@ -26,6 +26,7 @@ from rmqcore.simulation.invariants import (
     weak_brokers,
 )
 from rmqcore.simulation.plan import (
+    DELAYS_S,
     Does,
     Operation,
     Plan,
@@ -43,6 +44,8 @@ _GET_ON_S: Final = 120.0
 _DRAIN_S: Final = 1800.0
 #: A message whose place nobody knows has come this long behind its time, or not at all.
 _COMES_S: Final = 120.0
+#: A delayed message is no later than this, where services rest for longer than they want to.
+_LATE_S: Final = 60.0
 _LOOK_EVERY_S: Final = 1.0
 #: All is delivered when `_QUIET_LOOKS` looks, this far apart, have found nothing left.
 _DRAINED_EVERY_S: Final = 5.0
@@ -202,7 +205,7 @@ class _Run:
         """Whether a group lacks something that a master has, or is to have."""
         history, weak = self._workload.history, weak_brokers(self._plan)
         there = self._there(weak)
-        if promoted_groups(self._plan) and self._is_to_come(there):
+        if self._may_come() or (promoted_groups(self._plan) and self._is_to_come(there)):
             return True
         for group, deliveries in history.deliveries.items():
             members = [one for one in self._plan.consumers if one.group == group]
@@ -236,6 +239,19 @@ class _Run:
         return any(
             reset.broker not in weak | promoted_groups(self._plan)
             for reset, _ in history.unread_since(self._is_expired)
+        )
+
+    def _may_come(self) -> bool:
+        """Whether a message that is delayed, of which nobody knows the broker, is still to come."""
+        history, now_s = self._workload.history, self._loop.time()
+        got = {each.number for group in history.deliveries.values() for each in group}
+        return any(
+            put.place is None
+            and put.outcome is not Outcome.REFUSED
+            and number not in got
+            and now_s < put.began_s + _waits_s(put.operation) + _LATE_S
+            for number, put in history.puts.items()
+            if put.operation.does in (Does.TIMER, Does.DELAY)
         )
 
     def _is_to_come(self, there: list[Place]) -> bool:
@@ -323,6 +339,11 @@ class _Run:
             log = self._cluster.brokers[name].path / "commitlog"
             if int(min((file.name for file in log.iterdir()), default="0")):
                 self._report.note("a log beyond its quota")
+
+
+def _waits_s(operation: Operation) -> float:
+    """How long a message is delayed."""
+    return operation.count if operation.does is Does.TIMER else DELAYS_S[operation.count - 1]
 
 
 def _processor_s() -> float:

@@ -101,6 +101,16 @@ def test_a_client_that_dies_and_comes_again_passes_over_nothing(way):
     assert report.counts["delivered"] >= report.counts["send ok"]
 
 
+def test_a_run_waits_for_what_is_delayed_though_its_broker_may_lose_it():
+    kill = Befalls(0.1, Fault.KILL, "broker0", for_s=0.1)
+    plan = plan_of(kill, transientStorePoolEnable=True, flushDiskType="ASYNC_FLUSH")
+    late = Operation(4.0, "client0", Does.DELAY, 100, "T0", -1, 100, count=4)
+    report = run(dataclasses.replace(plan, operations=(*plan.operations, late)))
+    assert not report.broken
+    assert report.counts["delay ok"] == 1
+    assert report.for_s > 34
+
+
 @pytest.mark.parametrize("way", Way)
 def test_who_goes_on_when_a_topic_is_deleted_gets_all_that_comes_then(way):
     faults = [Befalls(at_s, Fault.DELETE, "client1", "T0") for at_s in (1.55, 2.45)]
