@@ -18,7 +18,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from rmqcore.errors import CorruptConfigFileError
+from rmqcore.errors import CorruptConfigFileError, CorruptRecordError
 from rmqcore.files.config_file import ConfigFile, sealed, unsealed
 from rmqcore.files.config_tables import BROKERS_OWN, TopicConfigTable
 from rmqcore.files.mapped_file_queue import numbered_files
@@ -32,6 +32,8 @@ from rmqcore.world import wall_clock_ms
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from rmqcore.files.batch_consume_queue import StoredQueue
+    from rmqcore.files.commit_log import CommitLog
     from rmqcore.files.store_dir import StoreDir
 
 DELETED_TOPICS_NAME = "deletedTopics.json"
@@ -251,6 +253,29 @@ def first_record(queue: Path) -> int | None:
             phy_offset, size = UNIT_HEAD.unpack(unit)
             return phy_offset if 0 < size < FILLER_SIZE else None
     return None
+
+
+def goes_on_across(queue: StoredQueue, phy_offset: int, log: CommitLog) -> bool:
+    """True for a queue whose numbers go on from in front of a deletion to behind it.
+
+    The log has to agree: a unit may have rotted.
+
+    Args:
+        queue: of the topic.
+        phy_offset: where the log ended when the topic was deleted.
+        log: which the queue is of.
+    """
+    first = queue.unit_at(queue.min_offset)
+    if first is None or first[0] >= phy_offset or queue.end_phy_offset <= phy_offset:
+        return False
+    try:
+        message = log.message_at(first[0])
+    except CorruptRecordError:
+        return False
+    if message is None:
+        return False
+    named = message.topic, message.queue_id, message.queue_offset
+    return named == (queue.topic, queue.queue_id, queue.min_offset)
 
 
 def _decoded(text: str) -> dict[str, int]:

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 from rmqcore.config import OnCorruption
-from rmqcore.errors import CorruptConsumeQueueError, CorruptRecordError, CorruptStoreError
+from rmqcore.errors import CorruptConsumeQueueError, CorruptStoreError
+from rmqcore.files.deleted_topics import goes_on_across
 from rmqcore.files.kept_dirty import sync_or_keep_dirty
 from rmqcore.files.unit_file import UNIT_HEAD
 from rmqcore.recovery.index_tags import index_has_tags
@@ -239,23 +240,13 @@ class Recovery:
                 self._queues.drop(queue.topic, queue.queue_id)
 
     def _was_put_to(self, queue: StoredQueue) -> bool:
-        """True for a queue with messages from before and from behind its topic's deletion.
+        """True for a queue whose numbers go on across its topic's deletion.
 
         Only a kill between the first note of a deletion and the end of the topic's old numbers
-        leaves that, when something was put meanwhile. The log has to agree: a unit may have rotted.
+        leaves that, when something was put meanwhile.
         """
         since = self._deleted.since(queue.topic)
-        first = queue.unit_at(queue.min_offset) if since > 0 else None
-        if first is None or first[0] >= since or queue.end_phy_offset <= since:
-            return False
-        try:
-            message = self._log.message_at(first[0])
-        except CorruptRecordError:
-            return False
-        if message is None:
-            return False
-        named = message.topic, message.queue_id, message.queue_offset
-        return named == (queue.topic, queue.queue_id, queue.min_offset)
+        return since > 0 and goes_on_across(queue, since, self._log)
 
     def _undo_deletion(self, topic: str) -> None:
         """Keep a topic whose deletion was interrupted before it dropped anything."""

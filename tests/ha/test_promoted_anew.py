@@ -4,15 +4,24 @@ import asyncio
 import shutil
 
 import pytest
+from ha.pair import master_store
 from ha.test_brokers import SMALL as BROKER
 from ha.test_brokers import Pair, asks_when_told, running  # noqa: F401 - a fixture
-from ha.test_deleted_topics import bodies, made_again, numbered, tables_alone, with_an_old_topic
+from ha.test_deleted_topics import (
+    bodies,
+    made_again,
+    numbered,
+    put,
+    tables_alone,
+    with_an_old_topic,
+)
 from killed_copy import copy_as_killed, written_apart
 
 from rmqcore import open_store
 from rmqcore.broker import Broker
 from rmqcore.client import Producer
 from rmqcore.doctor import repair
+from rmqcore.doctor.verify import verify
 from rmqcore.rebuild import rebuild_consume_queues
 from rmqcore.remoting import RequestCode, ResponseCode
 
@@ -146,6 +155,18 @@ def test_who_has_read_more_than_a_promoted_slave_has_is_sent_back_though_a_table
                 assert await sent_to(pair, 6, group) == 3
 
     asyncio.run(scenario())
+
+
+def test_a_deletion_that_no_master_since_had_heard_of_deletes_nothing(tmp_path):
+    """The former master has noted it, was promoted again, and tells of it: numbers went on."""
+    with master_store(tmp_path / "s") as store:
+        put(store, b"old", 2)
+        end = store.max_phy_offset
+        put(store, b"went on", 2)
+        assert store.followed_log.follow_deletion("T", end)
+        assert bodies(store) == numbered(b"old", 2) + numbered(b"went on", 2)
+        assert store.followed_log.deletions() == {}
+    assert verify(tmp_path / "s").clean
 
 
 def rebuilt(path):

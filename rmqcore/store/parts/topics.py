@@ -13,6 +13,7 @@ from rmqcore.arguments import text
 from rmqcore.errors import NO_ROOM, DiskFullError, MessageIllegalError
 from rmqcore.files.config_tables import check_topic_name
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC
+from rmqcore.files.deleted_topics import goes_on_across
 from rmqcore.files.store_dir import queue_id_of, subdirectories
 from rmqcore.store.consume.interrupt_safe_lock import InterruptSafeLock
 
@@ -238,7 +239,8 @@ class Topics:
         """Delete of a topic what its master has deleted: its records below an offset.
 
         Queues that have begun anew behind it stay. What was deleted stays so, as it does after
-        `delete_topic`.
+        `delete_topic`. A deletion across which a queue's numbers go on was lost: whoever was the
+        master then had not heard of it, and nothing is deleted.
 
         Args:
             topic: its name.
@@ -249,6 +251,7 @@ class Topics:
 
         Raises:
             OSError: the deletion could not be written down, or files not be removed; call again.
+            CorruptStoreError: what was put before cannot be dispatched.
             StoreNotWritableError: the call comes from a signal handler or a finalizer that has
                 interrupted a dispatch, or another deletion.
 
@@ -265,8 +268,11 @@ class Topics:
             return True
         if phy_offset > self._files.log.max_offset:
             return False
-        # as in delete_topic; those of a queue that has begun anew went then
+        self._level.catch_up_all()
         queues = self._consume_queues.of_topic(topic)
+        if any(goes_on_across(queue, phy_offset, self._files.log) for queue in queues):
+            return True
+        # as in delete_topic; those of a queue that has begun anew went then
         begun = {queue.queue_id for queue in queues if queue.end_phy_offset > phy_offset}
         read = self._consumer_offsets.forget_queues_but(topic, begun)
         self.on_begin_anew(topic, read | {queue.queue_id for queue in queues} - begun)
