@@ -1,12 +1,14 @@
 """A flush and the checkpoint say nothing of what is put while the flush is under way."""
 
 import pytest
+from held_time import HeldTime
 
-from rmqcore import open_store
+from rmqcore import StoreConfig, open_store
 from rmqcore.files.index_file import IndexFile
 from rmqcore.files.mapped_file import MappedFile
 from rmqcore.files.store_checkpoint import StoreCheckpoint, later_of
 from rmqcore.recovery import recovery
+from rmqcore.store.message_store import DefaultMessageStore
 
 pytestmark = pytest.mark.engine
 
@@ -21,7 +23,9 @@ SETTINGS = {
 
 @pytest.fixture
 def store(store_path):
-    with open_store(store_path, **SETTINGS) as store:
+    """A store none of whose services has its first round beside the test."""
+    held, config = HeldTime(), StoreConfig.embedded(**SETTINGS)
+    with DefaultMessageStore(store_path, config, world=held.world, runner=held.services) as store:
         yield store
 
 

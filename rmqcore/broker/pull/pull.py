@@ -15,6 +15,7 @@ from rmqcore.broker.pull._direct_pulls import DirectPulls
 from rmqcore.broker.pull.cold_reads import ColdReads
 from rmqcore.broker.pull.fetch import (
     FetchResult,
+    Found,
     PullRange,
     fetch,
     in_front_of_damage,
@@ -391,9 +392,6 @@ class PullMessages:
                 remark = f"{place} is in the log, and the queue's file does not lead to it: "
                 remark += "a start of the broker derives the file again"
             raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark) from error
-        following = found.next_queue_offset
-        if found.status is GetMessageStatus.OFFSET_OVERFLOW_BADLY:
-            following = self._known(wanted, following)
         if found.status not in _EMPTY:
             code = _STATUS_CODES[found.status]
         elif wanted.queue_offset != 0:
@@ -403,21 +401,25 @@ class PullMessages:
         result = FetchResult(
             code,
             found.status,
-            following,
+            self._following(wanted, found),
             found.min_queue_offset,
             found.max_queue_offset,
             found if found.status is GetMessageStatus.FOUND else None,
         )
         return self._of_slave(wanted, result) if config.is_slave else result
 
-    def _known(self, wanted: PullRequest, end: int) -> int:
-        """Where a client goes on that is behind the end of its queue.
+    def _following(self, wanted: PullRequest, found: Found) -> int:
+        """Where a client goes on.
 
-        Its own offset is of what was there before. Where its group has one, which another client
-        has committed, or itself, there may be messages behind that which nobody was given.
+        The offset of one that is behind the end of its queue is of what was there before. Where its
+        group has one, which another client has committed, or itself, there may be messages behind
+        that which nobody was given.
         """
+        if found.status is not GetMessageStatus.OFFSET_OVERFLOW_BADLY:
+            return found.next_queue_offset
         group, topic, queue_id = wanted.place
         committed = self._store.consumer_offsets.get(topic, group, queue_id)
+        end = found.next_queue_offset
         return end if committed is None else min(committed, end)
 
     def _consumed(self, wanted: PullRequest) -> int | None:
