@@ -7,11 +7,13 @@ import threading
 from contextlib import asynccontextmanager
 
 import pytest
-from broker.conftest import records
+from broker.conftest import Peer, records
 from broker.test_pop import pop, send_many
 from broker.test_state import COMMITS, bodies, delete
+from broker.test_unknown_groups import join
 from patience import TIMEOUT_S, until, until_async
 
+from rmqcore.broker.state import offsets
 from rmqcore.broker.state.resets import Resets
 from rmqcore.errors import StoreError
 from rmqcore.files.config_file import ConfigFile
@@ -192,5 +194,61 @@ def test_a_group_that_is_deleted_beside_its_topic_passes_over_nothing_while_it_r
             assert answer.ext_fields["nextBeginOffset"] == "0"
             assert (await peer.pull("T", offset=0)).code == ResponseCode.SUCCESS
             assert (await peer.pull("T", offset=2)).code == ResponseCode.SUCCESS
+
+    with_broker(scenario)
+
+
+@pytest.mark.parametrize("lately", [True, False], ids=["lately", "long ago"])
+@pytest.mark.parametrize("way", ["pull", "commit", "commit with a pull"])
+def test_who_was_cut_off_while_a_topic_was_made_anew_takes_nothing_from_others(
+    with_broker, monkeypatch, way, lately
+):
+    """It counts a queue as its own that another client of its group reads anew meanwhile."""
+    place = {"consumerGroup": "CG", "topic": "T", "queueId": 0}
+
+    async def scenario(broker, other):
+        cut_off = Peer(broker)
+        for _ in range(5):
+            await other.send("T", b"old")
+        await join(other, "CG", "CLUSTERING", "T")
+        await cut_off.pull("T", offset=5, sysFlag=COMMITS, commitOffset=5)
+        await delete(other, "T")
+        for number in range(9):
+            await other.send("T", b"%d" % number)
+        assert (await other.pull("T", offset=5)).ext_fields["nextBeginOffset"] == "0"
+        assert len(records((await other.pull("T", maxMsgNums=8)).body)) == 8
+        await other.ask(RequestCode.UPDATE_CONSUMER_OFFSET, {**place, "commitOffset": 2})
+        if not lately:
+            monkeypatch.setattr(offsets, "_ALL_CAME_S", 0.0)
+        if way == "commit":
+            await cut_off.ask(RequestCode.UPDATE_CONSUMER_OFFSET, {**place, "commitOffset": 5})
+        elif way == "pull":
+            moved = await cut_off.pull("T", offset=5)
+            assert moved.ext_fields["nextBeginOffset"] == ("2" if lately else "9")
+            assert len(records((await cut_off.pull("T", offset=2)).body)) == 7
+        else:
+            await cut_off.pull("T", offset=2, maxMsgNums=1, sysFlag=COMMITS, commitOffset=5)
+        kept = await other.ask(RequestCode.QUERY_CONSUMER_OFFSET, place)
+        assert kept.ext_fields["offset"] == ("2" if lately or way == "pull" else "5")
+        # the other one goes on as before
+        answer = await other.pull("T", offset=8, sysFlag=COMMITS, commitOffset=7)
+        assert len(records(answer.body)) == 1
+        kept = await other.ask(RequestCode.QUERY_CONSUMER_OFFSET, place)
+        assert kept.ext_fields["offset"] == "7"
+        await cut_off.client.close()
+
+    with_broker(scenario)
+
+
+def test_who_reads_where_it_wants_is_sent_nowhere_in_a_topic_made_anew(with_broker):
+    """Tools, and consumers that ask for messages themselves, share no queues."""
+
+    async def scenario(_, peer):
+        await peer.send("T", b"old")
+        await delete(peer, "T")
+        for number in range(5):
+            await peer.send("T", b"%d" % number)
+        assert len(records((await peer.pull("T", maxMsgNums=1)).body)) == 1
+        assert len(records((await peer.pull("T", offset=3)).body)) == 2
 
     with_broker(scenario)

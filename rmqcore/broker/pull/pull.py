@@ -203,7 +203,10 @@ class PullMessages:
         asked: PullRange,
     ) -> RemotingCommand | None:
         result = self._look(connection, wanted, asked)
-        if wanted.commits and result.status is not GetMessageStatus.OFFSET_RESET:
+        is_moved = result.status is GetMessageStatus.OFFSET_RESET
+        if wanted.commits and not (
+            is_moved or self._offsets.is_ahead(wanted.place, connection, wanted.commit_offset)
+        ):
             self._commit(wanted)
         if result.code == ResponseCode.PULL_NOT_FOUND and wanted.flags & PULL_SUSPEND:
             self._wait(connection, request, wanted, asked.subscription)
@@ -401,26 +404,35 @@ class PullMessages:
         result = FetchResult(
             code,
             found.status,
-            self._following(wanted, found),
+            self._following(connection, wanted, found),
             found.min_queue_offset,
             found.max_queue_offset,
             found if found.status is GetMessageStatus.FOUND else None,
         )
         return self._of_slave(wanted, result) if config.is_slave else result
 
-    def _following(self, wanted: PullRequest, found: Found) -> int:
-        """Where a client goes on.
+    def _following(self, connection: Connection, wanted: PullRequest, found: Found) -> int:
+        """Where a client goes on; so far it has been given the queue.
 
         The offset of one that is behind the end of its queue is of what was there before. Where its
         group has one, which another client has committed, or itself, there may be messages behind
         that which nobody was given.
         """
-        if found.status is not GetMessageStatus.OFFSET_OVERFLOW_BADLY:
-            return found.next_queue_offset
-        group, topic, queue_id = wanted.place
-        committed = self._store.consumer_offsets.get(topic, group, queue_id)
-        end = found.next_queue_offset
-        return end if committed is None else min(committed, end)
+        offset = found.next_queue_offset
+        if found.status is GetMessageStatus.OFFSET_OVERFLOW_BADLY:
+            group, topic, queue_id = wanted.place
+            committed = self._store.consumer_offsets.get(topic, group, queue_id)
+            offset = offset if committed is None else min(committed, offset)
+        if self._shares(wanted.group):
+            self._offsets.note_given(wanted.place, connection, offset)
+        return offset
+
+    def _shares(self, group_name: str) -> bool:
+        """Whether the clients of a group are sent messages, each those of its own queues."""
+        group = self._consumers.find(group_name)
+        if group is None or group.broadcasting:
+            return False
+        return group.consume_type == "CONSUME_PASSIVELY"
 
     def _consumed(self, wanted: PullRequest) -> int | None:
         """The first message that a client has not consumed, as it says itself; None: nothing.
@@ -433,10 +445,7 @@ class PullMessages:
         """
         if wanted.commit_offset != 0:
             return max(0, wanted.commit_offset)
-        group = self._consumers.find(wanted.group)
-        if group is None or group.broadcasting or group.consume_type != "CONSUME_PASSIVELY":
-            return None
-        return 0
+        return 0 if self._shares(wanted.group) else None
 
     def _of_slave(self, wanted: PullRequest, result: FetchResult) -> FetchResult:
         """What is there on a slave, who may not have all that its master has, nor still have it.

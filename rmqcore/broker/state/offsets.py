@@ -41,6 +41,8 @@ _FULL_S: Final = 1.0
 #: Of a group each of whose clients reads all, those that come later have read nothing of what was
 #: lost: they have been started since.
 _ALL_CAME_S: Final = 600.0
+#: Of so many clients of a group it is known up to where they were given a queue, the last ones.
+_CLIENTS_MAX: Final = 16
 _NOT_FOUND: Final = "Not found, do not set to zero, maybe this group boot first"
 
 
@@ -68,6 +70,9 @@ class Offsets:
         self._took_over_s: float | None = None
         #: when topics were deleted, likewise; those that matter
         self._deleted_s: dict[str, float] = {}
+        #: up to where clients, by address, were given queues of these topics since they were made
+        #: anew
+        self._given: dict[ReadQueue, dict[str, int]] = {}
 
     def ends_at(self, log_end: int) -> Callable[[str, int], int]:
         """Where queues ended, by topic and queue id, when the log did.
@@ -151,7 +156,47 @@ class Offsets:
         Args:
             key: group, topic and queue id.
         """
-        return key in self.resets or self._is_unknown(key)
+        return key in self.resets or self._is_unknown(key) or self._is_anew(key[1])
+
+    def _is_anew(self, topic: str) -> bool:
+        """Tell whether a topic of that name was deleted so lately that clients may not know it."""
+        since_s = self._deleted_s.get(topic)
+        return since_s is not None and self._monotonic_s() < since_s + _ALL_CAME_S
+
+    def note_given(self, key: ReadQueue, client: Connection, offset: int) -> None:
+        """Note up to where a client is given a queue whose topic may have been deleted lately.
+
+        Args:
+            key: group, topic and queue id.
+            client: that pulls.
+            offset: of the next message, which it is not given yet.
+        """
+        if not self._is_anew(key[1]):
+            return
+        given = self._given.get(key)
+        if given is None and len(self._given) < OFFSETS_MAX:
+            given = self._given[key] = {}
+        if given is not None:
+            given[client.remote_address] = max(offset, given.pop(client.remote_address, 0))
+            while len(given) > _CLIENTS_MAX:
+                del given[next(iter(given))]
+
+    def is_ahead(self, key: ReadQueue, client: Connection, offset: int) -> bool:
+        """Tell whether a client's offset is of the topic before: it was not given what is there.
+
+        One that was cut off counts a queue as its own that another client of its group has now.
+
+        Args:
+            key: group, topic and queue id.
+            client: of the group.
+            offset: that it pulls from, or commits.
+        """
+        given = self._given.get(key) if self._is_anew(key[1]) else None
+        if not given or offset <= given.get(client.remote_address, 0):
+            return False
+        group, topic, queue_id = key
+        committed = self._store.consumer_offsets.get(topic, group, queue_id)
+        return offset > (min(given.values()) if committed is None else committed)
 
     def _is_unknown(self, key: ReadQueue) -> bool:
         """Tell whether a group has no offset, and may have read what is lost."""
@@ -188,10 +233,12 @@ class Offsets:
                 self.resets.settle(key, has_offset=False)
                 return None
             self.resets.note_came(key, client, offset)
-        if key not in self.resets:
-            return None
         group, topic, queue_id = key
         committed = self._store.consumer_offsets.get(topic, group, queue_id)
+        if key not in self.resets:
+            if reads_all or client is None or not self.is_ahead(key, client, offset):
+                return None
+            return min(self._given[key].values()) if committed is None else committed
         return self.resets.moved_to(key, offset, consumed if committed is None else committed)
 
     def forget_topic(self, topic: str) -> None:
@@ -219,6 +266,8 @@ class Offsets:
             self._deleted_s[topic] = now_s
             while self._deleted_s[oldest := next(iter(self._deleted_s))] + _ALL_CAME_S < now_s:
                 del self._deleted_s[oldest]
+        anew = self._deleted_s.keys() - {topic for topic, _ in queues}
+        self._given = {key: at for key, at in self._given.items() if key[1] in anew}
         self.resets.unknown_groups.bound(lambda key: store.max_queue_offset(*key[1:]) == 0)
 
     def forget_group(self, group: str, *, is_here: bool) -> None:
@@ -310,6 +359,8 @@ class Offsets:
             return success(remark="Offset has been previously reset")
         if offset > end:
             return success(remark=f"beyond the end of the queue, {end}, and passed over")
+        if self.is_ahead(key, client, offset):
+            return success(remark="beyond what the client was given, and passed over")
         self.commit(group, topic, queue_id, offset)
         return success()
 
