@@ -337,9 +337,7 @@ class Recovery:
             first = min(first, start.file_at(self._mark.doubted_from))
         self._queues.drop_damaged()
         end = self._walk(walk, first, checked_from)
-        self._queue_check.judge_begins()
-        self._queue_check.cut_foreign()
-        emptied = self._queue_check.drop_emptied()
+        _, emptied = self._judge_walk()
         holes = frozenset(self._queue_check.holes)
         again = bool(holes or (first > 0 and ends.lacking().keys() - emptied))
         while again:
@@ -349,9 +347,7 @@ class Recovery:
             if self._left is not None and not self._clean_shutdown:
                 self._left.finish()
             end = self._walk(walk, 0, checked_from)
-            again = self._queue_check.judge_begins()
-            self._queue_check.cut_foreign()
-            emptied = self._queue_check.drop_emptied()
+            again, emptied = self._judge_walk()
         self.report.findings += [
             f"consume queue {topic}/{queue_id} lacked units and was derived again"
             for topic, queue_id in sorted((holes | lacking.keys()) - emptied)
@@ -364,6 +360,12 @@ class Recovery:
         ]
         self._refuse_lost_end(end, ends)
         self._cut(walk, end)
+
+    def _judge_walk(self) -> tuple[bool, set[QueueKey]]:
+        """What a walk has shown: whether there are new holes; queues that were emptied."""
+        again = self._queue_check.judge_begins()
+        self._queue_check.cut_foreign()
+        return again, self._queue_check.drop_emptied()
 
     def _refuse_lost_end(self, end: int, ends: MarkedQueueEnds) -> None:
         """Refuse a log that ends in front of records which queues know, and no crash has taken."""

@@ -44,6 +44,14 @@ async def made_on(broker, **fields):
     await peer.client.close()
 
 
+async def sent_to_a_fifo_topic(served, broker):
+    """A client that has sent to a topic which one broker has."""
+    await made_on(broker, attributes="+message.type=FIFO")
+    wire = await served.connect()
+    assert (await wire.send("T", b"0", **FIFO)).status.code == Code.OK
+    return wire
+
+
 def test_a_topic_that_one_broker_has_is_as_it_has_it_and_is_made_on_no_other(tmp_path):
     async def scenario(served):
         first, second = served.brokers
@@ -201,9 +209,7 @@ def test_a_topic_is_made_on_no_other_broker_while_its_own_is_away(tmp_path):
     async def scenario(served):
         nonlocal ahead_s
         first, second = served.brokers
-        await made_on(first, attributes="+message.type=FIFO")
-        wire = await served.connect()
-        assert (await wire.send("T", b"0", **FIFO)).status.code == Code.OK
+        wire = await sent_to_a_fifo_topic(served, first)
         await first.stop()
         for _ in range(3):
             assert (await wire.send("T", b"x")).status.code != Code.OK
@@ -230,9 +236,7 @@ def test_a_topic_is_as_its_broker_tells_while_that_has_still_to_register(tmp_pat
 
     async def scenario(served):
         nonlocal ahead_s
-        await made_on(served.broker, attributes="+message.type=FIFO")
-        wire = await served.connect()
-        assert (await wire.send("T", b"0", **FIFO)).status.code == Code.OK
+        wire = await sent_to_a_fifo_topic(served, served.broker)
         await forgotten_by_name_server(served)
         ahead_s = 31.0
         route = await wire.call("QueryRoute", topic={"name": "T"})
@@ -255,9 +259,7 @@ def test_a_topic_whose_broker_has_gone_for_good_is_made_on_others(tmp_path):
     async def scenario(served):
         nonlocal ahead_s
         first, second = served.brokers
-        await made_on(first, attributes="+message.type=FIFO")
-        wire = await served.connect()
-        assert (await wire.send("T", b"0", **FIFO)).status.code == Code.OK
+        wire = await sent_to_a_fifo_topic(served, first)
         await first.stop()
         await wire.send("T", b"x", **FIFO)
         # who asks after a while may find it away for a second time
@@ -281,9 +283,7 @@ def test_a_broker_that_answers_and_that_no_name_server_knows_has_not_gone(tmp_pa
 
     async def scenario(served):
         nonlocal ahead_s
-        await made_on(served.broker, attributes="+message.type=FIFO")
-        wire = await served.connect()
-        assert (await wire.send("T", b"0", **FIFO)).status.code == Code.OK
+        wire = await sent_to_a_fifo_topic(served, served.broker)
         await forgotten_by_name_server(served)
         for _ in range(20):
             ahead_s += 50.0
