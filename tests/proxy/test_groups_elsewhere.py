@@ -20,6 +20,8 @@ def test_a_group_is_as_the_brokers_of_its_topic_know_it_beside_topics_of_others(
         _, second = served.brokers
         second.managers.groups.put("G", {"consumeMessageOrderly": True})
         for broker, topic in zip(served.brokers, "UT", strict=True):
+            # name servers know it when that is answered; one that a send makes, a moment later
+            await made_on(broker, topic=topic)
             peer = Peer(broker)
             await peer.send(topic, b"x")
             await peer.client.close()
