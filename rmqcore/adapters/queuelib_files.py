@@ -140,7 +140,7 @@ def _of_fifo(path: Path) -> Iterator[bytes]:
         try:
             number, _, offset = json.loads((path / _INFO).read_text("utf-8"))["tail"]
             first = f"q{number:05}"
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise RmqCoreError(f"{path / _INFO}: not a queue's state: {error!r}") from error
     for chunk in _chunks(path):
         if chunk.name < first:

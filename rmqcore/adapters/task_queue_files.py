@@ -27,6 +27,8 @@ _PRIORITY_MAX: Final = 9
 _HUEY_PRIORITY_MAX: Final = 0xFFFF
 _KEY_SIZE: Final = struct.Struct(">I")
 _MS: Final = 1000
+#: JSON that is too deep, and a number in it that is too large for one.
+_TOO_MUCH: Final = (RecursionError, OverflowError)
 
 Progress = Callable[[int, int], None]
 
@@ -168,7 +170,7 @@ def _envelope(source: Path, payload: bytes) -> tuple[int, int]:
         properties = json.loads(payload)["properties"]
         priority = int(properties.get("priority") or 0)
         lives_ms = int(properties.get("expiration") or 0)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, *_TOO_MUCH) as error:
         raise RmqCoreError(f"{source}: no message of kombu: {payload[:80]!r}") from error
     return max(0, min(priority, _PRIORITY_MAX)), lives_ms
 

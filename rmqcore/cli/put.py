@@ -119,7 +119,7 @@ class Input:
         """The fields of one line of JSON."""
         try:
             given = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(self.name, self.line, f"no JSON: {error}") from None
         if not isinstance(given, dict):
             raise InputError(self.name, self.line, "not a JSON object")

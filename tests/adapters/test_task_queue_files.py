@@ -164,6 +164,15 @@ def test_what_is_nothing_of_the_kind_is_refused(tmp_path, program):
     assert "no " in imported("--from", program, store, empty, fails=True)
 
 
+@pytest.mark.parametrize(
+    "payload", ["[" * 100_000, '{"properties": []}', '{"properties": {"priority": 1e999}}']
+)
+def test_a_file_that_is_no_message_of_kombus_is_named(tmp_path, payload):
+    (tmp_path / "1_x.q.msg").write_text(payload, "utf-8")
+    told = imported("--from", "kombu", tmp_path / "store", tmp_path, fails=True)
+    assert "no message of kombu" in told
+
+
 def kombu_of(folder, store):
     connection, source = sqlite(folder)
     with connection:

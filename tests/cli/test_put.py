@@ -78,6 +78,7 @@ def test_put_takes_every_field_of_a_json_line(rmqcore, store_path):
     ("line", "reason"),
     [
         ("{", "no JSON"),
+        ("[" * 100_000, "no JSON"),
         ("[1]", "not a JSON object"),
         ("{}", "body or body_base64"),
         ('{"body": "a", "body_base64": ""}', "body or body_base64"),
