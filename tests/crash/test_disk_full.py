@@ -82,6 +82,7 @@ def test_a_full_disk_and_room_again(small_disk, how, leave_kib):
         more, error = put_until_full(store, 100)
         assert error is not None
         assert str(path) in str(error) or "room" in str(error) or "space" in str(error), error
+        assert str(error).count("[Errno") == isinstance(error, DiskFullError), error
         assert store.why_not_writable() is None or "pace" in store.why_not_writable()
         acknowledged += more
         # reads are served, as far as the queues could be written

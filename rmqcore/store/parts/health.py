@@ -46,8 +46,9 @@ class Health:
 
     def dispatch_refused(self, error: OSError | None) -> None:
         """Refuse puts while what is derived from them cannot be written; what was put stays."""
-        full, what = isinstance(error, DiskFullError), "consume queues or index"
-        reason = f"no room for {what}: {error}; puts resume when there is"
+        what, full, reason = "consume queues or index", isinstance(error, DiskFullError), ""
+        if isinstance(error, DiskFullError):
+            reason = f"no room for {what}: {error.path}: {error.reason}; puts resume when there is"
         self.flags.set_flag(RunningFlag.LOGIC_DISK_FULL, full, reason)
         reason = f"{what} cannot be written: {error}; tried again each second; puts resume then"
         broken = error is not None and not full

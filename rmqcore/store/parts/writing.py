@@ -205,9 +205,8 @@ class Writing:
                 self._writer.roll(full_at)
             except DiskFullError as error:
                 self._failed()
-                return PutMessageResult(
-                    PutMessageStatus.CREATE_MAPPED_FILE_FAILED, reason=str(error)
-                )
+                reason = f"{error.path}: {error.reason}"
+                return PutMessageResult(PutMessageStatus.CREATE_MAPPED_FILE_FAILED, reason=reason)
             except StoreNotWritableError as error:
                 return PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, reason=error.reason)
             except OSError as error:
