@@ -6,7 +6,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from heapq import merge
-from itertools import islice
+from itertools import chain, islice
 from typing import Annotated
 
 import typer
@@ -28,7 +28,10 @@ from rmqcore.cli.options import (
     open_for_reading,
 )
 from rmqcore.cli.times import parse_time
+from rmqcore.errors import CorruptConsumeQueueError, CorruptStoreError
+from rmqcore.files.deleted_topics import DeletedTopics
 from rmqcore.files.log_walker import first_record
+from rmqcore.files.store_dir import StoreDir
 from rmqcore.store.parts.iteration import OnDamage
 from rmqcore.world import sleep
 
@@ -86,8 +89,13 @@ def cat(
         check_queue(opened, topic, queue)
         if topic is None:
             messages = _log_from(opened, start, stop, begin_ms, passed)
+        elif passed is None:
+            messages = opened.messages(topic, queue, start=start, stop=stop)
         else:
-            messages = opened.messages(topic, queue, start=start, stop=stop, on_damage=passed)
+            messages = chain.from_iterable(
+                _of_queue(opened, topic, number, start or 0, stop, passed)
+                for number in _queues(opened, topic, queue)
+            )
         for message in islice(_selected(messages, tags, begin_ms, end_ms), count):
             show(message)
     damage.finish()
@@ -170,6 +178,46 @@ def _log_from(
     return store.messages(start=first, stop=last, on_damage=on_damage)
 
 
+def _queues(store: ReadOnlyMessageStore, topic: str | None, queue: int | None) -> list[int]:
+    return [number for name, number in store.queues() if name == topic and queue in (None, number)]
+
+
+class _UnitsEnd(Exception):
+    """The units of a queue do not lead to its messages from here on."""
+
+
+def _of_queue(
+    store: ReadOnlyMessageStore,
+    topic: str,
+    queue_id: int,
+    start: int,
+    stop: int | None,
+    on_damage: OnDamage,
+) -> Iterator[MessageExt]:
+    """The messages of a queue; from where its units are damaged, or end too soon, of the log."""
+
+    def damaged(error: CorruptStoreError) -> None:
+        on_damage(error)
+        if isinstance(error, CorruptConsumeQueueError):
+            raise _UnitsEnd
+
+    begin = store.min_phy_offset
+    try:
+        for message in store.messages(topic, queue_id, start=start, stop=stop, on_damage=damaged):
+            yield message
+            start, begin = message.queue_offset + 1, message.phy_offset + message.store_size
+        if not store.missing():
+            return
+    except _UnitsEnd:
+        pass
+    deleted = DeletedTopics(StoreDir(store.path, store.config.store_path_commit_log)).load()
+    begin = max(begin, deleted.counts_from(topic))
+    for message in store.messages(start=begin, on_damage=on_damage):
+        is_of_queue = (message.topic, message.queue_id) == (topic, queue_id)
+        if is_of_queue and start <= message.queue_offset < (stop or message.queue_offset + 1):
+            yield message
+
+
 class _Tail:
     """The end of a log, or of the queues of a topic, and what is added to it.
 
@@ -191,20 +239,13 @@ class _Tail:
         self._log_end = store.max_phy_offset
         self._queue_ends: dict[int, int] = {}
 
-    def _queues(self) -> list[int]:
-        return [
-            number
-            for topic, number in self._store.queues()
-            if topic == self._topic and self._queue in (None, number)
-        ]
-
     def from_end(self, count: int) -> Iterator[MessageExt]:
         """The last messages, ``count`` of them or more."""
         if self._topic is not None:
-            for number in self._queues():
-                end = self._store.max_queue_offset(self._topic, number)
+            for number in _queues(self._store, self._topic, self._queue):
+                end = self._end_of_queue(number)
                 self._queue_ends[number] = max(end - count, 0)
-            return self._new_of_queues()
+            return self._new_of_queues(to_log_end=bool(self._store.missing()))
         offsets = [
             unit[0]
             for queue in self._store.consume_queues
@@ -229,16 +270,25 @@ class _Tail:
         self._log_end = end
         return self._store.messages(start=start, stop=end, on_damage=self._on_damage)
 
-    def _new_of_queues(self) -> Iterator[MessageExt]:
-        topic = str(self._topic)
+    def _new_of_queues(self, *, to_log_end: bool = False) -> Iterator[MessageExt]:
+        topic, on_damage = str(self._topic), self._on_damage
         parts = []
-        for number in self._queues():
-            end = self._store.max_queue_offset(topic, number)
+        for number in _queues(self._store, topic, self._queue):
+            end = self._end_of_queue(number)
             start = min(self._queue_ends.get(number, 0), end)
             self._queue_ends[number] = end
-            parts.append(
-                self._store.messages(
-                    topic, number, start=start, stop=end, on_damage=self._on_damage
-                )
-            )
+            if on_damage is None:
+                parts.append(self._store.messages(topic, number, start=start, stop=end))
+            else:
+                stop = None if to_log_end else end
+                parts.append(_of_queue(self._store, topic, number, start, stop, on_damage))
         return merge(*parts, key=lambda message: message.phy_offset)
+
+    def _end_of_queue(self, number: int) -> int:
+        """The end of a queue; 0 where it cannot be read, and that is passed over."""
+        try:
+            return self._store.max_queue_offset(str(self._topic), number)
+        except CorruptConsumeQueueError:
+            if self._on_damage is None:
+                raise
+            return 0

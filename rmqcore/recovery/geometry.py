@@ -21,7 +21,11 @@ _FIRST_BYTES = 4096
 
 
 def fitted_config(
-    config: StoreConfig, directory: StoreDir, *, past_bad_sectors: bool = False
+    config: StoreConfig,
+    directory: StoreDir,
+    *,
+    past_bad_sectors: bool = False,
+    without_index: bool = False,
 ) -> StoreConfig:
     """The configuration with the sizes that the store's files have.
 
@@ -30,6 +34,8 @@ def fitted_config(
         directory: where the store's files lie.
         past_bad_sectors: an index file that the disk refuses to give says nothing. Only for who
             reads.
+        without_index: index files whose geometry nothing tells say nothing, either: who looks a
+            key up in them is refused then.
 
     Raises:
         ConfigError: an explicit size contradicts the files, or the index's geometry can neither
@@ -47,7 +53,11 @@ def fitted_config(
         ("mapper_file_size_batch_consume_queue", directory.batch_consume_queue),
     ):
         _note_file_size(config, sizes, field, list(_some_queues(root)))
-    sizes |= _index_geometry(config, directory.index, past_bad_sectors)
+    try:
+        sizes |= _index_geometry(config, directory.index, past_bad_sectors)
+    except UnknownGeometryError:
+        if not without_index:
+            raise
     changed = {name: value for name, value in sizes.items() if getattr(config, name) != value}
     try:
         return config.with_settings(changed) if changed else config
@@ -187,8 +197,12 @@ def _geometry_of(
     return None if unfitting > fitting else (slots, entries)
 
 
-def _unknown_geometry(directory: Path, length: int) -> ConfigError:
-    return ConfigError(
+class UnknownGeometryError(ConfigError):
+    """Nothing tells the geometry of an index's files."""
+
+
+def _unknown_geometry(directory: Path, length: int) -> UnknownGeometryError:
+    return UnknownGeometryError(
         "max_hash_slot_num, max_index_num",
         None,
         f"the geometry of the index files in {directory} ({length} bytes) cannot be told from "

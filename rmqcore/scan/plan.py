@@ -109,7 +109,8 @@ def open_log(
     asked = load_config(config)
     directory = StoreDir(store_path, asked.store_path_commit_log)
     directory.require()
-    return LogPlan(directory, fitted_config(asked, directory, past_bad_sectors=True), before=before)
+    config = fitted_config(asked, directory, past_bad_sectors=True, without_index=True)
+    return LogPlan(directory, config, before=before)
 
 
 class LogPlan:

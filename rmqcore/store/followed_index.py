@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from rmqcore.derived.index_service import IndexQuery, IndexService
-from rmqcore.errors import StoreError
+from rmqcore.errors import CorruptIndexError, StoreError
 from rmqcore.files.log_walker import walk_good_records_of
 from rmqcore.files.store_mark import StoreMark
 from rmqcore.native.base._lock import ReentrantLock
@@ -29,6 +29,7 @@ class FollowedIndex(IndexService):
         log: of the store.
         hash_slot_num, max_index_num: geometry of every file.
         open_files: the bound on descriptors and mappings.
+        lost: why no key can be looked up in the files; empty where one can.
 
     Threads: any readers.
     """
@@ -40,8 +41,11 @@ class FollowedIndex(IndexService):
         hash_slot_num: int,
         max_index_num: int,
         open_files: OpenFiles,
+        *,
+        lost: str = "",
     ) -> None:
         super().__init__(directory.index, hash_slot_num, max_index_num, open_files, clock_ms=None)
+        self.lost = lost
         self._store = directory
         self._log = log
         self._looking = ReentrantLock()
@@ -60,6 +64,8 @@ class FollowedIndex(IndexService):
             StoreError: the last writer keeps no index, and there are keys behind it.
             CorruptStoreError: the index, or a file of the log, is damaged.
         """
+        if self.lost:
+            raise CorruptIndexError(self.directory, -1, self.lost)
         with self._looking.within():
             if self._writer_has_none() and self._lacks_keys():
                 raise StoreError(

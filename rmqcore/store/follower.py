@@ -28,7 +28,7 @@ from rmqcore.native.base._lock import ReentrantLock
 from rmqcore.native.base._published import PublishedOffset
 from rmqcore.native.columns._columns import ColumnDecoder
 from rmqcore.native.format._next_record import RECORD_HEAD_SIZE, ScanStatus
-from rmqcore.recovery.geometry import fitted_config
+from rmqcore.recovery.geometry import UnknownGeometryError, fitted_config
 from rmqcore.recovery.unfinished_repair import report_unfinished_repair
 from rmqcore.store.followed_index import FollowedIndex
 from rmqcore.store.parts.general_reads import GeneralReads
@@ -116,7 +116,7 @@ class Follower:
 
     @steady
     def _open(self) -> None:
-        self.config = fitted_config(self._asked, self._directory, past_bad_sectors=True)
+        self.config = self._fitted()
         #: the kinds of queues of which a file has said how large all are, and whether one of the
         #: index has
         self._sized: set[type[StoredQueue]] = set()
@@ -129,6 +129,17 @@ class Follower:
         self._open_derived()
         self._follow_all()
         self._opened = True
+
+    def _fitted(self) -> StoreConfig:
+        """The settings that fit the files; no key is looked up in an index that none fit."""
+        try:
+            self._lost_index = ""
+            return fitted_config(self._asked, self._directory, past_bad_sectors=True)
+        except UnknownGeometryError as error:
+            self._lost_index = error.rule
+        return fitted_config(
+            self._asked, self._directory, past_bad_sectors=True, without_index=True
+        )
 
     def _open_log(self) -> None:
         config = self.config
@@ -156,6 +167,7 @@ class Follower:
             config.max_hash_slot_num,
             config.max_index_num,
             self._open_files,
+            lost=self._lost_index,
         )
         self.reader = GeneralReads(self.log, self.consume_queues, self.index)
         #: where the log began when a queue's minimum was last corrected, by (topic, queue id)
@@ -261,7 +273,7 @@ class Follower:
         kinds = {type(queue) for queue in queues}
         if self._is_settled() and kinds <= self._sized:
             return True
-        config = fitted_config(self._asked, self._directory, past_bad_sectors=True)
+        config = self._fitted()
         if config == self.config:
             # a queue that its writer has just begun may have no file yet
             self._sized |= {type(queue) for queue in queues if queue.queue.files}

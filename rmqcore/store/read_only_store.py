@@ -164,6 +164,8 @@ class ReadOnlyMessageStore(ReadableStore):
         ]
         if len(unreadable) > _NAMED:
             lines.append(f"{len(unreadable) - _NAMED} other queues cannot be read")
+        if self._follower.index.lost:
+            lines.append(f"no key can be looked up: {self._follower.index.lost}")
         return lines + lost
 
     def _lost(self, *, queues: bool) -> list[str]:

@@ -515,3 +515,41 @@ def test_a_damaged_queue_hides_no_message_from_the_end_of_the_log(rmqcore, store
         outcome = rmqcore("tail", store_path, "-n", count)
         assert [int(line) for line in outcome.stdout.split()] == [*range(COUNT)][-count:]
         assert f"queue {lost}/0" in outcome.stderr
+
+
+@pytest.mark.parametrize("unit", [bytes(20), b"\xff" * 20], ids=["zeros", "ones"])
+@pytest.mark.parametrize("files", [[0], [1], [3], [0, 1, 2, 3]], ids=str)
+def test_a_topic_is_shown_whole_past_damaged_files_of_its_queues(rmqcore, store_path, files, unit):
+    """What the units do not lead to is in the log."""
+    with open_store(store_path, mapped_file_size_consume_queue=60) as store:
+        for number in range(24):
+            store.put("T", b"%d" % number, queue_id=number % 2)
+        store.put("Other", b"99")
+    queue = store_path / "consumequeue" / "T" / "0"
+    for file in [sorted(queue.iterdir())[number] for number in files]:
+        file.write_bytes(unit * 3)
+    for command, ordered in (("cat", False), ("tail", True)):
+        more = () if command == "cat" else ("-n", 100)
+        outcome = rmqcore(command, store_path, "T", "--skip-damaged", *more)
+        shown = [int(line) for line in outcome.stdout.split()]
+        assert (shown if ordered else sorted(shown)) == [*range(24)]
+        assert "T/0" in outcome.stderr
+    place = ("--queue", 0, "--start", 2, "--stop", 11)
+    part = rmqcore("cat", store_path, "T", *place, "--skip-damaged")
+    assert [int(line) for line in part.stdout.split()] == [*range(4, 22, 2)]
+
+
+@pytest.mark.parametrize("size", [0, 3])
+def test_an_index_that_nothing_tells_about_hides_no_message(rmqcore, store_path, tmp_path, size):
+    with open_store(store_path, max_hash_slot_num=16, max_index_num=64) as store:
+        for number in range(COUNT):
+            store.put("T", b"%d" % number, keys=f"k{number}")
+    for file in (store_path / "index").iterdir():
+        file.write_bytes(b"\x5a" * (file.stat().st_size - size))
+    for command in ("cat", "tail"):
+        more = () if command == "cat" else ("-n", 100)
+        outcome = rmqcore(command, store_path, *more, "T")
+        assert (outcome.exit_code, outcome.stdout.split()) == (0, [str(n) for n in range(COUNT)])
+        assert "no key can be looked up" in outcome.stderr
+    assert rmqcore("export", store_path, tmp_path / "out", "--format", "jsonl").exit_code == 0
+    assert rmqcore("query", store_path, "--key", "k3").exit_code == ExitCode.DAMAGED
