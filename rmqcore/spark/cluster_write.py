@@ -1,8 +1,9 @@
 """Sending frames and streams to a running cluster: tasks send their rows, in batches.
 
 At least once: what a task has sent before it failed stays, and is sent again with the same unique
-keys. A key is 16 digits that follow from the query (or job), the micro-batch and the partition, and
-16 of the row's number in it.
+keys. A key is 16 digits that follow from the query (or job), the micro-batch, the partition and the
+rows of an Arrow batch of it, and 16 of the row's number in that: where other rows come in the place
+of those that were sent, as behind a checkpoint that was restored, they have other keys.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -27,6 +27,7 @@ from rmqcore.spark.write import check_columns
 
 #: the producer says these of each request; a row cannot
 _OF_THE_PRODUCER = frozenset({"born_timestamp", "born_host", "reconsume_times"})
+_SENT = frozenset(WRITTEN) - _OF_THE_PRODUCER
 _GROUP = "rmqcore-spark"
 _RETRIES = 4
 
@@ -64,7 +65,7 @@ class RowSender:
 
         Args:
             batches: of the task.
-            origin: what the unique keys follow from, beside the partition.
+            origin: what the unique keys follow from, beside the partition and its rows.
 
         Raises:
             MessageIllegalError: a row is no message; its number is named. Rows in front of its
@@ -75,23 +76,10 @@ class RowSender:
         context = TaskContext.get()
         if context is None:
             raise ConfigError("write", "", "rows are sent in tasks of Spark")
-        partition = context.partitionId()
-        first = next(batches, None)
-        if first is None:
-            return Sent(0)
-        names = [
-            name for name in first.schema.names if name in WRITTEN and name not in _OF_THE_PRODUCER
-        ]
-        rows = (batch.select(names) for batch in chain((first,), batches))
-        table = pa.RecordBatchReader.from_batches(first.select(names).schema, rows)
-        try:
-            return Sent(run(self._send(table, unique_prefix(origin, partition))))
-        except RowIllegalError as error:
-            text = f"row {error.row} of partition {partition}, column {error.column}"
-            raise MessageIllegalError(f"{text}: {error.rule}") from error
+        return Sent(run(self._send(batches, origin, context.partitionId())))
 
-    async def _send(self, table: pa.RecordBatchReader, prefix: str) -> int:
-        counts: list[int] = []
+    async def _send(self, batches: Iterator[pa.RecordBatch], origin: str, partition: int) -> int:
+        sent = 0
         access = self.options.access
         async with Producer(
             access.namesrv_addr,
@@ -101,24 +89,31 @@ class RowSender:
             acl=access.signer(),
             tls=access.trust(),
         ) as producer:
-            await producer.send_columns(
-                table,
-                topic=self.options.topic,
-                unique_prefix=prefix,
-                on_batch=lambda _, count: counts.append(count),
-            )
-        return sum(counts)
+            for number, batch in enumerate(batches):
+                names = [name for name in batch.schema.names if name in _SENT]
+                rows = batch.select(names)
+                prefix = unique_prefix(f"{origin}/{partition}/{number}", rows)
+                try:
+                    await producer.send_columns(
+                        rows, topic=self.options.topic, unique_prefix=prefix
+                    )
+                except RowIllegalError as error:
+                    text = f"row {sent + error.row} of partition {partition}, column {error.column}"
+                    raise MessageIllegalError(f"{text}: {error.rule}") from error
+                sent += rows.num_rows
+        return sent
 
 
-def unique_prefix(origin: str, partition: int) -> str:
-    """The first 16 digits of the unique keys of one partition.
+def unique_prefix(place: str, rows: pa.RecordBatch) -> str:
+    """The first 16 digits of the unique keys of one Arrow batch.
 
     Args:
-        origin: of which query and micro-batch, or which job.
-        partition: its number.
+        place: of which query and micro-batch, or which job; which partition and batch of it.
+        rows: the batch.
     """
-    text = f"{origin}/{partition}".encode()
-    return hashlib.blake2b(text, digest_size=8).hexdigest().upper()
+    digest = hashlib.blake2b(place.encode(), digest_size=8)
+    digest.update(rows.serialize())
+    return digest.hexdigest().upper()
 
 
 class ClusterWriter(DataSourceArrowWriter):
