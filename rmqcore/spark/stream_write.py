@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
@@ -14,6 +15,9 @@ from rmqcore.spark.log_owner import abort_staged, append_staged, forget_attempts
 from rmqcore.spark.options import WriteOptions
 from rmqcore.spark.write import RowStager, Staged, staged_files
 from rmqcore.store.append_ledger import Ledger, staging_root
+
+#: Sums of checksums are modulo this.
+_SUM_END: Final = 1 << 64
 
 
 class RmqStreamWriter(DataSourceStreamArrowWriter):
@@ -38,7 +42,7 @@ class RmqStreamWriter(DataSourceStreamArrowWriter):
 
         Raises:
             StoreError: the tasks do not say of which query they are, or the batch was appended with
-                fewer rows, or in front of others; nothing was appended.
+                other rows, or in front of others; nothing was appended.
         """
         files = staged_files(list(messages))
         if not files:
@@ -46,6 +50,9 @@ class RmqStreamWriter(DataSourceStreamArrowWriter):
         query = self._query(messages)
         if query is None:
             raise StoreError("the tasks of a stream do not say of which query they are")
+        content_sum = sum(m.content_sum for m in messages if isinstance(m, Staged)) % _SUM_END
+        root = staging_root(self.options.path)
+        Ledger(root, query).note_batch(batchId, content_sum)
         append_staged(
             self.options.path,
             self.options.config,
@@ -55,7 +62,7 @@ class RmqStreamWriter(DataSourceStreamArrowWriter):
             lock_timeout_s=self.options.lock_timeout_s,
         )
         row_count = sum(file.message_count for file in files)
-        Ledger(staging_root(self.options.path), query).refuse_another(batchId, row_count)
+        Ledger(root, query).refuse_another(batchId, row_count, content_sum)
         for folder in {Path(file.path).parent for file in files}:
             forget_attempts(folder)
 

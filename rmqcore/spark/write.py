@@ -40,11 +40,13 @@ class Staged(WriterCommitMessage):
         file: what it has staged.
         partition: its number; files are appended in this order.
         query: id of the streaming query, None in a batch.
+        content_sum: of its rows, as of `ColumnEncoder`.
     """
 
     file: StagedFile
     partition: int
     query: str | None
+    content_sum: int
 
 
 class RowStager:
@@ -87,7 +89,8 @@ class RowStager:
                 text = f"row {error.row} of partition {partition}, column {error.column}"
                 raise MessageIllegalError(f"{text}: {error.rule}") from error
             file = finished(writer)
-        return Staged(file, partition, context.getLocalProperty("sql.streaming.queryId"))
+        query = context.getLocalProperty("sql.streaming.queryId")
+        return Staged(file, partition, query, writer.content_sum)
 
     def _write(self, writer: StagedWriter, batches: Iterator[pa.RecordBatch]) -> None:
         first = next(batches, None)

@@ -2,7 +2,7 @@
 
 Two files below the store's directory: ``<name>.appending`` while an append is under way,
 ``<name>.json`` with the number of the last one that is whole. Each is written whole and on disk
-before the other goes.
+before the other goes. Of a query ``<name>.batch`` says what rows the batch has that is appended.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rmqcore.world import sync_directory, sync_fd
 
 #: The names of series that nobody has named begin so; nobody asks for one of them again.
 ANONYMOUS, JOB = "run-", "job-"
-_APPENDING, _DONE = ".appending", ".json"
+_APPENDING, _DONE, _BATCH = ".appending", ".json", ".batch"
 
 
 def staging_root(store_path: str | os.PathLike[str]) -> Path:
@@ -60,6 +60,7 @@ class Ledger:
         self.name = name
         self.path = root / f"{name}{_DONE}"
         self.appending_path = root / f"{name}{_APPENDING}"
+        self._batch_path = root / f"{name}{_BATCH}"
         done = self._read(self.path)
         self.number: int = done.get("number", -1)
         self.done_count: int | None = done.get("row_count")
@@ -103,20 +104,36 @@ class Ledger:
         """True when append ``number`` has happened."""
         return number < self.number or (number == self.number and not self.is_appending)
 
-    def refuse_another(self, number: int, row_count: int) -> None:
-        """Refuse an append that has happened, and can have been another one then.
+    def note_batch(self, number: int, content_sum: int) -> None:
+        """Note which rows an append has, unless it has begun: then those of its beginning count.
+
+        Args:
+            number: of the append.
+            content_sum: of its rows, whatever their order.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        if number > self.number:
+            self._save(self._batch_path, {"number": number, "content_sum": content_sum})
+
+    def refuse_another(self, number: int, row_count: int, content_sum: int) -> None:
+        """Refuse an append that has happened, and was another one then.
 
         Args:
             number: of the append, which is done.
             row_count: its rows now.
+            content_sum: of them, as of `note_batch`.
 
         Raises:
-            StoreError: later ones have happened, or it has more rows than it had.
+            StoreError: later ones have happened, or it had other rows, or fewer.
         """
+        batch = self._read(self._batch_path)
+        others = batch.get("number") == number and batch.get("content_sum") != content_sum
         if self.number > number:
             was, done = f"append {self.number} has happened", ""
-        elif self.done_count is not None and row_count > self.done_count:
-            was = f"it had {self.done_count} rows"
+        elif self.done_count is not None and (row_count > self.done_count or others):
+            was = f"it had {self.done_count} rows" + (", others" if others else "")
             facts = json.dumps({"number": number})
             done = (
                 f". Where the checkpoint is not older, but the query gives other rows than then: "

@@ -59,12 +59,13 @@ class StagedWriter:
 
     Attributes:
         row_count: records written.
+        content_sum: of them, as of `ColumnEncoder`.
     """
 
     def __init__(self, path: Path, config: StoreConfig, *, piece_size: int = PIECE_SIZE) -> None:
         make_directory(path.parent)
         self.path = path
-        self.row_count = 0
+        self.row_count = self.content_sum = 0
         self._config = config
         self._piece_size = piece_size
         self._file = path.open("wb", buffering=0)
@@ -104,6 +105,7 @@ class StagedWriter:
                 _refuse_service_topics(encoder.queues[len(self._queues) :])
             self._queues = list(encoder.queues)
             self._write_pieces(encoder)
+        self.content_sum = encoder.content_sum
         self._names_light_queues = encoder.names_light_queues
 
     def _write_pieces(self, encoder: ColumnEncoder) -> None:

@@ -317,15 +317,17 @@ def test_rows_of_a_stream_without_a_query_are_refused_and_not_forgotten(store_pa
     writer = RmqStreamWriter(schema, options, overwrite=False)
     file = staged(store_path)
     with pytest.raises(StoreError, match="of which query"):
-        writer.commit([Staged(file, 0, None)], 0)
+        writer.commit([Staged(file, 0, None, 0)], 0)
     writer.commit([None], 0)
-    writer.commit([Staged(file, 0, "q")], 0)
+    writer.commit([Staged(file, 0, "q", 0)], 0)
     assert bodies_of(batch(store_path)) == [b"x"]
 
 
-@pytest.mark.parametrize(("batch_id", "row_count"), [(1, 2), (0, 1)])
+@pytest.mark.parametrize(
+    ("batch_id", "row_count", "content_sum"), [(1, 2, 1), (0, 1, 0), (1, 1, 7)]
+)
 def test_a_batch_of_a_checkpoint_that_is_older_than_the_store_is_refused(
-    store_path, batch_id, row_count
+    store_path, batch_id, row_count, content_sum
 ):
     """Behind a restored checkpoint, or files of it that a power cut took, Spark plans anew."""
     from pyspark.sql.types import BinaryType, StructField, StructType
@@ -338,15 +340,16 @@ def test_a_batch_of_a_checkpoint_that_is_older_than_the_store_is_refused(
     options = write_options({"path": str(store_path), "topic": "T"})
     writer = RmqStreamWriter(schema, options, overwrite=False)
 
-    def commit(batch_id, row_count):
+    def commit(batch_id, row_count, content_sum=None):
         path = store_path / "spark" / "staging-t" / "0.rows"
         file = stage(path, {"body": [f"{batch_id}"] * row_count})
-        writer.commit([Staged(file, 0, "q")], batch_id)
+        found = batch_id if content_sum is None else content_sum
+        writer.commit([Staged(file, 0, "q", found)], batch_id)
 
     for number in (0, 1, 1):
         commit(number, 1)
     with pytest.raises(StoreError, match=r"query-q\.json: .* checkpoint is older than the store"):
-        commit(batch_id, row_count)
+        commit(batch_id, row_count, content_sum)
     commit(2, 1)
     with open_store(store_path, mode="r") as store:
         assert sorted(bytes(each.body) for each in store.messages()) == [b"0", b"1", b"2"]

@@ -176,7 +176,7 @@ def test_a_commit_removes_what_tasks_left_that_ran_twice(store_path, stream):
     kind = RmqStreamWriter if stream else RmqWriter
     writer = kind(schema, options, overwrite=False)
     tried = [stage(writer.stager.folder / f"0-{n}.rows", {"body": ["a"]}) for n in range(2)]
-    writer.commit([Staged(tried[1], 0, "query")], *([0] if stream else []))
+    writer.commit([Staged(tried[1], 0, "query", 0)], *([0] if stream else []))
     assert not writer.stager.folder.exists()
     with open_store(store_path, mode="r") as store:
         assert [m.body for m in store.messages()] == [b"a"]

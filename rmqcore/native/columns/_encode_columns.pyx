@@ -10,7 +10,7 @@ stead stands the number of the queue in `queues`), the store's time and host.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 cimport cython
@@ -19,12 +19,13 @@ from rmqcore.native.columns._row_in cimport *
 from rmqcore.native.columns._source cimport VALUE, Source, text_at
 from rmqcore.native.columns._table_rows cimport TableRows
 from rmqcore.native.format._bytes cimport (
-    RMQ_ASSERT, copy_text, expect_read, store_i16, store_i32, store_i64,
+    RMQ_ASSERT, copy_text, expect_read, load_i32, store_i16, store_i32, store_i64,
 )
 from rmqcore.native.format._layout cimport *
 from rmqcore.native.format._properties cimport Layout, Properties, read_properties
 from rmqcore.native.format._record cimport (
-    RecordFields, RecordHead, Slice, bytes_t, read_head, record_size, rmq_crc32_init, write_fields,
+    RecordFields, RecordHead, Slice, bytes_t, read_head, record_size, rmq_crc32, rmq_crc32_init,
+    write_fields,
 )
 
 from rmqcore.errors import CorruptRecordError, MessageIllegalError, RowIllegalError
@@ -60,6 +61,8 @@ cdef class ColumnEncoder(TableRows):
         queues: (topic, queue id) by number.
         names_light_queues: some row does.
         piece_row_count: rows of the piece that was given last.
+        content_sum: of checksums of the rows that were given, whatever their order, modulo 2**64:
+            of bodies, topics and properties, without unique keys that are made here.
 
     Raises:
         ArgumentError: a column that no message has, one twice, or none with the body or the topic.
@@ -68,6 +71,7 @@ cdef class ColumnEncoder(TableRows):
     cdef Measured* measured
     cdef int64_t room, at, count, record_max
     cdef readonly int64_t piece_row_count
+    cdef readonly uint64_t content_sum
     cdef bytes host_bytes
     cdef bytes_t store_host
     cdef int32_t store_host_size
@@ -250,12 +254,16 @@ cdef class ColumnEncoder(TableRows):
         RMQ_ASSERT(record_size(&fields) == measured.size)
         at = write_fields(record, &fields)
         store_i32(record, measured.size)
-        return self.write_properties(first, row, at, record + measured.size)
+        self.content_sum += <uint32_t>load_i32(record + BODY_CRC_AT)
+        return self.write_properties(
+            first, row, at, record + measured.size, rmq_crc32(0, fields.topic, fields.topic_size)
+        )
 
     cdef bint write_properties(
-        self, int64_t first, int32_t row, uint8_t* at, uint8_t* end
+        self, int64_t first, int32_t row, uint8_t* at, uint8_t* end, uint32_t checksum
     ) noexcept nogil:
         """Write what `find_properties` has measured, up to `end`; False where that has changed."""
+        cdef uint8_t* summed = at
         if self.append_crc:
             end -= CRC_PROPERTY_SIZE
             memcpy(end, b"__CRC32#\x010000000000\x02", CRC_PROPERTY_SIZE)
@@ -269,11 +277,16 @@ cdef class ColumnEncoder(TableRows):
             at = put_pair(at, b"TAGS", 4, &self.strip.tags[row])
         if self.strip.unique_key[row].at != NULL:
             at = put_pair(at, b"UNIQ_KEY", 8, &self.strip.unique_key[row])
-        elif self.strip.own_unique_key[row]:
+        checksum = rmq_crc32(checksum, summed, at - summed)
+        if self.strip.unique_key[row].at == NULL and self.strip.own_unique_key[row]:
             at = self.put_unique_key(self.row_count + first + row, at)
+        summed = at
         if self.strip.first_pair[row] < self.strip.stop_pair[row]:
             at = self.put_pairs(row, at, end)
-        return at == end
+        if at != end:
+            return False
+        self.content_sum += <uint64_t>rmq_crc32(checksum, summed, at - summed) << 32
+        return True
 
     cdef uint8_t* put_pairs(self, int32_t row, uint8_t* at, uint8_t* end) noexcept nogil:
         """Write the map of a row; NULL where that has changed."""
