@@ -26,7 +26,7 @@ from rmqcore.files.store_dir import StoreDir
 from rmqcore.native.format._numbers import SMALLEST_RECORD_SIZE
 from rmqcore.rebuild.cold_store import light_queues
 from rmqcore.rebuild.digest import next_data
-from rmqcore.recovery.geometry import fitted_config
+from rmqcore.recovery.geometry import fitted_config, is_of_index
 from rmqcore.recovery.judge import BLANK_IN_FRONT
 from rmqcore.scan.audit import AuditReport, audit
 from rmqcore.scan.plan import LogPlan
@@ -148,7 +148,7 @@ class Verification:
         try:
             config = fitted_config(self._config, self._directory, past_bad_sectors=True)
         except ConfigError as error:
-            if error.field.startswith("max_hash_slot_num") and error.value is None:
+            if is_of_index(error) and error.value is None:
                 self._report.add(
                     Severity.ERROR,
                     "index",

@@ -25,7 +25,7 @@ def fitted_config(
     directory: StoreDir,
     *,
     past_bad_sectors: bool = False,
-    without_index: bool = False,
+    index: bool = True,
 ) -> StoreConfig:
     """The configuration with the sizes that the store's files have.
 
@@ -34,8 +34,7 @@ def fitted_config(
         directory: where the store's files lie.
         past_bad_sectors: an index file that the disk refuses to give says nothing. Only for who
             reads.
-        without_index: index files whose geometry nothing tells say nothing, either: who looks a
-            key up in them is refused then.
+        index: also its geometry; who looks into no index needs none.
 
     Raises:
         ConfigError: an explicit size contradicts the files, or the index's geometry can neither
@@ -53,11 +52,8 @@ def fitted_config(
         ("mapper_file_size_batch_consume_queue", directory.batch_consume_queue),
     ):
         _note_file_size(config, sizes, field, list(_some_queues(root)))
-    try:
+    if index:
         sizes |= _index_geometry(config, directory.index, past_bad_sectors)
-    except UnknownGeometryError:
-        if not without_index:
-            raise
     changed = {name: value for name, value in sizes.items() if getattr(config, name) != value}
     try:
         return config.with_settings(changed) if changed else config
@@ -67,6 +63,11 @@ def fitted_config(
             raise
         reason = f"its files have sizes that no store's have: {error}"
         raise CorruptStoreError(directory.path, -1, reason) from error
+
+
+def is_of_index(error: ConfigError) -> bool:
+    """True where `fitted_config` has refused the geometry of the index, and nothing else."""
+    return error.field.startswith("max_hash_slot_num")
 
 
 def _refuse_lost_log(directory: StoreDir) -> None:
@@ -197,12 +198,8 @@ def _geometry_of(
     return None if unfitting > fitting else (slots, entries)
 
 
-class UnknownGeometryError(ConfigError):
-    """Nothing tells the geometry of an index's files."""
-
-
-def _unknown_geometry(directory: Path, length: int) -> UnknownGeometryError:
-    return UnknownGeometryError(
+def _unknown_geometry(directory: Path, length: int) -> ConfigError:
+    return ConfigError(
         "max_hash_slot_num, max_index_num",
         None,
         f"the geometry of the index files in {directory} ({length} bytes) cannot be told from "

@@ -109,8 +109,7 @@ def open_log(
     asked = load_config(config)
     directory = StoreDir(store_path, asked.store_path_commit_log)
     directory.require()
-    config = fitted_config(asked, directory, past_bad_sectors=True, without_index=True)
-    return LogPlan(directory, config, before=before)
+    return LogPlan(directory, fitted_config(asked, directory, index=False), before=before)
 
 
 class LogPlan:

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from rmqcore.derived.index_service import IndexQuery, IndexService
-from rmqcore.errors import CorruptIndexError, StoreError
+from rmqcore.errors import ConfigError, StoreError
 from rmqcore.files.log_walker import walk_good_records_of
 from rmqcore.files.store_mark import StoreMark
 from rmqcore.native.base._lock import ReentrantLock
@@ -29,7 +29,10 @@ class FollowedIndex(IndexService):
         log: of the store.
         hash_slot_num, max_index_num: geometry of every file.
         open_files: the bound on descriptors and mappings.
-        lost: why no key can be looked up in the files; empty where one can.
+        refusal: why no file of it can be looked into; None where they can.
+
+    Attributes:
+        refusal: as it was given.
 
     Threads: any readers.
     """
@@ -41,13 +44,12 @@ class FollowedIndex(IndexService):
         hash_slot_num: int,
         max_index_num: int,
         open_files: OpenFiles,
-        *,
-        lost: str = "",
+        refusal: ConfigError | None = None,
     ) -> None:
         super().__init__(directory.index, hash_slot_num, max_index_num, open_files, clock_ms=None)
-        self.lost = lost
         self._store = directory
         self._log = log
+        self.refusal = refusal
         self._looking = ReentrantLock()
         self._mark_is: tuple[int, int] | None = None
         self._without_index = False
@@ -61,11 +63,12 @@ class FollowedIndex(IndexService):
         """As `IndexService.query`.
 
         Raises:
+            ConfigError: the geometry of its files cannot be told, or is none of theirs.
             StoreError: the last writer keeps no index, and there are keys behind it.
             CorruptStoreError: the index, or a file of the log, is damaged.
         """
-        if self.lost:
-            raise CorruptIndexError(self.directory, -1, self.lost)
+        if self.refusal is not None:
+            raise self.refusal
         with self._looking.within():
             if self._writer_has_none() and self._lacks_keys():
                 raise StoreError(
@@ -74,6 +77,10 @@ class FollowedIndex(IndexService):
                     "STORE derives it, and so does an opening for writing with it on"
                 )
         return super().query(topic, key, max_offsets, begin_ms, end_ms)
+
+    def names(self) -> list[str]:
+        """As `IndexService.names`; none where they are refused."""
+        return super().names() if self.refusal is None else []
 
     def _writer_has_none(self) -> bool:
         """What the mark says, which is read again when it was written."""

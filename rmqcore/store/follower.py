@@ -11,7 +11,12 @@ from typing import Any, Final, TypeVar, cast
 
 from rmqcore.config import StoreConfig
 from rmqcore.derived.consume_queue_store import ConsumeQueueStore
-from rmqcore.errors import CorruptConsumeQueueError, CorruptStoreError, StoreClosedError
+from rmqcore.errors import (
+    ConfigError,
+    CorruptConsumeQueueError,
+    CorruptStoreError,
+    StoreClosedError,
+)
 from rmqcore.files.batch_consume_queue import StoredQueue
 from rmqcore.files.commit_log import CommitLog
 from rmqcore.files.log_walker import (
@@ -28,7 +33,7 @@ from rmqcore.native.base._lock import ReentrantLock
 from rmqcore.native.base._published import PublishedOffset
 from rmqcore.native.columns._columns import ColumnDecoder
 from rmqcore.native.format._next_record import RECORD_HEAD_SIZE, ScanStatus
-from rmqcore.recovery.geometry import UnknownGeometryError, fitted_config
+from rmqcore.recovery.geometry import fitted_config, is_of_index
 from rmqcore.recovery.unfinished_repair import report_unfinished_repair
 from rmqcore.store.followed_index import FollowedIndex
 from rmqcore.store.parts.general_reads import GeneralReads
@@ -116,7 +121,7 @@ class Follower:
 
     @steady
     def _open(self) -> None:
-        self.config = self._fitted()
+        self.config = self._fitted_config()
         #: the kinds of queues of which a file has said how large all are, and whether one of the
         #: index has
         self._sized: set[type[StoredQueue]] = set()
@@ -130,16 +135,16 @@ class Follower:
         self._follow_all()
         self._opened = True
 
-    def _fitted(self) -> StoreConfig:
-        """The settings that fit the files; no key is looked up in an index that none fit."""
+    def _fitted_config(self) -> StoreConfig:
+        """With the sizes of the files; an index without a geometry is refused to who asks it."""
+        self._index_refusal: ConfigError | None = None
         try:
-            self._lost_index = ""
             return fitted_config(self._asked, self._directory, past_bad_sectors=True)
-        except UnknownGeometryError as error:
-            self._lost_index = error.rule
-        return fitted_config(
-            self._asked, self._directory, past_bad_sectors=True, without_index=True
-        )
+        except ConfigError as error:
+            if not is_of_index(error):
+                raise
+            self._index_refusal = error
+        return fitted_config(self._asked, self._directory, index=False)
 
     def _open_log(self) -> None:
         config = self.config
@@ -167,7 +172,7 @@ class Follower:
             config.max_hash_slot_num,
             config.max_index_num,
             self._open_files,
-            lost=self._lost_index,
+            self._index_refusal,
         )
         self.reader = GeneralReads(self.log, self.consume_queues, self.index)
         #: where the log began when a queue's minimum was last corrected, by (topic, queue id)
@@ -224,6 +229,9 @@ class Follower:
         """Catch up with the log and the index."""
         self._check_open()
         with self._following.within():
+            if self._index_refusal is not None:
+                # its writer may have derived it again
+                self._sized.clear()
             if self._is_settled():
                 self.index.follow()
                 self.log.queue.follow()
@@ -273,8 +281,8 @@ class Follower:
         kinds = {type(queue) for queue in queues}
         if self._is_settled() and kinds <= self._sized:
             return True
-        config = self._fitted()
-        if config == self.config:
+        refusal, config = self._index_refusal, self._fitted_config()
+        if config == self.config and (refusal is None or self._index_refusal is not None):
             # a queue that its writer has just begun may have no file yet
             self._sized |= {type(queue) for queue in queues if queue.queue.files}
             self._index_sized = bool(self.index.files)

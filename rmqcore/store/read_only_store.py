@@ -151,7 +151,7 @@ class ReadOnlyMessageStore(ReadableStore):
         to them. Where nobody but RocketMQ has written, which leaves no mark of the ends, what
         queues know tells of a log that ends sooner, and of queues only those are told that begin
         later in a log that begins at 0. A file that it takes to tell, and that cannot be read, is
-        a line, too. So is each queue that cannot be read, beside a writer, too.
+        a line, too. So is each queue that cannot be read, beside a writer, too, and an index.
 
         Args:
             queues: whether what queues have lost is told, too, or of the log alone.
@@ -164,8 +164,9 @@ class ReadOnlyMessageStore(ReadableStore):
         ]
         if len(unreadable) > _NAMED:
             lines.append(f"{len(unreadable) - _NAMED} other queues cannot be read")
-        if self._follower.index.lost:
-            lines.append(f"no key can be looked up: {self._follower.index.lost}")
+        refusal = self._follower.index.refusal
+        if queues and refusal is not None:
+            lines.append(f"no key is looked up: {refusal}")
         return lines + lost
 
     def _lost(self, *, queues: bool) -> list[str]:

@@ -550,6 +550,6 @@ def test_an_index_that_nothing_tells_about_hides_no_message(rmqcore, store_path,
         more = () if command == "cat" else ("-n", 100)
         outcome = rmqcore(command, store_path, *more, "T")
         assert (outcome.exit_code, outcome.stdout.split()) == (0, [str(n) for n in range(COUNT)])
-        assert "no key can be looked up" in outcome.stderr
+        assert "no key is looked up" in outcome.stderr
     assert rmqcore("export", store_path, tmp_path / "out", "--format", "jsonl").exit_code == 0
-    assert rmqcore("query", store_path, "--key", "k3").exit_code == ExitCode.DAMAGED
+    assert rmqcore("query", store_path, "--key", "k3").exit_code == ExitCode.USAGE

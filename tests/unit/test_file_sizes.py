@@ -7,8 +7,11 @@ import pytest
 import rmqcore
 from rmqcore import doctor
 from rmqcore.config import StoreConfig
+from rmqcore.errors import ConfigError
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.recovery.geometry import fitted_config
+from rmqcore.scan import plan
+from rmqcore.transfer import export_store
 
 pytestmark = pytest.mark.engine
 
@@ -54,3 +57,23 @@ def test_of_two_index_files_the_whole_one_tells_the_geometry(path, which, given,
     os.truncate(sorted((path / "index").iterdir())[which], length)
     config = told(path, **given)
     assert (config.max_hash_slot_num, config.max_index_num) == (8, 32)
+
+
+@pytest.mark.parametrize("given", [{}, {"max_hash_slot_num": 8, "max_index_num": 32}])
+def test_an_index_of_which_nothing_is_known_hides_no_message(path, given):
+    index = sorted((path / "index").iterdir())
+    whole = [file.read_bytes() for file in index]
+    for file in index:
+        file.write_bytes(b"\x7f" * 500)
+    with rmqcore.open_store(path, mode="r", **given) as store:
+        assert sorted(int(bytes(each.body)) for each in store.messages()) == [*range(40)]
+        assert store.get_message("T1", 0, 0).messages[0].body == b"1"
+        with pytest.raises(ConfigError, match=r"maxHashSlotNum|they make index files"):
+            store.query_message("T1", "k1")
+        for file, data in zip(index, whole, strict=True):
+            file.write_bytes(data)
+        assert [bytes(each.body) for each in store.query_message("T1", "k1")] == [b"1"]
+    index[0].write_bytes(b"\x7f" * 500)
+    assert plan(path, config=StoreConfig.embedded().with_settings(given))[-1].end > 0
+    (part,) = export_store(path, path / "out", file_format="jsonl")
+    assert part.rows == 40
