@@ -30,9 +30,13 @@ class QueueUnits:
 
     Args:
         directory, config: of the store.
+
+    Attributes:
+        are_sound: False once units were seen that no writer leaves: what they say is not believed.
     """
 
     def __init__(self, directory: StoreDir, config: StoreConfig) -> None:
+        self.are_sound = True
         self._directory = directory
         self._files = UnitFiles(directory, config.mapped_file_size_consume_queue)
         self._ranges: dict[QueueKey, UnitRange] = {}
@@ -176,6 +180,7 @@ class QueueUnits:
         if low >= high:
             return low
         units = np.frombuffer(self._files.units(key, low, high - low), UNITS)
+        self.are_sound &= _are_a_writers(units)
         messages = (units["size"] > 0) & (units["size"] < FILLER_SIZE)
         before = np.flatnonzero(messages & (units["phy_offset"] < phy_offset))
         return low + (int(before[-1]) + 1 if len(before) else 0)
@@ -191,6 +196,11 @@ class QueueUnits:
         bounds = self.range(key)
         first = self.first_at_or_above(key, low)
         end = self.first_at_or_above(key, high, UnitRange(*key, first, bounds.end))
+        # what is left out has to lie where the log is left out
+        begin, _ = self._files.unit_head(key, bounds.first)
+        last, size = self._files.unit_head(key, bounds.end - 1)
+        self.are_sound &= first == bounds.first or begin < low
+        self.are_sound &= end == bounds.end or last >= high or size == FILLER_SIZE
         return UnitRange(*key, first, end)
 
     def places(self, units: UnitRange, most: int) -> NDArray[np.int64]:
@@ -203,9 +213,10 @@ class QueueUnits:
         Returns:
             int64, a row for each message; none for fillers.
         """
-        return places_of(
-            self._files, UnitRange(*units.key, units.first, min(units.end, units.first + most))
-        )
+        part = UnitRange(*units.key, units.first, min(units.end, units.first + most))
+        found = places_of(self._files, part)
+        self.are_sound &= found is not None
+        return np.empty((0, 2), np.int64) if found is None else found
 
     def place_of_nth(self, ranges: list[UnitRange], count: int) -> tuple[int, int] | None:
         """(physical offset, size) of the record that is number ``count`` of ranges in log order.
@@ -265,7 +276,7 @@ class QueueUnits:
             topics = {topic for root in roots for topic in subdirectories(root)}
             topics |= {topic for topic, _ in mark.ends}
         keys = self.keys(topics, None)
-        return keys is not None and self.are_whole(keys, start, end)
+        return keys is not None and self.are_whole(keys, start, end) and self.are_sound
 
     def topics(self) -> list[str]:
         """Names of all topics that have queues of single messages of their own."""
@@ -285,7 +296,13 @@ def _count_in_front(values: NDArray[np.bool_]) -> int:
     return len(values) if values.all() else int(values.argmin())
 
 
-def places_of(files: UnitFiles, units: UnitRange) -> NDArray[np.int64]:
+def _are_a_writers(units: NDArray[np.void]) -> bool:
+    """Whether units that follow one another can be: messages in log order, and fillers."""
+    places = units["phy_offset"][units["size"] != FILLER_SIZE]
+    return bool((units["size"] > 0).all() and (places[1:] > places[:-1]).all())
+
+
+def places_of(files: UnitFiles, units: UnitRange) -> NDArray[np.int64] | None:
     """(physical offset, size) of the messages of a range, a row each; no fillers.
 
     Args:
@@ -293,8 +310,10 @@ def places_of(files: UnitFiles, units: UnitRange) -> NDArray[np.int64]:
         units: a range of one queue.
 
     Returns:
-        int64, two columns.
+        int64, two columns; None where some are none that a writer leaves.
     """
     found = np.frombuffer(files.units(units.key, units.first, units.count), UNITS)
-    found = found[(found["size"] > 0) & (found["size"] < FILLER_SIZE)]
+    if not _are_a_writers(found):
+        return None
+    found = found[found["size"] < FILLER_SIZE]
     return np.stack((found["phy_offset"].astype(np.int64), found["size"].astype(np.int64)), 1)

@@ -201,11 +201,11 @@ def _merged_readable(files: UnitFiles, ranges: tuple[UnitRange, ...]) -> Iterato
         for index, (units, number) in enumerate(left):
             if not len(held[index]) and number < units.end:
                 stop = min(units.end, number + count)
-                held[index] = places_of(files, UnitRange(*units.key, number, stop))
-                left[index] = (units, stop)
-                if (held[index][1:, 0] <= held[index][:-1, 0]).any():
+                places = places_of(files, UnitRange(*units.key, number, stop))
+                if places is None:
                     yield None
                     return
+                held[index], left[index] = places, (units, stop)
         # a queue that goes on may have records behind the last that is known of it
         open_ends = [
             held[index][-1, 0] if len(held[index]) else -1

@@ -146,7 +146,7 @@ class SelectedLog:
         found = [self._wanted(key, high) for key in keys]
         found = [units for units in found if units.count > 0]
         read = int(self._share_read(found, high) * (high - self.low)) if found else 0
-        if read * _PART < high - self.low:
+        if self._units.are_sound and read * _PART < high - self.low:
             self.units, self.walked_from = found, high
             self.bytes = read + self.high - high
 
@@ -219,6 +219,8 @@ class SelectedLog:
             return None
         units = self._known_units()
         place = self._units.place_of_nth(units, count)
+        if not self._units.are_sound:
+            return None
         if place is None:
             return None, sum(one.count for one in units)
         record = self._plan.good_record_at(place[0])

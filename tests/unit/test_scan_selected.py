@@ -197,6 +197,28 @@ def test_units_that_lie_are_told_or_walked_past(store, tmp_path):
         selected(path, topics=["Topic3"])
 
 
+@pytest.mark.parametrize("first", [0, 3, 200, 480])
+@pytest.mark.parametrize("place", [None, -7, 0, 1 << 62], ids=str)
+def test_units_that_no_writer_leaves_hide_no_message(store, tmp_path, first, place):
+    """A page of zeros, as a power cut leaves it, or of places that are none."""
+    path = tmp_path / "store"
+    shutil.copytree(store, path)
+    (file,) = (path / "consumequeue/Topic3/1").iterdir()
+    data = bytearray(file.read_bytes())
+    for number in range(first, first + 20):
+        head = bytes(8) if place is None else place.to_bytes(8, "big", signed=True)
+        size = bytes(4) if place is None else data[number * 20 + 8 : number * 20 + 12]
+        data[number * 20 : number * 20 + 12] = head + size
+    file.write_bytes(data)
+    for selection in (
+        {"topics": ["Topic3"]},
+        {"topics": ["Topic3"], "queue_ids": [1]},
+        {"topics": ["Topic3"], "begin_phy_offset": 1_000_000, "end_phy_offset": 3_000_000},
+        {"topics": ["Topic3"], "queue_offsets": {"Topic3": {1: (100, 300)}}},
+    ):
+        assert selected(path, **selection)[0] == walked(path, **selection)
+
+
 def test_a_damaged_record_is_told_as_a_walk_tells_it(store, tmp_path):
     path = tmp_path / "store"
     shutil.copytree(store, path)
