@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import difflib
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -16,6 +17,8 @@ from rmqcore.web.source import Source, Store, bounds
 MESSAGES_SHOWN: Final = 50
 #: When no topic is named, a key is looked up in at most this many.
 _TOPICS_ASKED: Final = 200
+#: A name that is unknown is compared with so many to both sides of it in the order of the alphabet.
+_NEAR: Final = 100
 
 
 @dataclass(slots=True)
@@ -126,7 +129,9 @@ def _by_time(source: Source, wanted: Wanted, found: Found) -> None:
 
 def _unknown(topic: str, source: Source) -> str:
     """That a topic is not there, and which may have been meant."""
-    near = difflib.get_close_matches(topic, source.queues(), n=1)
+    names = sorted(source.queues())
+    at = bisect.bisect(names, topic)
+    near = difflib.get_close_matches(topic, names[max(0, at - _NEAR) : at + _NEAR], n=1)
     meant = f"; was {near[0]!r} meant?" if near else "."
     return f"The store has no queue of a topic {topic!r}{meant}"
 

@@ -17,6 +17,8 @@ TEXT_SHOWN: Final = 64 << 10
 _HEX_SHOWN: Final = 4 << 10
 #: a larger body is not looked at as JSON
 JSON_MAX: Final = 1 << 20
+#: with a member a line, each behind the blanks of its depth, it would be longer: shown as text
+_PRETTY_MAX: Final = 8 * JSON_MAX
 #: what a body may grow to when it is unpacked for a page
 UNPACKED_MAX: Final = 16 << 20
 _PREVIEW: Final = 160
@@ -166,7 +168,8 @@ def body_view(message: MessageExt, form: str, start: int) -> BodyView:
         after = stop if stop < len(pretty) else None
         return BodyView("json", pretty[start:stop], len(body), start, stop, after, trouble)
     if form == "json":
-        why = "it is no JSON" if len(body) <= JSON_MAX else "only up to 1 MiB is read as JSON"
+        why = "it is no JSON, or nests too deeply"
+        why = why if len(body) <= JSON_MAX else "only up to 1 MiB is read as JSON"
         trouble = "; ".join(filter(None, [trouble, f"shown as text: {why}"]))
     if form == "hex" or (form not in ("text", "json") and _is_binary(body)):
         stop = min(len(body), start + _HEX_SHOWN)
@@ -197,13 +200,19 @@ def preview(message: MessageExt) -> str:
 
 
 def _pretty(body: bytes) -> str | None:
-    """A body as JSON with one member a line; None when it is none."""
+    """A body as JSON with one member a line; None when it is none, or that is too long."""
     if len(body) > JSON_MAX or body[:1].strip() not in (b"{", b"[", b'"', b""):
         return None
+    parts, left = list[str](), _PRETTY_MAX
     try:
-        return json.dumps(json.loads(body), indent=2, ensure_ascii=False)
+        for part in json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(json.loads(body)):
+            parts.append(part)
+            left -= len(part)
+            if left < 0:
+                return None
     except (ValueError, RecursionError):
         return None
+    return "".join(parts)
 
 
 def _is_binary(body: bytes) -> bool:

@@ -5,6 +5,7 @@ Source: RocketMQ client/trace/TraceDataEncoder.java, TraceConstants.java.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,6 +15,10 @@ from rmqcore.web.source import Source
 
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 _MESSAGES_MAX: Final = 64
+#: A client tells at most 128,000 bytes in one message; what is longer is read up to here.
+_BODY_MAX: Final = 1 << 20
+#: A page shows this many points at most.
+_POINTS_MAX: Final = 1000
 _FIELDS: Final = "\x01"
 _CONTEXTS: Final = "\x02"
 
@@ -42,6 +47,8 @@ class TracePoint:
 def trace_points(source: Source, message: MessageExt) -> list[TracePoint]:
     """What clients tell of a message, the earliest first; nothing where nobody traces.
 
+    Any client may tell as much as it likes; of more points than a page shows those told first.
+
     Args:
         source: where the trace topic is.
         message: found by its unique key in the bodies of the trace topic.
@@ -50,8 +57,8 @@ def trace_points(source: Source, message: MessageExt) -> list[TracePoint]:
     if not key or TRACE_TOPIC not in source.queues():
         return []
     found = source.store.query_message(TRACE_TOPIC, key, max_messages=_MESSAGES_MAX)
-    points = [point for told in found.messages for point in read_trace(told, key)]
-    return sorted(points, key=lambda each: each.time_ms)
+    points = (point for told in found.messages for point in read_trace(told, key))
+    return sorted(itertools.islice(points, _POINTS_MAX), key=lambda each: each.time_ms)
 
 
 def read_trace(told: MessageExt, key: str) -> list[TracePoint]:
@@ -64,8 +71,8 @@ def read_trace(told: MessageExt, key: str) -> list[TracePoint]:
         key: unique key of the message that is asked for.
     """
     host, begun, points = told.born_host, dict[str, TracePoint](), list[TracePoint]()
-    body, _ = plain_body(told)
-    for context in body.decode("utf-8", "replace").split(_CONTEXTS):
+    body, _ = plain_body(told, _BODY_MAX)
+    for context in body[:_BODY_MAX].decode("utf-8", "replace").split(_CONTEXTS):
         fields = context.split(_FIELDS)
         kind, count = fields[0], len(fields)
         if kind == "Pub" and count > 12 and fields[5] == key:

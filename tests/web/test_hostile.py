@@ -9,8 +9,9 @@ from web.test_pages import ROWS, words_of
 
 from rmqcore import open_store
 from rmqcore.native.format._numbers import SysFlag
-from rmqcore.web import ColdSource
+from rmqcore.web import ColdSource, finding
 from rmqcore.web.live import event_of
+from rmqcore.web.traced import TRACE_TOPIC, trace_points
 
 pytestmark = pytest.mark.engine
 
@@ -30,6 +31,7 @@ def shown(tmp_path_factory):
         store.put("Hostile", TURNED.encode(), tags=TURNED, keys=TURNED)
         store.put("Large", b"<b>" + b"x" * (4 * MIB - 6) + b"end")
         store.put("Deep", b"[" * 200_000)
+        store.put("Nested", b"[" * 800 + b"1" + b",1" * 25_000 + b"]" * 800)
         bomb = zlib.compress(bytes(64 * MIB))
         store.put("Bomb", bomb, sys_flag=SysFlag.COMPRESSED)
         store.put("Odd", b'\xff\xfe{"\x00')
@@ -109,6 +111,45 @@ def test_a_body_is_downloaded_as_bytes_and_never_opened_as_a_page(shown):
 
 def test_json_without_an_end_is_shown_as_text(shown):
     assert "it is no JSON" in page_of(shown[0], "Deep", **{"as": "json"})[1]
+
+
+def test_json_that_would_be_very_long_on_a_page_is_shown_as_text(shown):
+    page = page_of(shown[0], "Nested", **{"as": "json"})[1]
+    assert "nests too deeply" in page
+    assert "[[[1,1,1," in page
+
+
+def test_what_is_told_of_a_message_has_a_bound(tmp_path):
+    told = "\x01".join(["EndTransaction", "1", "", "PG", *("KEY",) * 7, "COMMIT"]).encode()
+    long = zlib.compress(b"\x02".join([told] * 20_000))
+
+    def points(*bodies, **more):
+        with open_store(tmp_path / "store", mapped_file_size_commit_log=32 * MIB) as store:
+            place = store.put("Orders", b"one", properties={"UNIQ_KEY": "KEY"}).phy_offset
+            for body in bodies:
+                store.put(TRACE_TOPIC, body, keys="KEY", **more)
+        with open_store(tmp_path / "store", mode="r") as store:
+            return trace_points(ColdSource(store), store.message_at(place))
+
+    assert points(long, long, sys_flag=SysFlag.COMPRESSED) == []
+    assert len(points(*[b"\x02".join([told] * 900)] * 3)) == 1000
+
+
+def test_an_unknown_topic_is_compared_with_some_names_only(shown, monkeypatch):
+    compared = []
+
+    def note(name, names, really=finding.difflib.get_close_matches, **more):
+        compared.append(len(names))
+        return really(name, names, **more)
+
+    monkeypatch.setattr(finding.difflib, "get_close_matches", note)
+    source = ColdSource(shown[1])
+    names = {f"{'ab' * 40}{number:05d}": [0] for number in range(5000)}
+    monkeypatch.setattr(source, "queues", lambda: {**names, "Orders": [0]})
+    for typed, meant in (("Order", "Orders'"), (f"{'ab' * 40}0250", f"{'ab' * 40}02")):
+        (why,) = finding.find(source, finding.Wanted(topic=typed)).why
+        assert f"was '{meant}" in why
+    assert max(compared) <= 200
 
 
 def test_a_body_that_grows_too_far_is_shown_as_it_is_stored(shown):
