@@ -246,7 +246,7 @@ def walk_chain(
     Args:
         source: bytes of a whole index file, or an open file descriptor, which is read with
             ``pread`` and so survives that the file is cut short.
-        key_hash: from `index_hash`.
+        key_hash: from `index_hash`; keys of one record that have the same count once.
         begin_ms, end_ms: store times wanted; the index knows whole seconds only, so the caller
             compares the record's own time, as well as its topic and key.
         max_offsets: end after so many, 1 or more.
@@ -273,6 +273,7 @@ def walk_chain(
     # a chain is no longer than the file has entries
     max_offsets = max(1, min(max_offsets, entry_count))
     offsets = bytearray(8 * max_offsets)
+    cdef int64_t* found = <int64_t*><char*>offsets
     if mapped:
         PyObject_GetBuffer(source, &view, PyBUF_SIMPLE)
         from_where.base = <bytes_t>view.buf
@@ -283,10 +284,12 @@ def walk_chain(
         from_where.size = index_file_size(slot_count, entry_count)
     try:
         check_geometry(from_where.size, slot_count, entry_count)
-        count = walk(
-            &from_where, &shape, key_hash, begin_ms, end_ms, <int64_t*><char*>offsets,
-            max_offsets, &report,
-        )
+        with nogil:
+            # whoever chooses keys chooses how long a chain is
+            count = walk(
+                &from_where, &shape, key_hash, begin_ms, end_ms, found, max_offsets, entry_count,
+                &report,
+            )
     finally:
         if mapped:
             PyBuffer_Release(&view)

@@ -1,10 +1,13 @@
 """Messages are found by their place as soon as they are acknowledged, and by their keys."""
 
+import asyncio
+import itertools
+import threading
 from unittest.mock import Mock
 
 import pytest
-from broker.conftest import records
-from patience import until_async
+from broker.conftest import Peer, records
+from patience import TIMEOUT_S, until_async
 
 from rmqcore._codec import decode_message_id
 from rmqcore.errors import StoreClosedError
@@ -88,6 +91,41 @@ def test_an_answer_has_as_many_of_a_keys_messages_as_a_frame_holds(with_broker):
         assert await found() == [b"3", b"4", b"5"]
 
     with_broker(scenario, mappedFileSizeCommitLog=32 << 20)
+
+
+def test_keys_are_looked_up_one_by_one_of_each_connection_in_turn(with_broker, monkeypatch):
+    asked, at_once, go_on = [], [], threading.Event()
+    under_way = itertools.count()
+
+    def look(self, topic, key, really=DefaultMessageStore.query_message, **more):
+        at_once.append(next(under_way) - len(asked))
+        go_on.wait(TIMEOUT_S)
+        found = really(self, topic, key, **more)
+        asked.append(key)
+        return found
+
+    async def scenario(broker, peer):
+        other = Peer(broker)
+        await peer.send("T", b"one", properties={"KEYS": "k"})
+        await other.send("T", b"two", properties={"KEYS": "k"})
+        monkeypatch.setattr(DefaultMessageStore, "query_message", look)
+        many = [
+            asyncio.create_task(peer.ask(RequestCode.QUERY_MESSAGE, query(f"m{n}", 1)))
+            for n in range(4)
+        ]
+        await until_async(lambda: at_once, "the first key is looked up")
+        one = asyncio.create_task(other.ask(RequestCode.QUERY_MESSAGE, query("o", 1)))
+        connections = broker._server.connections
+        await until_async(
+            lambda: all("query turn" in each.attributes for each in connections), "both have asked"
+        )
+        go_on.set()
+        await asyncio.gather(*many, one)
+        await other.client.close()
+        assert asked.index("o") <= 2
+        assert set(at_once) == {0}
+
+    with_broker(scenario)
 
 
 def test_without_an_index_no_record_is_called_damaged(with_broker):

@@ -64,6 +64,17 @@ def test_both_ways_find_the_same(store, topic, key):
             )
 
 
+def test_a_key_behind_a_very_long_chain_is_found(tmp_path):
+    sizes = {"max_hash_slot_num": 1, "max_index_num": 100_000}
+    with open_store(tmp_path / "store", **sizes) as store:
+        first = store.put("T", b"x", keys="first").phy_offset
+        for number in range(35):
+            store.put("T", b"x", keys=[f"{number * 2000 + each}" for each in range(2000)])
+        for _ in range(2):
+            assert offsets(store.query_message("T", "first")) == [first]
+        assert offsets(store.query_message("T", "none")) == []
+
+
 def test_a_stretch_that_was_indexed_twice_is_found_once(store):
     """RocketMQ dispatches again what it has indexed when it opens after a crash."""
     again = [message for message in store.messages("T") if "Aa" in message.keys][-8:]

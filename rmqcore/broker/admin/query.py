@@ -33,6 +33,8 @@ _UNIQUE_QUERY_MAX: Final = 32
 _QUERY_MAX: Final = 64
 #: An answer has room for this many bytes of records beside its header; the oldest are left out.
 _ANSWER_SIZE_MAX: Final = DEFAULT_LIMITS.frame_size - (1 << 20)
+#: A connection keeps by this name the lock of its lookups.
+_TURN: Final = "query turn"
 
 
 class QueryMessages:
@@ -40,12 +42,19 @@ class QueryMessages:
 
     def __init__(self, state: BrokerState) -> None:
         self._store: MessageStore = state.store
+        #: held while a key is looked up: who chooses keys chooses how long that takes
+        self._looking = asyncio.Lock()
 
     @serves(RequestCode.QUERY_MESSAGE, needs=needs.read_topic)
-    async def query(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+    async def query(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """The newest messages of a topic that carry a key: 64 at most, and what a frame holds.
 
-        They are looked up off the event loop. Source: IndexService, queryOffset.
+        They are looked up off the event loop, one key after the other, of each connection in turn.
+        Source: IndexService, queryOffset.
+
+        Args:
+            connection: of the client; one that has closed meanwhile looks nothing up.
+            request: header of 12: ``topic``, ``key``, ``maxNum``, and two times.
 
         Raises:
             RequestRefusedError: a field is none, a record with the key is damaged, or there
@@ -68,8 +77,12 @@ class QueryMessages:
                 return records, 0, 0
             return records, newest.store_timestamp_ms, newest.phy_offset
 
+        turn: asyncio.Lock = connection.attributes.setdefault(_TURN, asyncio.Lock())
         try:
-            records, stored_ms, phy_offset = await asyncio.to_thread(look)
+            async with turn, self._looking:
+                if connection.closed:
+                    return failure(ResponseCode.SYSTEM_ERROR, "the client has gone meanwhile")
+                records, stored_ms, phy_offset = await asyncio.to_thread(look)
         except CorruptStoreError as error:
             remark = "a record with this key is damaged; `rmqcore verify` says which"
             raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark) from error

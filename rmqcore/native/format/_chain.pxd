@@ -53,14 +53,18 @@ cdef struct Walk:
 
 cdef inline int64_t walk(
     const Source* source, const Geometry* shape, int32_t key_hash, int64_t begin, int64_t end,
-    int64_t* found, int64_t found_max, Walk* report,
+    int64_t* found, int64_t found_max, int64_t steps_max, Walk* report,
 ) noexcept nogil:
-    """Collect physical offsets of entries with this hash, newest first; how many there are."""
+    """Collect physical offsets of entries with this hash, newest first; how many there are.
+
+    Of entries of one record, one behind the other, the first: its keys may have the same hash. A
+    report of ``steps_max`` steps says that there may be more.
+    """
     cdef uint8_t word[4]
     cdef uint8_t header[INDEX_HEADER_SIZE]
     cdef uint8_t entry[ENTRY_SIZE]
     cdef int32_t count, number, previous, diff
-    cdef int64_t count_found = 0, time
+    cdef int64_t count_found = 0, time, place
     if not read_bytes(
         source, INDEX_HEADER_SIZE + <int64_t>SLOT_SIZE * (key_hash % shape.slot_count), word, 4
     ):
@@ -75,7 +79,10 @@ cdef inline int64_t walk(
     if count > shape.entry_count:
         report.broken = True
         return 0
-    while 0 < number <= count and number < shape.entry_count and count_found < found_max:
+    while (
+        0 < number <= count and number < shape.entry_count and count_found < found_max
+        and report.steps < steps_max
+    ):
         report.steps += 1
         if not read_bytes(source, entry_at(shape, number), entry, ENTRY_SIZE):
             report.broken = True
@@ -88,8 +95,10 @@ cdef inline int64_t walk(
             if number == 1 or diff <= 0 or diff == TIME_DIFF_MAX or (
                 time <= end and time + 999 >= begin
             ):
-                found[count_found] = load_i64(entry + ENTRY_PHY_OFFSET_AT)
-                count_found += 1
+                place = load_i64(entry + ENTRY_PHY_OFFSET_AT)
+                if count_found == 0 or found[count_found - 1] != place:
+                    found[count_found] = place
+                    count_found += 1
         if previous >= number:
             # every link leads to an older entry, so a chain cannot turn in a circle
             report.broken = True

@@ -28,6 +28,8 @@ rmq_crc32_init()
 
 cdef enum:
     CANDIDATES_MAX = 64
+    # a longer chain is walked where others may run meanwhile
+    STEPS_MAX = 1 << 16
     # between two records of a store the clock may have stepped back by this much
     CLOCK_SLACK_MS = 10_000
 
@@ -202,9 +204,10 @@ cdef QueryMessageResult find_by_key(
         report.steps = report.matches = 0
         report.broken = False
         count = walk(
-            &source, &file.shape, key_hash, begin_ms, end_ms, candidates, CANDIDATES_MAX, &report
+            &source, &file.shape, key_hash, begin_ms, end_ms, candidates, CANDIDATES_MAX,
+            STEPS_MAX, &report,
         )
-        if report.broken or count == CANDIDATES_MAX:
+        if report.broken or count == CANDIDATES_MAX or report.steps == STEPS_MAX:
             return None
         for index in range(count):
             if candidates[index] == last or candidates[index] < min_offset:
