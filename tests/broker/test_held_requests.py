@@ -14,6 +14,8 @@ from rmqcore.broker.pop.waiting import WaitingPop, WaitingPops
 from rmqcore.broker.pull import matching, waiting
 from rmqcore.broker.pull.matching import get_matching
 from rmqcore.broker.pull.waiting import WaitingPull, WaitingPulls
+from rmqcore.broker.state.clients import ConsumerGroup
+from rmqcore.broker.state.consumer_notices import TOLD_AT_ONCE, ConsumerNotices
 from rmqcore.remoting import Connection, RemotingCommand, RequestCode, ResponseCode
 from rmqcore.remoting.json_body import ACKS_MAX
 from rmqcore.status import GetMessageStatus
@@ -104,6 +106,43 @@ def test_between_the_pulls_that_a_message_wakes_others_are_served():
             await asyncio.sleep(0)
         assert served == [waiting.WOKEN_AT_ONCE * rounds for rounds in (1, 2, 3, 4)]
         assert waking.woken == [(number, True) for number in range(5 * waiting.WOKEN_AT_ONCE)]
+
+    asyncio.run(scene())
+
+
+class Told(Client):
+    """A connection that notes of which groups it is told."""
+
+    def __init__(self, told):
+        self.told = told
+
+    def notify(self, command):
+        self.told.append(command.ext_fields["consumerGroup"])
+
+
+def test_between_the_clients_of_a_group_that_are_told_of_a_change_others_are_served():
+    async def scene():
+        told, tell, rounds = [], ConsumerNotices(), []
+        large, small = (ConsumerGroup(name, "", "", "") for name in ("large", "small"))
+        large.clients = dict.fromkeys([Told(told) for _ in range(2 * TOLD_AT_ONCE)])
+        small.clients = dict.fromkeys([Told(told)])
+        tell(large)
+        tell(small)
+        for _ in range(4):
+            await asyncio.sleep(0)
+            rounds.append(len(told))
+            if len(rounds) <= 2:
+                tell(large)
+        assert rounds == [TOLD_AT_ONCE * n for n in (1, 2, 3, 4)]
+        while told.count("large") < 4 * TOLD_AT_ONCE:
+            await asyncio.sleep(0)
+        assert told.index("small") == 2 * TOLD_AT_ONCE
+        for _ in range(9):
+            await asyncio.sleep(0)
+        assert told.count("large") == 4 * TOLD_AT_ONCE
+        tell(small)
+        await asyncio.sleep(0)
+        assert told.count("small") == 2
 
     asyncio.run(scene())
 

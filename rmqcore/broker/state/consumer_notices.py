@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+from collections.abc import Iterator
+from typing import Final
 
 from rmqcore.broker.state.clients import ConsumerGroup
-from rmqcore.remoting import RemotingCommand, RequestCode
+from rmqcore.remoting import Connection, RemotingCommand, RequestCode
 from rmqcore.remoting.errors import RemotingClosedError
+
+#: So many clients are told, then everybody else is served, then the next.
+TOLD_AT_ONCE: Final = 64
 
 
 class ConsumerNotices:
@@ -18,19 +24,31 @@ class ConsumerNotices:
 
     def __init__(self) -> None:
         self._changed: dict[str, ConsumerGroup] = {}
+        self._to_tell: Iterator[tuple[Connection, str]] | None = None
 
     def __call__(self, group: ConsumerGroup) -> None:
-        """Note that a group has changed; its clients are told when the event loop has a moment."""
-        if not self._changed:
-            asyncio.get_running_loop().call_soon(self._notify)
-        self._changed[group.name] = group
+        """Note that a group has changed; its clients are told when the event loop has a moment.
 
-    def _notify(self) -> None:
-        changed, self._changed = self._changed, {}
-        for group in changed.values():
-            for connection in list(group.clients):
-                command = RemotingCommand(
-                    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group.name}
-                )
-                with contextlib.suppress(RemotingClosedError):
-                    connection.notify(command)
+        One that changes meanwhile is told again behind all that have changed before.
+        """
+        self._changed[group.name] = group
+        if self._to_tell is None:
+            self._to_tell = self._clients()
+            asyncio.get_running_loop().call_soon(self._notify, self._to_tell)
+
+    def _clients(self) -> Iterator[tuple[Connection, str]]:
+        while self._changed:
+            name = next(iter(self._changed))
+            for connection in list(self._changed.pop(name).clients):
+                yield connection, name
+        self._to_tell = None
+
+    def _notify(self, to_tell: Iterator[tuple[Connection, str]]) -> None:
+        for connection, name in itertools.islice(to_tell, TOLD_AT_ONCE):
+            command = RemotingCommand(
+                RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": name}
+            )
+            with contextlib.suppress(RemotingClosedError):
+                connection.notify(command)
+        if self._to_tell is to_tell:
+            asyncio.get_running_loop().call_soon(self._notify, to_tell)
