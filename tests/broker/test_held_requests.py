@@ -8,7 +8,6 @@ from broker.conftest import LONG_MS, held
 from patience import until_async
 
 from rmqcore import open_store
-from rmqcore.broker.pop import acks
 from rmqcore.broker.pop import waiting as pop_waiting
 from rmqcore.broker.pop.waiting import WaitingPop, WaitingPops
 from rmqcore.broker.pull import matching, waiting
@@ -16,7 +15,7 @@ from rmqcore.broker.pull.matching import get_matching
 from rmqcore.broker.pull.waiting import WaitingPull, WaitingPulls
 from rmqcore.broker.state.clients import ConsumerGroup
 from rmqcore.broker.state.consumer_notices import TOLD_AT_ONCE, ConsumerNotices
-from rmqcore.remoting import Connection, RemotingCommand, RequestCode, ResponseCode
+from rmqcore.remoting import Connection, RemotingCommand, RequestCode, ResponseCode, turns
 from rmqcore.remoting.json_body import ACKS_MAX
 from rmqcore.status import GetMessageStatus
 from rmqcore.store.consume.sql92 import _COMPILED, _KEPT_LENGTH, compile_condition
@@ -383,7 +382,7 @@ def driven(coroutine):
 
 
 def test_others_are_served_between_many_acknowledgements(with_broker, monkeypatch):
-    monkeypatch.setattr(acks, "TURN_S", -1)
+    monkeypatch.setattr(turns, "TURN_S", -1)
 
     def acknowledging(count):
         entry = {"c": "G", "t": "T", "so": 0, "q": 0, "pt": 1, "b": "AQ=="}
@@ -391,11 +390,30 @@ def test_others_are_served_between_many_acknowledgements(with_broker, monkeypatc
 
     async def scenario(broker, peer):
         request = RemotingCommand(RequestCode.BATCH_ACK_MESSAGE, body=acknowledging(3))
-        turns, answer = driven(broker.managers.pop_acks.acknowledge_many(None, request))
-        assert (turns, answer.code) == (3, ResponseCode.SUCCESS)
-        monkeypatch.setattr(acks, "TURN_S", 3600)
+        given, answer = driven(broker.managers.pop_acks.acknowledge_many(None, request))
+        assert (given, answer.code) == (3, ResponseCode.SUCCESS)
+        monkeypatch.setattr(turns, "TURN_S", 3600)
         for count, code in ((ACKS_MAX, 0), (ACKS_MAX + 1, 1)):
             body = acknowledging(count)
             assert (await peer.ask(RequestCode.BATCH_ACK_MESSAGE, body=body)).code == code
+
+    with_broker(scenario)
+
+
+def test_others_are_served_between_many_locks(with_broker, monkeypatch):
+    monkeypatch.setattr(turns, "TURN_S", -1)
+
+    async def scenario(broker, _):
+        locks = broker.managers.locks
+        queues = [{"topic": "T", "queueId": number} for number in range(3)]
+        named = {"consumerGroup": "G", "clientId": "c", "mqSet": queues}
+        for code, done, held_then in (
+            (RequestCode.LOCK_BATCH_MQ, locks.lock, 3),
+            (RequestCode.UNLOCK_BATCH_MQ, locks.unlock, 0),
+        ):
+            request = RemotingCommand(code, body=json.dumps(named).encode())
+            given, answer = driven(done(Client(), request))
+            assert (given, answer.code, len(locks)) == (3, ResponseCode.SUCCESS, held_then)
+        assert not locks.holds_any("G")
 
     with_broker(scenario)

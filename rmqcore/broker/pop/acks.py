@@ -46,9 +46,9 @@ from rmqcore.remoting import (
     needs,
     success,
 )
-from rmqcore.remoting.connection import TURN_S
 from rmqcore.remoting.json_body import ACKS_MAX, objects_in, read_object
 from rmqcore.remoting.serves import serves
+from rmqcore.remoting.turns import Turns
 
 logger = logging.getLogger(__name__)
 
@@ -179,13 +179,9 @@ class PopAcks:
         entries = objects_in(read_object(request), "acks", ACKS_MAX)
         if not entries:
             return failure(ResponseCode.NO_MESSAGE, "no acks are named")
-        answer, loop = success(), asyncio.get_running_loop()
-        end_s = loop.time() + TURN_S
+        answer, turns = success(), Turns()
         for entry in entries:
-            if loop.time() > end_s:
-                # others have their turn
-                await asyncio.sleep(0)
-                end_s = loop.time() + TURN_S
+            await turns.next_entry()
             fields = {_LONG_NAMES.get(name, name): value for name, value in entry.items()}
             try:
                 key, offsets, revive_queue = _batch_entry(fields)

@@ -17,6 +17,7 @@ from rmqcore.broker.state.budgets import (
 from rmqcore.remoting import Connection, RemotingCommand, RequestCode, needs, success
 from rmqcore.remoting.json_body import objects_in, read_object
 from rmqcore.remoting.serves import serves
+from rmqcore.remoting.turns import Turns
 
 #: A lock that was not renewed for this long is another client's for the asking.
 _LOCKED_FOR_S: Final = 60.0
@@ -40,8 +41,10 @@ class QueueLocks:
         self._held: Counter[Connection] = Counter()
 
     @serves(RequestCode.LOCK_BATCH_MQ, needs=needs.lock_queues)
-    def lock(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    async def lock(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Lock queues for a client; the answer names those that it has now.
+
+        Of very many queues others are served in between.
 
         Args:
             connection: of the client; how much it may lock is counted by it.
@@ -55,9 +58,10 @@ class QueueLocks:
         group, client_id = str(body.get("consumerGroup", "")), str(body.get("clientId", ""))
         check_name("a group's name", group)
         check_name("a clientId", client_id)
-        now = self._monotonic_s()
+        now, turns = self._monotonic_s(), Turns()
         locked = []
         for queue in objects_in(body, "mqSet"):
+            await turns.next_entry()
             key = _key(queue)
             check_name("a topic's name", key[0])
             lock = self._groups.get(group, {}).get(key)
@@ -80,17 +84,18 @@ class QueueLocks:
         self._held[lock.connection] += 1
 
     @serves(RequestCode.UNLOCK_BATCH_MQ, needs=needs.lock_queues)
-    def unlock(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+    async def unlock(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         """Give queues back."""
-        body = read_object(request)
+        body, turns = read_object(request), Turns()
         group, client_id = str(body.get("consumerGroup", "")), str(body.get("clientId", ""))
-        locks = self._groups.get(group, {})
         for queue in objects_in(body, "mqSet"):
+            await turns.next_entry()
+            locks = self._groups.get(group, {})
             lock = locks.get(_key(queue))
             if lock is not None and lock.client_id == client_id:
                 self._release(locks.pop(_key(queue)))
-        if not locks:
-            self._groups.pop(group, None)
+                if not locks:
+                    del self._groups[group]
         return success()
 
     def __len__(self) -> int:
