@@ -9,6 +9,7 @@ from broker.conftest import Peer
 from broker.test_answers import beat
 from patience import until_async
 
+from rmqcore.broker.send import light_queues
 from rmqcore.broker.state import (
     budgets,
     clients,
@@ -176,6 +177,31 @@ def test_groups_and_topics_are_not_created_without_end(with_broker, monkeypatch)
         assert (await peer.ask(create, {**fields, "topic": "W"})).code == REFUSED
 
     with_broker(scenario)
+
+
+def test_messages_name_so_many_light_queues(with_broker, monkeypatch):
+    monkeypatch.setattr(light_queues, "LIGHT_QUEUES_MAX", 3)
+    monkeypatch.setattr(light_queues, "_FULL_S", 0)
+
+    async def scenario(broker, peer):
+        async def code_of(*names):
+            named = ",".join(f"%LMQ%{name}" for name in names)
+            answer = await peer.send("T", b"x", properties={"INNER_MULTI_DISPATCH": named})
+            assert answer.code == 0 or answer.remark == "too many light queues: 3 at most"
+            return answer.code
+
+        assert await code_of("a", "b") == 0
+        assert await code_of("c", "d") == REFUSED
+        assert await code_of("a", "c") == 0
+        assert await code_of("d") == REFUSED
+        assert await code_of("a", "b", "c") == 0
+        lights = [name for name, _ in broker.store.queues() if name.startswith("%LMQ%")]
+        assert lights == ["%LMQ%a", "%LMQ%b", "%LMQ%c"]
+        broker.store.delete_topic("%LMQ%b")
+        assert await code_of("d") == 0
+        assert await code_of("e") == REFUSED
+
+    with_broker(scenario, enableLmq=True, enableMultiDispatch=True)
 
 
 def test_locks_have_bounds_for_each_client_and_for_all(with_broker, monkeypatch):

@@ -17,6 +17,7 @@ from rmqcore.broker.send._direct_sends import DirectSends
 from rmqcore.broker.send._send_request import SendRequest
 from rmqcore.broker.send.batches import check_batch, without_receipts
 from rmqcore.broker.send.given_back import check_origin, is_kept
+from rmqcore.broker.send.light_queues import LightQueues
 from rmqcore.broker.send.priority import PRIORITY_PROPERTY, queue_by_priority
 from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.broker.state.masters_only import masters_only
@@ -108,9 +109,9 @@ class SendMessages:
         self._traffic, self._arrived = state.traffic, state.arrived
         self._config_in_use = self._config()
         self._own, self._answer_begins = self._made_of(self._config_in_use)
+        self._light_queues = LightQueues(state.store, state.world)
         self._half_message = half_message
-        self._monotonic_s = state.world.monotonic_s
-        self._timer = timer
+        self._monotonic_s, self._timer = state.world.monotonic_s, timer
         #: since when sends wait for the log, in the order in which they came
         self._waiting: dict[int, float] = {}
         self._numbers = itertools.count()
@@ -181,6 +182,7 @@ class SendMessages:
         if wanted.batch or wanted.plain:
             return self._send_as_it_is(connection, request, wanted, topic, queue_id)
         message = self._message(connection, request, wanted, topic, queue_id)
+        self._light_queues.expect_room(message)
         if PRIORITY_PROPERTY in (message.properties or {}):
             queue_id = message.queue_id
         if message.sys_flag & SysFlag.TRANSACTION_MASK == SysFlag.TRANSACTION_PREPARED:
@@ -339,8 +341,7 @@ class SendMessages:
         return own.encode("utf-8", "replace"), answer.encode("utf-8", "replace")
 
     def _check_writable(self, topic: str) -> None:
-        found = self._topics.get(topic)
-        config = self._config()
+        found, config = self._topics.get(topic), self._config()
         if not config.broker_permission & PERM_WRITE and found is not None and found.order:
             remark = f"the broker[{config.broker_ip1}] sending message is forbidden"
             raise RequestRefusedError(ResponseCode.NO_PERMISSION, remark)
@@ -413,8 +414,7 @@ class SendMessages:
         return self._answer_put(receipt, message, queue_id)
 
     async def _put_and_wait(self, message: Message, queue_id: int) -> RemotingCommand:
-        receipt = await self._put_async(message)
-        return self._answer_put(receipt, message, queue_id)
+        return self._answer_put(await self._put_async(message), message, queue_id)
 
     def _answer_put(
         self, receipt: PutMessageResult, message: Message, queue_id: int
