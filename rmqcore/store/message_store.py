@@ -68,7 +68,7 @@ class DefaultMessageStore(MessagePutter, ReadableStore):
         config: StoreConfig,
         *,
         progress: Callable[[RecoveryProgress], None] | None = None,
-        keep_from: Callable[[], int | None] = lambda: None,
+        keep_from: Callable[[], int | None] | None = None,
         queue_at_delivery: QueueAtDelivery = as_asked,
         runner: Runner | None = None,
         world: World = REAL,
@@ -80,7 +80,7 @@ class DefaultMessageStore(MessagePutter, ReadableStore):
             config: its settings.
             progress: called while the store is being recovered.
             keep_from: physical offset of the oldest message that somebody else has still to
-                deliver, or None: retention keeps it.
+                deliver, or None: retention keeps it; without it as the files of a broker say.
             queue_at_delivery: (configuration of a topic or None, the queue that a delayed message
                 asks for) -> the queue that it is delivered to; by default that one.
             runner: runs the store's services; None runs them in threads.

@@ -12,7 +12,6 @@ from rmqcore.broker.parts import BrokerParts
 from rmqcore.broker.replication.registration import Registration
 from rmqcore.broker.replication.slave_synchronize import SlaveSynchronize
 from rmqcore.broker.state.bodies import java_body
-from rmqcore.files.consume_queue import UNIT
 from rmqcore.ha import HAClient, HAConfig, HAService
 from rmqcore.ha.client import HAState
 from rmqcore.remoting import (
@@ -28,6 +27,7 @@ from rmqcore.remoting import (
 )
 from rmqcore.remoting.background import restarted
 from rmqcore.remoting.serves import serves
+from rmqcore.store.parts.left_waiting import first_place
 from rmqcore.world import World
 
 
@@ -173,12 +173,7 @@ class Replication:
 
         A slave keeps its log from there on, as its master does. Any thread.
         """
-        store, places = self._store, list[int]()
-        for topic, queue_id, offset in self._synchronize.pending() if self.client else ():
-            first = max(offset, store.min_queue_offset(topic, queue_id))
-            units = store.read_units(topic, queue_id, first, 1)
-            places.extend(phy_offset for phy_offset, _, _ in UNIT.iter_unpack(units))
-        return min(places, default=None)
+        return first_place(self._store, self._synchronize.pending() if self.client else ())
 
     @serves(RequestCode.GET_BROKER_HA_STATUS, needs=needs.ADMIN)
     def status(self, _: Connection, __: RemotingCommand) -> RemotingCommand:

@@ -59,7 +59,7 @@ class Parts:
         report: RecoveryReport,
         trace: StoreTrace,
         runner: Runner,
-        keep_from: Callable[[], int | None],
+        keep_from: Callable[[], int | None] | None,
         queue_at_delivery: QueueAtDelivery,
         world: World,
     ) -> None:
@@ -211,7 +211,7 @@ class Parts:
     def _upkeep(
         self,
         runner: Runner,
-        keep_from: Callable[[], int | None],
+        keep_from: Callable[[], int | None] | None,
         queue_at_delivery: QueueAtDelivery,
     ) -> Upkeep:
         return Upkeep(

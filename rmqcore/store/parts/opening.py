@@ -59,7 +59,7 @@ class Opening:
         self,
         config: StoreConfig,
         runner: Runner,
-        keep_from: Callable[[], int | None],
+        keep_from: Callable[[], int | None] | None,
         queue_at_delivery: QueueAtDelivery,
         world: World,
     ) -> Parts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rmqcore.errors import ConfigError
@@ -19,6 +20,7 @@ from rmqcore.services.retention import (
 from rmqcore.services.runner import stop_running
 from rmqcore.services.save_tables import SaveTablesService
 from rmqcore.services.store_stats import SampleStatsService
+from rmqcore.store.parts.left_waiting import first_place, left_waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +56,7 @@ class Upkeep:
         note: takes down which log files are deleted.
         world: tells the time, and lets it pass.
         keep_from: physical offset of the oldest message that somebody else has still to deliver,
-            or None.
+            or None; without it that is what the files of the broker say that it had.
         queue_at_delivery: says which queue of its topic a delayed message goes to.
 
     Attributes:
@@ -76,7 +78,7 @@ class Upkeep:
         runner: Runner,
         note: Note,
         world: World,
-        keep_from: Callable[[], int | None],
+        keep_from: Callable[[], int | None] | None,
         queue_at_delivery: QueueAtDelivery,
     ) -> None:
         config = settings.config
@@ -84,7 +86,8 @@ class Upkeep:
         self._log_services = log_services
         self._flushing = flushing
         self._health = health
-        self._keep_from = keep_from
+        self._clock_ms = world.clock_ms
+        self._keep_from = keep_from or partial(self._left_waiting, inner, files.directory.config)
         self.runner = runner
         self.delayed: DeliverDelayedMessageService | None = None
         if config.deliver_delayed and not settings.is_slave:
@@ -187,6 +190,12 @@ class Upkeep:
         """
         parked = None if self.delayed is None else self.delayed.schedule.pending_from()
         return min((at for at in (parked, self._keep_from()) if at is not None), default=None)
+
+    def _left_waiting(self, store: InnerStore, folder: Path) -> int | None:
+        here = self.delayed is not None
+        delivered = None if here else DelayOffsetTable(folder, clock=self._clock_ms).levels()
+        waiting = left_waiting(store, store.consumer_offsets, folder, delivered)
+        return first_place(store, waiting)
 
     def delay_offsets(self) -> dict[int, int]:
         """By delay level, the next queue offset that is delivered; empty when none is."""
