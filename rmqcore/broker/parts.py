@@ -18,6 +18,7 @@ from rmqcore.broker.pull.waiting import WaitingPulls
 from rmqcore.broker.send.transactions import Transactions
 from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.broker.state.settings import BrokerConfig
+from rmqcore.broker.state.topic_attributes import is_compacted
 from rmqcore.broker.state.topics_of_log import lost_topics, unknown_topics
 from rmqcore.broker.timer.timer import TimerMessages
 from rmqcore.errors import DiskFullError, StoreClosedError, StoreError, StoreNotWritableError
@@ -159,9 +160,7 @@ class BrokerParts(BrokerState):
         lacks_some = promoted or not store.topics.is_whole
         unknown = unknown_topics(store) if lacks_some else lost_topics(store)
         self.topics.know_of_log(unknown)
-        if names := sorted({topic for topic, _ in unknown}):
-            words = "%d topics have messages and were not in %s; they are from now on: %s"
-            logger.warning(words, len(names), store.topics.path, ", ".join(names[:_NAMED_MAX]))
+        self._tell_of_topics({topic for topic, _ in unknown})
         offsets = store.consumer_offsets
         # a broker has led with one table, and not with the other; RocketMQ keeps all entries
         if store.topics.begun_ms is not None and offsets.begun_ms is None and not offsets.pairs():
@@ -180,6 +179,16 @@ class BrokerParts(BrokerState):
         # first: that it was cut is known until the offsets are brought back
         self.pop_order.bring_back((lambda *_: 0) if was_cut else end_of)
         self.offsets.bring_back(end_of, may_be_shorter=may_be_shorter)
+
+    def _tell_of_topics(self, unknown: Collection[str]) -> None:
+        table = self.store.topics
+        if names := sorted(unknown):
+            words = "%d topics have messages and were not in %s; they are from now on: %s"
+            logger.warning(words, len(names), table.path, ", ".join(names[:_NAMED_MAX]))
+        if names := [each.topic_name for each in table if is_compacted(each.attributes)]:
+            words = "%d topics have cleanup.policy=COMPACTION, %s: %s"
+            what = "take nothing here, and what compaction/ has of them cannot be read"
+            logger.warning(words, len(names), what, ", ".join(names[:_NAMED_MAX]))
 
     def pending_from(self) -> int | None:
         """Physical offset of the oldest message that waits; None without one. Any thread.

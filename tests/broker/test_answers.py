@@ -75,6 +75,32 @@ def test_attributes_that_are_wrong_are_refused(with_broker, there):
     with_broker(scenario)
 
 
+def test_a_topic_that_rocketmq_compacts_takes_nothing(lives, tmp_path, caplog):
+    """Retention would delete the last message of a key, which RocketMQ keeps."""
+
+    async def as_it_is(_, peer):
+        assert (await peer.send("T", b"before")).code == ResponseCode.SUCCESS
+
+    def compacted():
+        file = tmp_path / "store" / "config" / "topics.json"
+        content = json.loads(file.read_text())
+        attributes = {"cleanup.policy": "COMPACTION"}
+        content["topicConfigTable"]["T"]["attributes"] = attributes
+        file.write_text(json.dumps(content))
+
+    async def refused(_, peer):
+        assert "1 topics have cleanup.policy=COMPACTION" in caplog.text
+        for properties in ({"KEYS": "k"}, {"KEYS": "k", "DELAY": "1"}, {"TRAN_MSG": "true"}):
+            sent = await peer.send("T", b"behind", properties=properties)
+            assert sent.code == ResponseCode.NO_PERMISSION
+            assert "COMPACTION" in sent.remark
+        assert [m.body for m in records((await peer.pull("T")).body)] == [b"before"]
+
+    lives(as_it_is)
+    compacted()
+    lives(refused)
+
+
 def test_attributes_are_added_changed_and_taken_away(with_broker):
     async def scenario(_, peer):
         kinds = ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED")

@@ -12,6 +12,7 @@ from rmqcore.remoting import RequestRefusedError, ResponseCode
 
 QUEUE_TYPE: Final = "queue.type"
 _CLEANUP: Final = "cleanup.policy"
+_COMPACTED: Final = "COMPACTION"
 _INT64_MAX: Final = 2**63 - 1
 _DIGITS_MAX: Final = 19
 _EXPIRATION_MAX: Final = 30 * 24 * 60
@@ -53,6 +54,11 @@ _CHECKS: Final[Mapping[str, Callable[[str], str | None]]] = {
 }
 #: These attributes have a default, and cannot be changed once the topic is there.
 _UNCHANGEABLE: Final = {QUEUE_TYPE: "SimpleCQ", _CLEANUP: "DELETE"}
+
+
+def is_compacted(attributes: Mapping[str, str]) -> bool:
+    """Tell whether RocketMQ keeps the last message of each key of a topic, beside the log."""
+    return attributes.get(_CLEANUP) == _COMPACTED
 
 
 def parse_changes(text: str) -> dict[str, str]:

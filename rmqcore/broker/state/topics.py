@@ -16,6 +16,7 @@ from rmqcore.broker.state.budgets import (
 )
 from rmqcore.broker.state.settings import BrokerConfig
 from rmqcore.broker.state.table_file import TableFile
+from rmqcore.broker.state.topic_attributes import is_compacted
 from rmqcore.chance import randrange
 from rmqcore.errors import MessageIllegalError, StoreError
 from rmqcore.files.config_tables import TopicConfig, TopicConfigTable, check_topic_name
@@ -135,7 +136,8 @@ class Topics:
         """Refuse what no client may send to.
 
         Raises:
-            RequestRefusedError: with code 16 a topic of the broker's own, with 29 no topic's name,
+            RequestRefusedError: with code 16 a topic of the broker's own, or one that RocketMQ
+                compacts: retention would delete the last message of a key; with 29 no topic's name,
                 with 14 one that is being deleted: a message would be left in a queue of no topic.
 
         Source: TopicValidator, isNotAllowedSendTopic; that names six topics, and none of
@@ -147,6 +149,10 @@ class Topics:
         wrong = _name_error(topic)
         if wrong is not None:
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, wrong)
+        found = self.table.get(topic)
+        if found is not None and is_compacted(found.attributes):
+            remark = f"topic[{topic}] has cleanup.policy=COMPACTION, which is not supported here"
+            raise RequestRefusedError(ResponseCode.NO_PERMISSION, remark)
         self._check_stays(topic)
 
     def _check_stays(self, topic: str) -> None:
