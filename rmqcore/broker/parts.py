@@ -174,11 +174,20 @@ class BrokerParts(BrokerState):
         end, before = report.end_offset, resets.log_end
         # others may have read what was fetched since, and what was cut off
         may_be_shorter = promoted or before not in (None, end) or not report.clean_shutdown
-        end_of = self.offsets.ends_at(end)
+        end_of = former_end_of = self.offsets.ends_at(end)
+        if resets.found_end is not None and resets.found_end < end:
+            former_end_of = self.offsets.ends_at(max(resets.found_end, store.min_phy_offset))
         was_cut = before is not None and not 0 <= before <= end
+        deleted = resets.deleted_by_others(store.followed_log.deletions())
+        for topic in deleted:
+            self.offsets.forget_topic(topic)
+            self.pop_order.forget_topic(topic)
         # first: that it was cut is known until the offsets are brought back
-        self.pop_order.bring_back((lambda *_: 0) if was_cut else end_of)
-        self.offsets.bring_back(end_of, may_be_shorter=may_be_shorter)
+        self.pop_order.bring_back((lambda *_: 0) if was_cut else former_end_of)
+        self.offsets.bring_back(end_of, former_end_of, may_be_shorter=may_be_shorter)
+        for topic in deleted:
+            self.offsets.begin_anew((), self._queues_of(topic), lambda _: True)
+        resets.know_deletions(store.followed_log.deletions())
 
     def _tell_of_topics(self, unknown: Collection[str]) -> None:
         table = self.store.topics
@@ -257,6 +266,7 @@ class BrokerParts(BrokerState):
             for queue_id in {queue_id for _, _, queue_id in readers} | {one[1] for one in queues}:
                 self.waiting_pulls.arrived(topic, queue_id)
             self.topics.being_deleted -= names
+            self.offsets.resets.know_deletions(self.store.followed_log.deletions())
             # else it is written, or tried again, with the offsets; a kill may come before
             with suppress(OSError):
                 await asyncio.to_thread(self.offsets.resets.persist_ends)
@@ -270,14 +280,16 @@ class BrokerParts(BrokerState):
         groups.update(self.consumers.subscribed_to(topic))
         connected = self.consumers.groups
         groups -= {name for name in groups & connected.keys() if connected[name].broadcasting}
+        found = {(group, *queue) for group in groups for queue in self._queues_of(topic)}
+        # those of the topic before it have not come again yet
+        return sorted(found | {key for key in self.offsets.resets if key[1] == topic})
+
+    def _queues_of(self, topic: str) -> list[tuple[str, int]]:
         known = self.topics.get(topic)
         most = 0 if known is None else max(known.read_queue_nums, known.write_queue_nums)
         # what was due later came to a topic that was deleted, and makes queues without making it
         filled = {queue_id for name, queue_id in self.store.queues() if name == topic}
-        queue_ids = sorted({*range(most), *filled})
-        found = {(group, topic, queue_id) for group in groups for queue_id in queue_ids}
-        # those of the topic before it have not come again yet
-        return sorted(found | {key for key in self.offsets.resets if key[1] == topic})
+        return [(topic, queue_id) for queue_id in sorted({*range(most), *filled})]
 
     async def forget_group(self, group: str) -> None:
         """Forget what a group has consumed, and what it has still in order; on the disk, too.

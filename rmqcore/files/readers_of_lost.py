@@ -20,6 +20,8 @@ _READERS: Final = "readers"
 _UNKNOWN: Final = "unknownGroups"
 _SERVING: Final = "serving"
 _LOG_END: Final = "logEnd"
+_DELETIONS_END: Final = "deletionsEnd"
+_FOUND_END: Final = "foundEnd"
 
 #: Group, topic and queue id.
 ReadQueue: TypeAlias = tuple[str, str, int]
@@ -37,12 +39,18 @@ class ReadersOfLost:
             did.
         log_end: physical offset where the log ended when that master did, in order; below 0: the
             log was cut since; None: not known.
+        deletions_end: physical offset of the last deletion of a topic that it knew; None: not
+            known.
+        found_end: physical offset where the log ended when it was opened first behind that, if it
+            may have lost its end; None: it has not, or was not opened since.
     """
 
     ends: dict[ReadQueue, int] = field(default_factory=dict)
     unknown_groups: dict[ReadQueue, int] = field(default_factory=dict)
     was_serving: bool | None = None
     log_end: int | None = None
+    deletions_end: int | None = None
+    found_end: int | None = None
 
     def note_cut(
         self, ends: Mapping[tuple[str, int], int], readers: Iterable[tuple[str, str, int]]
@@ -109,6 +117,10 @@ class ReadersOfLostFile:
             content[_SERVING] = readers.was_serving
         if readers.log_end is not None:
             content[_LOG_END] = readers.log_end
+        if readers.deletions_end is not None:
+            content[_DELETIONS_END] = readers.deletions_end
+        if readers.found_end is not None:
+            content[_FOUND_END] = readers.found_end
         self._file.store(format_compact_java_json(content))
 
 
@@ -137,6 +149,26 @@ def begin_groups_anew(
     offsets.persist_removal()
 
 
+def note_found_end(folder: Path, log_end: int) -> None:
+    """Note where a log ends that a broker has served, when it may have lost its end since.
+
+    Whoever opens it puts others in the places of what is lost, maybe before the broker comes.
+
+    Args:
+        folder: the store's ``config`` folder.
+        log_end: physical offset.
+
+    Raises:
+        OSError, CorruptConfigFileError: it cannot be written, or read.
+    """
+    file = ReadersOfLostFile(folder)
+    readers = file.load()
+    may_be_shorter = readers.was_serving or (readers.log_end or 0) > log_end
+    if may_be_shorter and (readers.found_end is None or log_end < readers.found_end):
+        readers.found_end = log_end
+        file.store(readers)
+
+
 def _readers_in(text: str) -> ReadersOfLost:
     """Read the file.
 
@@ -147,11 +179,14 @@ def _readers_in(text: str) -> ReadersOfLost:
     if not isinstance(content, dict):
         raise ValueError("it does not say who has read what is lost")  # noqa: TRY004 - the text is
     serving, log_end = content.get(_SERVING), content.get(_LOG_END)
+    deletions_end, found_end = content.get(_DELETIONS_END), content.get(_FOUND_END)
     return ReadersOfLost(
         offsets_in(content.get(_READERS)),
         offsets_in(content.get(_UNKNOWN)),
         None if serving is None else bool(serving),
         log_end if type(log_end) is int else None,
+        deletions_end if type(deletions_end) is int else None,
+        found_end if type(found_end) is int else None,
     )
 
 

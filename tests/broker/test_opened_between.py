@@ -3,7 +3,9 @@
 import asyncio
 
 import pytest
-from broker.conftest import served
+from broker.conftest import records, served
+from broker.test_pop import acknowledge, comes_again, handed_out, pop
+from broker.test_state import COMMITS, bodies, commit
 from broker.test_transactions import COMMIT, decision, send_half
 from killed_copy import copy_as_killed
 from patience import rounds, until_async
@@ -12,6 +14,21 @@ from rmqcore import open_store
 from rmqcore.remoting import RequestCode, ResponseCode
 
 pytestmark = pytest.mark.engine
+
+NEW = [b"new %d" % number for number in range(8)]
+
+
+async def fill(peer):
+    for number in range(5):
+        assert (await peer.send("T", b"old %d" % number)).code == ResponseCode.SUCCESS
+
+
+def make_anew(path):
+    """Delete a topic, and put other messages to one of its name."""
+    with open_store(path) as store:
+        assert store.delete_topic("T")
+        for body in NEW:
+            store.put("T", body)
 
 
 @pytest.fixture
@@ -37,6 +54,151 @@ def between(tmp_path):
         asyncio.run(main())
 
     return run
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_who_has_read_a_topic_that_was_deleted_passes_over_nothing_of_the_new_one(between, killed):
+    async def first(_, peer):
+        await fill(peer)
+        await peer.pull("T", offset=5, sysFlag=COMMITS, commitOffset=5)
+
+    async def second(_, peer):
+        moved = await peer.pull("T", offset=5, sysFlag=COMMITS, commitOffset=5)
+        assert moved.code == ResponseCode.PULL_OFFSET_MOVED
+        assert moved.ext_fields["nextBeginOffset"] == "0"
+        assert [message.body for message in records((await peer.pull("T")).body)] == NEW
+
+    between(first, make_anew, second, killed=killed)
+
+
+def test_what_was_popped_of_a_topic_that_was_deleted_hands_out_nothing_of_the_new_one_twice(
+    between, clock
+):
+    async def first(_, peer):
+        await fill(peer)
+        await commit(peer, 0)
+        assert len(bodies(await pop(peer, invisible_ms=1000))) == 5
+
+    async def second(broker, peer):
+        clock.go_on(60_000)
+        while comes_again(broker):
+            pass
+        assert [body for _ in range(3) for body in bodies(await pop(peer))] == NEW
+
+    between(first, make_anew, second)
+
+
+def test_an_acknowledgement_of_before_passes_over_nothing_of_a_topic_made_anew(between, clock):
+    got = []
+
+    async def first(_, peer):
+        await fill(peer)
+        await commit(peer, 0)
+        got.extend(handed_out(await pop(peer, order="true", queue_id=0)))
+
+    async def second(broker, peer):
+        assert len(got) == 5
+        clock.go_on(1000)
+        assert bodies(await pop(peer, order="true", invisible_ms=1000, queue_id=0)) == NEW
+        for message, receipt in got:
+            await acknowledge(peer, message, receipt)
+        clock.go_on(60_000, broker)
+        assert bodies(await pop(peer, order="true", queue_id=0)) == NEW
+
+    between(first, make_anew, second)
+
+
+@pytest.fixture
+def loses_end(tmp_path):
+    """Put others in the place of what the log has lost from a record on."""
+    places = []
+
+    def change(path):
+        log = path / "commitlog" / f"{0:020d}"
+        raw = log.read_bytes()
+        log.write_bytes(raw[: places[0]].ljust(len(raw), b"\0"))
+        with open_store(path, on_corruption="truncate") as store:
+            assert store.max_queue_offset("T", 0) == 2
+            for body in NEW:
+                store.put("T", body)
+
+    change.places = places
+    return change
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_who_has_read_what_is_lost_passes_over_nothing_that_was_put_in_its_place(
+    between, loses_end, killed
+):
+    async def first(broker, peer):
+        await fill(peer)
+        loses_end.places.append(broker.store.get_message("T", 0, 2).messages[0].phy_offset)
+        await peer.pull("T", offset=1, sysFlag=COMMITS, commitOffset=1)
+        await asyncio.to_thread(broker.store.consumer_offsets.persist)
+
+    async def second(_, peer):
+        moved = await peer.pull("T", offset=5, sysFlag=COMMITS, commitOffset=5)
+        assert moved.code == ResponseCode.PULL_OFFSET_MOVED
+        assert moved.ext_fields["nextBeginOffset"] == "1"
+        unknown = await peer.pull("T", offset=5, group="Other", sysFlag=COMMITS, commitOffset=5)
+        assert unknown.code == ResponseCode.PULL_OFFSET_MOVED
+        assert unknown.ext_fields["nextBeginOffset"] == "2"
+
+    between(first, loses_end, second, killed=killed)
+
+
+def test_an_order_of_what_is_lost_passes_over_nothing_that_was_put_in_its_place(
+    between, loses_end, clock
+):
+    got = []
+
+    async def first(broker, peer):
+        await fill(peer)
+        loses_end.places.append(broker.store.get_message("T", 0, 2).messages[0].phy_offset)
+        await commit(peer, 0)
+        got.extend(handed_out(await pop(peer, order="true", queue_id=0)))
+
+    async def second(_, peer):
+        for message, receipt in got:
+            await acknowledge(peer, message, receipt)
+        clock.go_on(1000)
+        old = [b"old 0", b"old 1"]
+        assert bodies(await pop(peer, order="true", queue_id=0)) == [*old, *NEW]
+
+    between(first, loses_end, second)
+
+
+def test_what_a_program_has_consumed_behind_what_was_lost_comes_not_again(between, loses_end):
+    async def first(broker, peer):
+        await fill(peer)
+        loses_end.places.append(broker.store.get_message("T", 0, 2).messages[0].phy_offset)
+        await peer.pull("T", offset=5, sysFlag=COMMITS, commitOffset=5)
+
+    def consumes(path):
+        loses_end(path)
+        with open_store(path) as store:
+            assert store.consumer_offsets.get("T", "CG", 0) == 2
+            store.consumer_offsets.commit("T", "CG", 0, 6)
+
+    async def second(_, peer):
+        assert [m.body for m in records((await peer.pull("T", offset=6)).body)] == NEW[4:]
+
+    between(first, consumes, second)
+
+
+def test_a_broker_that_deletes_a_topic_and_ends_sends_nobody_back_who_has_read_on(lives):
+    async def first(_, peer):
+        await fill(peer)
+        await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+        await fill(peer)
+        assert len(records((await peer.pull("T")).body)) == 5
+        await peer.pull("T", offset=5, sysFlag=COMMITS, commitOffset=5)
+
+    async def second(_, peer):
+        await peer.send("T", b"next")
+        assert [m.body for m in records((await peer.pull("T", offset=5)).body)] == [b"next"]
+
+    lives(first, second)
 
 
 WAITING = {"timer": {"TIMER_DELAY_SEC": "200000"}, "level": {"DELAY": "18"}, "half": None}

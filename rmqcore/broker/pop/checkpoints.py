@@ -63,6 +63,7 @@ class Checkpoints:
     ) -> None:
         self._state, self._successor = state, successor
         self._store: MessageStore = state.store
+        self._deleted_below = state.store.followed_log.deleted_below
         self._config, self._passed_over = state.config, state.passed_over
         self._clock_ms = state.world.clock_ms
         self.topic: Final = topic or f"{REVIVE_PREFIX}{state.config().broker_cluster_name}"
@@ -203,6 +204,8 @@ class Checkpoints:
         with self._passed_over.guard(REVIVE, place):
             if record.tags == _CHECKPOINT:
                 found = Checkpoint.from_java(bytes(record.body), queue_id, record.queue_offset)
+                if record.phy_offset < self._deleted_below(found.topic):
+                    return
                 if found.open_offsets and found.key not in self._open:
                     self._remember(found, max(found.due_ms, self._clock_ms() + _GRACE_MS))
                 if self._unknown_from and record.queue_offset >= self._unknown_from[queue_id]:

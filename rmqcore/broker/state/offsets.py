@@ -96,7 +96,13 @@ class Offsets:
 
         return end_of
 
-    def bring_back(self, end_of: Callable[[str, int], int], *, may_be_shorter: bool) -> None:
+    def bring_back(
+        self,
+        end_of: Callable[[str, int], int],
+        former_end_of: Callable[[str, int], int] | None = None,
+        *,
+        may_be_shorter: bool,
+    ) -> None:
         """Set offsets beyond the end of their queue to that end; before anything is served.
 
         A power cut takes records that were read and not on the disk yet, and a slave that becomes
@@ -105,28 +111,33 @@ class Offsets:
 
         Args:
             end_of: see `ends_at`.
+            former_end_of: the same for the end that was found first behind what may be lost: others
+                may have put messages there since, which a group has consumed that is behind it.
+                None: nobody has.
             may_be_shorter: whether the log may have been longer when the groups read it; it may
                 also where a broker has not ended in order before the store was opened last.
         """
         table, resets = self._store.consumer_offsets, self.resets
+        former_end_of = former_end_of or end_of
         resets.bring_back(lambda key: table.get(key[1], key[0], key[2]))
         read = [
             (topic, group, queue_id, offset)
             for topic, group in table.pairs()
             for queue_id, offset in table.queues(topic, group).items()
         ]
-        ends = {queue: end_of(*queue) for queue in {(each[0], each[2]) for each in read}}
+        queues = {(topic, queue_id) for topic, _, queue_id, _ in read}
+        ends = {queue: end_of(*queue) for queue in queues}
+        former = {queue: former_end_of(*queue) for queue in queues}
         may_be_shorter |= resets.was_serving is True
         resets.begin()
         if may_be_shorter:
             self._took_over_s = self._monotonic_s()
-            resets.take_over(
-                {
-                    (group, topic, queue_id): ends[topic, queue_id]
-                    for topic, group, queue_id, _ in read
-                },
-                {queue: end_of(*queue) for queue in self._queues()},
-            )
+            of_groups = dict[ReadQueue, int]()
+            for topic, group, queue_id, offset in read:
+                end = former[topic, queue_id]
+                of_groups[group, topic, queue_id] = end if offset <= end else ends[topic, queue_id]
+            of_all = {queue: former_end_of(*queue) for queue in self._queues()}
+            resets.take_over(of_groups, of_all)
         try:
             resets.persist_ends()
         except OSError:

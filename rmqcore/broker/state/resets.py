@@ -201,6 +201,10 @@ class Resets(dict[ReadQueue, int]):
             whoever has opened and closed it since; None where a slave did, or none is known.
         log_end: physical offset where the log ended when that broker ended in order; below 0: it
             was cut since; None: not known.
+        deletions_end: physical offset of the last deletion of a topic that a broker knew, see
+            `know_deletions`; None: not known.
+        found_end: physical offset where the log ended when somebody opened it first behind a broker
+            that served it, if it may have lost its end by then; None: it has not.
         ends: where queues ended when this broker took over a log that may have been longer. A group
             that comes from behind such an end has read what is lost, and is sent there; it commits
             nothing behind it before a pull is from there, or from before it.
@@ -222,6 +226,7 @@ class Resets(dict[ReadQueue, int]):
         self._ends_file = ReadersOfLostFile(folder)
         lost = self._ends_file.load()
         self.ends, self.was_serving, self.log_end = lost.ends, lost.was_serving, lost.log_end
+        self.deletions_end, self.found_end = lost.deletions_end, lost.found_end
         self.unknown_groups = UnknownGroups()
         self.unknown_groups.update(lost.unknown_groups)
         self._serving, self._begun = self.was_serving, False
@@ -308,9 +313,9 @@ class Resets(dict[ReadQueue, int]):
 
     def begin(self) -> None:
         """Note, with the next `persist_ends`, that a broker serves from now on."""
-        self._ends_changed |= not self._serving
+        self._ends_changed |= not self._serving or self.found_end is not None
         self._serving = self._begun = True
-        self.log_end = None
+        self.log_end = self.found_end = None
 
     def end(self, log_end: int) -> None:
         """Note, with the next `persist_ends`, that it ends in order; without a begin nothing.
@@ -322,6 +327,26 @@ class Resets(dict[ReadQueue, int]):
             self._ends_changed |= (self._serving, self.log_end) != (False, log_end)
             self._serving, self.log_end = False, log_end
 
+    def deleted_by_others(self, deletions: Mapping[str, int]) -> list[str]:
+        """The topics that somebody has deleted since a broker served the store.
+
+        Args:
+            deletions: of the store: by topic, physical offset where the log ended then.
+        """
+        known, end = self.deletions_end, self.log_end
+        if self.was_serving is False and end is not None and end >= 0:
+            # at its last moment it may have deleted one itself, of which nobody has read since
+            known = end - 1
+        if self.was_serving is None or known is None:
+            return []
+        return [topic for topic, at in deletions.items() if at > known]
+
+    def know_deletions(self, deletions: Mapping[str, int]) -> None:
+        """Note, with the next `persist_ends`, that all deletions of the store are known."""
+        last = max(deletions.values(), default=-1)
+        self._ends_changed |= last != self.deletions_end
+        self.deletions_end = last
+
     def follow(self) -> None:
         """Forget where queues ended of a log that this broker has served: a master's comes now.
 
@@ -330,7 +355,8 @@ class Resets(dict[ReadQueue, int]):
         if self._serving is None:
             return
         self._ends_changed = True
-        self._serving, self._begun, self.log_end = None, False, None
+        self._serving, self._begun = None, False
+        self.log_end = self.found_end = None
         self.ends.clear()
         self.unknown_groups.clear()
 
@@ -424,9 +450,8 @@ class Resets(dict[ReadQueue, int]):
         try:
             self.ahead()
             of_all = self.unknown_groups.copy()
-            self._ends_file.store(
-                ReadersOfLost(self.ends.copy(), of_all, self._serving, self.log_end)
-            )
+            serving = self._serving, self.log_end, self.deletions_end, self.found_end
+            self._ends_file.store(ReadersOfLost(self.ends.copy(), of_all, *serving))
         except BaseException:
             self._ends_changed = True
             raise

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from rmqcore.derived.consume_queue_store import ConsumeQueueStore
 from rmqcore.derived.index_service import IndexService
-from rmqcore.errors import MessageIllegalError
+from rmqcore.errors import CorruptConfigFileError, MessageIllegalError
 from rmqcore.files.archive_note import shorten_archive_note
 from rmqcore.files.commit_log import CommitLog
 from rmqcore.files.commit_log_writer import CommitLogWriter
@@ -20,7 +20,7 @@ from rmqcore.files.import_note import end_imports
 from rmqcore.files.kept_cuts import KeptCuts
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.files.mapped_file_queue import MappedFileQueue
-from rmqcore.files.readers_of_lost import begin_groups_anew
+from rmqcore.files.readers_of_lost import begin_groups_anew, note_found_end
 from rmqcore.files.store_checkpoint import StoreCheckpoint
 from rmqcore.files.store_mark import StoreMark
 from rmqcore.files.transient_store_pool import TransientStorePool
@@ -202,6 +202,10 @@ class StoreFiles:
         self.batch.index_tags = batches[0].index_tags
         shorten_archive_note(self.directory, report.end_offset)
         end_imports(self.directory, report.end_offset)
+        try:
+            note_found_end(self.directory.config, report.end_offset)
+        except (OSError, CorruptConfigFileError) as error:
+            _log.warning("a broker will not know where the log ended: %s", error)
         self._begin_topics()
         return report
 
