@@ -162,6 +162,7 @@ class BrokerParts(BrokerState):
         self.topics.know_of_log(unknown)
         self._tell_of_topics({topic for topic, _ in unknown})
         offsets = store.consumer_offsets
+        offsets.take_over_lmq()
         # a broker has led with one table, and not with the other; RocketMQ keeps all entries
         if store.topics.begun_ms is not None and offsets.begun_ms is None and not offsets.pairs():
             words = "%s is lost: nobody knows what groups had consumed; they begin as new ones"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Final
 
 from rmqcore.arguments import text, whole_number
 from rmqcore.errors import ArgumentError, MessageIllegalError
+from rmqcore.files.config_file import ConfigFile
 from rmqcore.files.config_tables import (
     OFFSET_MAX,
     QUEUE_ID_MAX,
@@ -17,12 +19,17 @@ from rmqcore.files.config_tables import (
     mapping,
     numbered_offsets,
 )
+from rmqcore.java.json import parse_java_json
 
 _GROUP_SEPARATOR: Final = "@"
 #: A field of our own: where POP's revive queues ended of which the offsets know.
 _REVIVE_ENDS: Final = "reviveQueueEnds"
 #: Another one, of a slave's: the queue ids of offsets that its master has not told, by key.
 _OWN: Final = "ownOfFollower"
+#: Where a broker of RocketMQ with ``enableLmq=true`` keeps the offsets of all groups.
+_LMQ_NAME: Final = "lmqConsumerOffset.json"
+#: A field of our own: the CRC of that file when it was taken over.
+_LMQ_TAKEN: Final = "lmqOffsetsTaken"
 
 
 class ConsumerOffsetTable(ConfigTable):
@@ -94,6 +101,30 @@ class ConsumerOffsetTable(ConfigTable):
         with self._lock.within():
             self._changed |= self._own is not None
             self._own = None
+
+    def take_over_lmq(self) -> None:
+        """Go on where a broker of RocketMQ with ``enableLmq=true`` was: its offsets are elsewhere.
+
+        Before `lead`. What it has written is taken once, so that an offset which is set back later
+        stays so; of two the larger counts, but for what a broker of ours has led with.
+
+        Raises:
+            CorruptConfigFileError: its file cannot be read.
+
+        Source: RocketMQ broker/offset/LmqConsumerOffsetManager.java.
+        """
+        found = ConfigFile(self.path.with_name(_LMQ_NAME), _lmq_offsets_in).load()
+        if found is None or found[0] == self._other.get(_LMQ_TAKEN):
+            return
+        larger_counts = self.begun_ms is None or _LMQ_TAKEN in self._other
+        with self._lock.within():
+            for key, queues in found[1].items():
+                for queue_id, offset in queues.items():
+                    own = self._offsets.get(key, {}).get(queue_id)
+                    if own is None or (larger_counts and offset > own):
+                        self._offsets.setdefault(key, {})[queue_id] = offset
+            self._other[_LMQ_TAKEN] = found[0]
+            self._changed = True
 
     def get(self, topic: str, group: str, queue_id: int) -> int | None:
         """The next queue offset that the group wants; None when it has committed none.
@@ -349,6 +380,21 @@ def _places_named(value: object) -> set[tuple[str, int]] | None:
         return None
     named = {key: _whole_numbers(queue_ids) or () for key, queue_ids in value.items()}
     return {(key, queue_id) for key, ids in named.items() for queue_id in ids}
+
+
+def _lmq_offsets_in(text: str) -> tuple[int, dict[str, dict[int, int]]]:
+    """Read RocketMQ's file: its CRC, and offsets as in our table.
+
+    Raises:
+        ValueError: it is none.
+    """
+    content = mapping(_LMQ_NAME, parse_java_json(text))
+    table = ConsumerOffsetTable._decode(dict(content))
+    light = mapping("lmqOffsetTable", content.get("lmqOffsetTable") or {})
+    for key, offset in light.items():
+        # a light queue has no other number
+        table[key] = numbered_offsets(key, {"0": offset})
+    return zlib.crc32(text.encode()), table
 
 
 def _places_in(table: Mapping[str, Mapping[int, int]]) -> set[tuple[str, int]]:
