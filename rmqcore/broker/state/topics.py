@@ -149,13 +149,18 @@ class Topics:
         wrong = _name_error(topic)
         if wrong is not None:
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, wrong)
+        self._check_stays(topic)
+
+    def _check_stays(self, topic: str) -> None:
+        """Refuse a topic whose messages would go with it, or before their time.
+
+        Raises:
+            RequestRefusedError: it is being deleted, code 14, or RocketMQ compacts it, code 16.
+        """
         found = self.table.get(topic)
         if found is not None and is_compacted(found.attributes):
             remark = f"topic[{topic}] has cleanup.policy=COMPACTION, which is not supported here"
             raise RequestRefusedError(ResponseCode.NO_PERMISSION, remark)
-        self._check_stays(topic)
-
-    def _check_stays(self, topic: str) -> None:
         if topic in self.being_deleted:
             remark = f"topic {topic} is being deleted"
             raise RequestRefusedError(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
@@ -301,7 +306,8 @@ class Topics:
             queues: (topic, queue id) of all of them.
 
         Raises:
-            RequestRefusedError: a topic is being deleted, or cannot be written now.
+            RequestRefusedError: a topic is being deleted, RocketMQ compacts it, or it cannot be
+                written now.
             BudgetExceededError: there are too many topics.
         """
         counts: dict[str, int] = {}
