@@ -229,3 +229,16 @@ def test_retention_deletes_nothing_that_waits_for_the_broker(between, clock, rng
         await until_async(lambda: broker.store.max_queue_offset("T", 0) == 1, "it comes")
 
     between(first, delete, second)
+
+
+def test_a_store_where_nobody_can_tell_what_waits_takes_puts_and_deletes_nothing(store_path, rng):
+    small = {"mapped_file_size_commit_log": 1 << 16}
+    with open_store(store_path, **small) as store:
+        store.put("T", b"x")
+    for name in ("delayOffset.json", "delayOffset.json.bak"):
+        (store_path / "config" / name).write_text("rotten")
+    with open_store(store_path, retention_bytes=1 << 17) as store:
+        for _ in range(9):
+            store.put("T", rng.randbytes(1 << 15))
+        rounds(store.parts.upkeep.retention, 3)
+        assert (store.min_phy_offset, store.why_not_writable()) == (0, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rmqcore.errors import ConfigError
+from rmqcore.errors import ConfigError, CorruptConfigFileError
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC
 from rmqcore.files.delay_offset_table import DelayOffsetTable
 from rmqcore.services.delay_schedule import DeliverDelayedMessageService, ScheduleMessageService
@@ -19,6 +19,7 @@ from rmqcore.services.retention import (
 )
 from rmqcore.services.runner import stop_running
 from rmqcore.services.save_tables import SaveTablesService
+from rmqcore.services.standing import Standing
 from rmqcore.services.store_stats import SampleStatsService
 from rmqcore.store.parts.left_waiting import first_place, left_waiting
 
@@ -87,6 +88,7 @@ class Upkeep:
         self._flushing = flushing
         self._health = health
         self._clock_ms = world.clock_ms
+        self._standing = Standing()
         self._keep_from = keep_from or partial(self._left_waiting, inner, files.directory.config)
         self.runner = runner
         self.delayed: DeliverDelayedMessageService | None = None
@@ -193,8 +195,13 @@ class Upkeep:
 
     def _left_waiting(self, store: InnerStore, folder: Path) -> int | None:
         here = self.delayed is not None
-        delivered = None if here else DelayOffsetTable(folder, clock=self._clock_ms).levels()
-        waiting = left_waiting(store, store.consumer_offsets, folder, delivered)
+        try:
+            delivered = None if here else DelayOffsetTable(folder, clock=self._clock_ms).levels()
+            waiting = left_waiting(store, store.consumer_offsets, folder, delivered)
+        except CorruptConfigFileError as error:
+            # nobody can tell what waits: age and quota delete nothing
+            self._standing.note("what waits for a broker", error)
+            return 0
         return first_place(store, waiting)
 
     def delay_offsets(self) -> dict[int, int]:
