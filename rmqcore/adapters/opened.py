@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from rmqcore.arguments import directory_path
 from rmqcore.errors import ConfigError, StoreError, StoreNotFoundError
 from rmqcore.store.consume.holders import Holder
+from rmqcore.store.consumer import keep_room_for_leases
 from rmqcore.store.sharing import open_shared
 
 if TYPE_CHECKING:
@@ -202,6 +203,7 @@ class _Handle:
     def __init__(self, path: str, settings: Mapping[str, Any]) -> None:
         self.settings = dict(settings)
         self.store: MessageStore = open_shared(path, **settings)
+        keep_room_for_leases(self.store)
         self.uses = 0
         self._path = Path(path)
         self._directory = self._path.stat()

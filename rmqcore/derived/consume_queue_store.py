@@ -300,8 +300,10 @@ class ConsumeQueueStore:
             DiskFullError: no room.
         """
         begun_at = self.begun_at.get(stretch.topic)
-        if begun_at is not None and UNIT_HEAD.unpack_from(stretch.units)[0] < begun_at:
+        left = stretch if begun_at is None else stretch.since(begun_at)
+        if left is None:
             return
+        stretch = left
         queue = self._queues.get((stretch.topic, stretch.queue_id))
         if queue is not None and self.begin_anew is not None and _begins_again(stretch, queue):
             self.begin_anew(queue)

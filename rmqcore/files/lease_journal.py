@@ -11,7 +11,7 @@ import errno
 import os
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from enum import IntEnum
 from pathlib import Path
@@ -21,6 +21,7 @@ from rmqcore.errors import NO_ROOM, CorruptConfigFileError, DiskFullError
 from rmqcore.files.config_file import place_of_damaged
 from rmqcore.files.store_dir import NOT_A_FILE
 from rmqcore.files.zeros import read_small
+from rmqcore.native.base._mapped import reserve
 from rmqcore.world import sync_directory, sync_fd, sync_file
 
 #: The number in the file's first record; a file with another one is refused.
@@ -34,6 +35,8 @@ _NUMBER: Final = struct.Struct(">I")
 _NAMED_QUEUE: Final = struct.Struct(">Ii")
 _HANDED: Final = struct.Struct(">IqII")
 _FILE_MODE: Final = 0o644
+#: Room on the disk that the next file has before it is written.
+_RESERVE_SIZE: Final = 1 << 16
 #: Behind damage, whole records up to this size are looked for: names are shorter.
 _LOOKED_AT_MAX: Final = 1024
 
@@ -205,6 +208,8 @@ class LeaseJournal:
     def __init__(self, path: Path) -> None:
         """Name the file; nothing is opened."""
         self.path = path
+        #: becomes the next file: it has room on the disk, which a full one has no more of
+        self._next = path.with_suffix(".reserve")
         self.damaged_at = -1
         self.is_copy = False
         self.may_lack_some = False
@@ -275,6 +280,22 @@ class LeaseJournal:
                 self.path, 0, f"it is no journal of leases of version {_VERSION}"
             )
 
+    def write(self, records: bytes, held: Callable[[], Iterable[Entry]]) -> None:
+        """As `append`; where a new file is needed for it, or has room for it, in such a one.
+
+        Args:
+            records: of what is new.
+            held: all that holds, for a new file.
+        """
+        if self.may_lack_some:
+            self.replace(held())
+        try:
+            self.append(records)
+        except DiskFullError:
+            # what has been overtaken is not in it, and room is kept for it
+            self.replace(held())
+            self.append(records)
+
     def append(self, records: bytes) -> None:
         """Write records behind those that there are: all of them, or none.
 
@@ -310,16 +331,21 @@ class LeaseJournal:
     def replace(self, entries: Iterable[Entry]) -> None:
         """Write a new file in place of the old one, which stays when that fails.
 
+        What the old one took of the disk is room for the next: so a full disk takes what groups
+        acknowledge, without which nothing on it can be deleted.
+
         Raises:
             DiskFullError: there is no room.
             OSError: the system refused otherwise.
         """
         # this directory only: a store that was removed must not come into being again
         self.path.parent.mkdir(exist_ok=True)
-        temporary = self.path.with_name(self.path.name + ".tmp")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
-        file = os.open(temporary, flags, _FILE_MODE)
+        file = self._opened_next()
         try:
+            if os.fstat(file).st_size:
+                os.ftruncate(file, 0)  # what a kill has left of one
+            with suppress(OSError):
+                reserve(file, 0, _RESERVE_SIZE, keep_size=True)
             _write(file, _record(_Kind.VERSION, _NUMBER.pack(_VERSION)))
             pending = bytearray(to_bytes(HolderNamed(0, _name_of(os.fstat(file)))))
             for entry in entries:
@@ -329,10 +355,10 @@ class LeaseJournal:
                     pending.clear()
             _write(file, pending)
             sync_fd(file)
-            os.replace(temporary, self.path)  # noqa: PTH105 - one system call, named as such
+            os.replace(self._next, self.path)  # noqa: PTH105 - one system call, named as such
         except OSError as error:
             os.close(file)
-            temporary.unlink(missing_ok=True)
+            self._keep_room()
             raise self._as_full(error) from error
         except BaseException:
             # an interrupt may come after the rename: the next record then belongs into this file
@@ -344,6 +370,24 @@ class LeaseJournal:
         self._go_on_in(file)
         sync_directory(self.path.parent)
         self.may_lack_some = False
+        self._keep_room()
+
+    def _opened_next(self) -> int:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        try:
+            return os.open(self._next, flags, _FILE_MODE)
+        except IsADirectoryError as error:
+            raise CorruptConfigFileError(self._next, -1, NOT_A_FILE) from error
+
+    def _keep_room(self) -> None:
+        """Keep room for the next file, if there is any now."""
+        with suppress(OSError):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+            file = os.open(self._next, flags, _FILE_MODE)
+            try:
+                reserve(file, 0, _RESERVE_SIZE, keep_size=True)
+            finally:
+                os.close(file)
 
     def _go_on_in(self, file: int) -> None:
         self.close()

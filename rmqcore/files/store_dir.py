@@ -457,9 +457,21 @@ class StoreDir:
         return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
 
     def mark_running(self) -> None:
-        """Create the abort marker; its content is this process's id, as RocketMQ writes it."""
+        """Create the abort marker; its content is this process's id, as RocketMQ writes it.
+
+        On a full disk it has none: that it is there is what counts, and a store has to be opened
+        for its messages to be consumed, and its files deleted.
+
+        Raises:
+            DiskFullError: there is no room for its name, either.
+        """
         with room_at(self.abort):
-            self.abort.write_text(str(os.getpid()), encoding="ascii")
+            self.abort.touch()
+            try:
+                self.abort.write_text(str(os.getpid()), encoding="ascii")
+            except OSError as error:
+                if error.errno not in NO_ROOM:
+                    raise
             sync_directory(self.path)
 
     def clear_running(self) -> None:
@@ -487,10 +499,18 @@ class StoreDir:
         return repair
 
     def unfinished_restore(self) -> str | None:
-        """The URL of the archive that the store is being restored from; None: it is not."""
-        with suppress(FileNotFoundError):
-            return (self.path / RESTORE_MARK).read_text("utf-8", "replace")
-        return None
+        """The URL of the archive that the store is being restored from; None: it is not.
+
+        Raises:
+            CorruptStoreError: a directory is where the file that says so belongs.
+        """
+        mark = self.path / RESTORE_MARK
+        try:
+            return mark.read_text("utf-8", "replace")
+        except FileNotFoundError:
+            return None
+        except IsADirectoryError as error:
+            raise CorruptStoreError(mark, -1, NOT_A_FILE) from error
 
     @property
     def was_aborted(self) -> bool:

@@ -12,13 +12,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 from rmqcore.config import OnCorruption
-from rmqcore.errors import CorruptConsumeQueueError, CorruptStoreError
+from rmqcore.errors import CorruptConsumeQueueError, CorruptStoreError, DiskFullError
 from rmqcore.files.deleted_topics import goes_on_across
 from rmqcore.files.kept_dirty import sync_or_keep_dirty
 from rmqcore.files.unit_file import UNIT_HEAD
 from rmqcore.recovery.index_tags import index_has_tags
 from rmqcore.recovery.judge import BLANK_IN_FRONT, SAVED_BY_REPAIR, Judge
 from rmqcore.recovery.marked_queue_ends import MarkedQueueEnds
+from rmqcore.recovery.put_off import can_be_dispatched
 from rmqcore.recovery.queue_check import QueueCheck
 from rmqcore.recovery.report import RecoveryProgress, RecoveryReport
 from rmqcore.recovery.suspect_index_files import SuspectIndexFiles
@@ -147,6 +148,7 @@ class Recovery:
         self._world = world
         self._start = WalkStart(writer.log, checkpoint, mark, clean_shutdown=clean_shutdown)
         self.report = RecoveryReport(clean_shutdown=clean_shutdown)
+        self.no_room: DiskFullError | None = None
         #: physical offset below which the whole log is known to be on the disk
         self._on_disk = 0
         self._saved_at = 0.0
@@ -335,19 +337,21 @@ class Recovery:
             self._derived_anew.begin_at(first)
         if self._mark.doubted_from >= 0:
             first = min(first, start.file_at(self._mark.doubted_from))
+        anew = first < usual or bool(self._queues.damaged)
         self._queues.drop_damaged()
         end = self._walk(walk, first, checked_from)
-        _, emptied = self._judge_walk()
+        _, emptied = self._judge_walk(walk, anew=anew)
         holes = frozenset(self._queue_check.holes)
         again = bool(holes or (first > 0 and ends.lacking().keys() - emptied))
         while again:
+            self._refuse_full(walk)
             self._derived_anew.begin_at(0)
             self._queue_check.from_the_beginning()
             walk.wait()
             if self._left is not None and not self._clean_shutdown:
                 self._left.finish()
             end = self._walk(walk, 0, checked_from)
-            again, emptied = self._judge_walk()
+            again, emptied = self._judge_walk(walk, anew=True)
         self.report.findings += [
             f"consume queue {topic}/{queue_id} lacked units and was derived again"
             for topic, queue_id in sorted((holes | lacking.keys()) - emptied)
@@ -361,10 +365,26 @@ class Recovery:
         self._refuse_lost_end(end, ends)
         self._cut(walk, end)
 
-    def _judge_walk(self) -> tuple[bool, set[QueueKey]]:
-        """What a walk has shown: whether there are new holes; queues that were emptied."""
+    def _refuse_full(self, walk: Walk) -> None:
+        """Put nothing off of a walk that derives more than what a dispatch goes on with."""
+        if walk.no_room is not None:
+            raise walk.no_room
+
+    def _judge_walk(self, walk: Walk, *, anew: bool) -> tuple[bool, set[QueueKey]]:
+        """What a walk has shown: whether there are new holes; queues that were emptied.
+
+        Args:
+            walk: which.
+            anew: whether queues are derived anew by it.
+
+        Raises:
+            DiskFullError: there is no room for them.
+        """
+        if anew:
+            self._refuse_full(walk)
         again = self._queue_check.judge_begins()
-        self._queue_check.cut_foreign()
+        if walk.no_room is None:
+            self._queue_check.cut_foreign()
         return again, self._queue_check.drop_emptied()
 
     def _refuse_lost_end(self, end: int, ends: MarkedQueueEnds) -> None:
@@ -422,6 +442,8 @@ class Recovery:
             number: of the last file of the log that was walked.
         """
         walk.wait()
+        if walk.no_room is not None:
+            return
         walked = self._log.queue.files[: number + 1]
         for file in walked:
             if file.file_from_offset >= self._on_disk:
@@ -466,9 +488,21 @@ class Recovery:
         self._deleted.fit(self._log.min_offset, end, deriving=deriving)
         if self._index is not None and self._left is not None:
             self._cut_index(walk, self._index, self._left, end)
-        if deriving:
+        if deriving and walk.no_room is None:
             self._queues.flush()
             self._mark.derive_from = self._mark.doubted_from = -1
+        self._note_put_off(walk, end)
+
+    def _note_put_off(self, walk: Walk, end: int) -> None:
+        """Say up to where all is derived, and what has to be when the disk has room."""
+        self.report.derived_to, self.no_room = end, walk.no_room
+        if walk.no_room is not None:
+            self.report.derived_to = start = min(end, walk.derived_to)
+            if not can_be_dispatched(walk.scan_range(start, end), self._queues, self._deleted):
+                raise walk.no_room
+            finding = f"{walk.no_room}: the log is dispatched from {start} on when there is"
+            _log.warning("%s", finding)
+            self.report.findings.append(finding)
 
     def _keep_what_is_cut(self, end: int) -> None:
         """Copy what lies behind the log's new end, before a byte of it is zeroed."""
@@ -528,7 +562,7 @@ class Recovery:
             left.finish()
         resume = index.resume_offset
         wrong = None
-        if walk.index_check is not None:
+        if walk.index_check is not None and walk.no_room is None:
             walk.index_check.end(end)
             wrong = walk.index_check.wrong
         if wrong is not None:
@@ -539,5 +573,8 @@ class Recovery:
         index.truncate(end)
         if index.resume_offset < resume:
             self.report.index_from = max(index.resume_offset, self._log.min_offset)
-            for batch in walk.scan_range(self.report.index_from, end):
-                index.dispatch(batch)
+            try:
+                for batch in walk.scan_range(self.report.index_from, end):
+                    index.dispatch(batch)
+            except DiskFullError as error:
+                walk.put_off(error, self.report.index_from)

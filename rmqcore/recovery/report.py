@@ -37,6 +37,8 @@ class RecoveryReport:
         ending: `Ending` of the log.
         start_offset: physical offset from which the log was walked.
         end_offset: end of the log afterwards.
+        derived_to: end of what is in consume queues and index: before that of the log where the
+            disk had no room for more.
         records: records walked.
         dropped_bytes: bytes of a torn tail that were cut off.
         cut_kept: where these bytes are kept, in words; empty when none were cut off.
@@ -53,6 +55,7 @@ class RecoveryReport:
     ending: Ending = Ending.CLEAN
     start_offset: int = 0
     end_offset: int = 0
+    derived_to: int = 0
     records: int = 0
     dropped_bytes: int = 0
     cut_kept: str = ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rmqcore.config import OnCorruption
+from rmqcore.errors import DiskFullError
 from rmqcore.files.log_walker import FileWalk, Kernel, view_of, walk_good_records
 from rmqcore.native.format._next_record import ScanStatus
 from rmqcore.recovery.helper_thread import HelperThread
@@ -32,6 +33,7 @@ class Walk:
     - Each file gives its stretches to `queues` at once; their keys are filed in a second thread
       while the next stretch is scanned.
     - Dispatching is idempotent, so a walk may begin earlier than it must, and again.
+    - What the disk has no room for is not derived, nor is anything behind it.
 
     Args:
         log: the log.
@@ -43,6 +45,10 @@ class Walk:
         config: which CRCs are demanded.
         report: counts the records.
         torn_since_ms: a power cut may have torn records stored then, or later; None: none.
+
+    Attributes:
+        no_room: where a full disk has ended what is derived; None: all was.
+        derived_to: physical offset from which on it has to be dispatched then.
     """
 
     def __init__(
@@ -71,6 +77,10 @@ class Walk:
         self.index_check: IndexCheck | None = None
         #: store time of the last record that was walked
         self.timestamp_ms = 0
+        self.no_room: DiskFullError | None = None
+        self.derived_to = 0
+        #: where the two stretches end that were handed on last
+        self._ends = 0, 0
 
     def run(self, first: int, checked_from: int, walked: Callable[[int], None]) -> int:
         """Walk the files from number ``first`` on.
@@ -90,6 +100,7 @@ class Walk:
         files = self._log.queue.files
         self._report.start_offset = files[first].file_from_offset
         self._report.records = 0
+        self.no_room, self._ends = None, (self._report.start_offset, self._report.start_offset)
         if self._index is not None:
             self.index_check = IndexCheck(self._index)
         for number in range(first, len(files)):
@@ -137,25 +148,45 @@ class Walk:
     def _hand_on(self) -> None:
         """Hand on what was scanned last, and scan into the other batch from now on."""
         batch = self._batch
-        self._queues.dispatch(batch)
+        if self.no_room is None:
+            try:
+                self._queues.dispatch(batch)
+            except DiskFullError as error:
+                self.put_off(error, self._ends[0])
         self._report.records += batch.record_count
         if batch.record_count:
             self.timestamp_ms = batch.store_timestamp
         # the keys before these are in now, so the arrays that held them are free
         self.wait()
+        if batch.record_count:
+            self._ends = self._ends[1], batch.end_offset
         self._batch = self._batches[batch is self._batches[0]]
         self._keys.start(lambda: self._file_keys(batch))
 
     def _file_keys(self, batch: DispatchBatch) -> None:
-        if self.index_check is not None:
-            self.index_check.compare(batch)
-        if self._left is not None:
-            self._left.dispatch(batch)
+        if self.no_room is None:
+            if self.index_check is not None:
+                self.index_check.compare(batch)
+            if self._left is not None:
+                self._left.dispatch(batch)
         batch.clear()
+
+    def put_off(self, error: DiskFullError, derived_to: int) -> None:
+        """Derive nothing more: the store does it when there is room.
+
+        Args:
+            error: what the disk has no room for.
+            derived_to: physical offset in front of which all is derived.
+        """
+        self.derived_to = derived_to if self.no_room is None else min(derived_to, self.derived_to)
+        self.no_room = error
 
     def wait(self) -> None:
         """Return when every key that was walked over is filed."""
-        self._keys.wait()
+        try:
+            self._keys.wait()
+        except DiskFullError as error:
+            self.put_off(error, self._ends[0])
 
     def end(self) -> None:
         """End the second thread."""

@@ -101,9 +101,15 @@ class ReputMessageService(Service):
         """Bytes of the log that are not dispatched yet."""
         return max(0, self._log.max_offset - self.offset)
 
-    def begin_at(self, phy_offset: int) -> None:
-        """Begin with the record at an offset: all before it has been dispatched, or is not here."""
+    def begin_at(self, phy_offset: int, refused: OSError | None = None) -> None:
+        """Begin with the record at an offset: all before it has been dispatched, or is not here.
+
+        Args:
+            phy_offset: of the record.
+            refused: why an opening has not dispatched it.
+        """
         self.offset = phy_offset
+        self._report_refusal(refused)
 
     def catch_up(self, *, wait: bool = True) -> None:
         """Dispatch everything up to the confirm offset as it is now.

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final, Self
 
-from rmqcore.errors import ArgumentError, StoreClosedError
+from rmqcore.errors import ArgumentError, StoreClosedError, StoreError
 from rmqcore.message import Lease, QueueLag, ReceivedMessage
 from rmqcore.store.consume.arrivals import Deadline
 from rmqcore.store.consume.holders import Holder
@@ -15,6 +15,8 @@ from rmqcore.store.protocol import MessageStore
 #: A wait ends after this at the latest and begins anew. `close` ends it sooner, except when the
 #: wait begins in the same moment.
 _WAIT_MS: Final = 5_000
+#: A group that consumes nothing.
+_NOBODY: Final = "nobody"
 
 
 class Consumer:
@@ -252,3 +254,13 @@ def _places(messages: Iterable[ReceivedMessage]) -> list[Lease]:
             raise ArgumentError("message", message, "a message that a consumer has handed out")
         places.append(place)
     return places
+
+
+def keep_room_for_leases(store: MessageStore) -> None:
+    """Have room for leases on the disk before it is full, which is emptied by consuming alone.
+
+    Args:
+        store: that programs put into and consume from; one that refuses is asked later again.
+    """
+    with suppress(StoreError, OSError):
+        store.lag(_NOBODY, ())

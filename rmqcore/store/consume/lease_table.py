@@ -254,9 +254,7 @@ class LeaseTable:
         """
         records = b"".join(map(to_bytes, entries))
         if records:
-            if self._journal.may_lack_some:
-                self._journal.replace(self._entries())
-            self._journal.append(records)
+            self._journal.write(records, self._entries)
 
     def hand_out(self, entries: Sequence[Entry], call: str) -> None:
         """Write down what is leased, and which call of another process gets it, if one does.

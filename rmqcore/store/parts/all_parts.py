@@ -94,7 +94,7 @@ class Parts:
         return LogServices(
             self.settings,
             self.files,
-            self.recovery_report.end_offset,
+            self.recovery_report.derived_to,
             self.health,
             self.stats,
             self.trace,

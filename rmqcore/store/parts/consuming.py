@@ -466,7 +466,11 @@ class Consuming:
         Returns:
             how many messages.
         """
-        return self._made_leases().release(text("holder", holder))
+        holder = text("holder", holder)
+        if self._leases is None:
+            self._handle.check_open()
+            return 0
+        return self._leases.release(holder)
 
     def lag(self, group: str, topics: Iterable[str]) -> list[QueueLag]:
         """What a group has not acknowledged yet, by queue.

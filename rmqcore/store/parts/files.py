@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from rmqcore.derived.consume_queue_store import ConsumeQueueStore
 from rmqcore.derived.index_service import IndexService
-from rmqcore.errors import CorruptConfigFileError, MessageIllegalError
+from rmqcore.errors import CorruptConfigFileError, DiskFullError, MessageIllegalError
 from rmqcore.files.archive_note import shorten_archive_note
 from rmqcore.files.commit_log import CommitLog
 from rmqcore.files.commit_log_writer import CommitLogWriter
@@ -62,6 +62,7 @@ class StoreFiles:
 
     Attributes:
         tail: the end of the log, which puts append to.
+        no_room: why recovery has not dispatched the whole log: nothing may be put before it is.
         log: the log as it is read.
         writer: rolls and flushes it.
         allocate: makes its files ahead of need.
@@ -109,6 +110,7 @@ class StoreFiles:
         self.reader = GeneralReads(self.log, self.consume_queues, self.index)
         self.checkpoint = StoreCheckpoint(directory.checkpoint, trace.note)
         self.mark = StoreMark(directory, trace.note)
+        self.no_room: DiskFullError | None = None
         self.reader.doubt = self._doubt_from
         self.deleted = DeletedTopics(directory)
         self.topics = TopicConfigTable(directory.config, clock=world.clock_ms)
@@ -198,7 +200,7 @@ class StoreFiles:
             begins_anew=self._forget_consumed,
             world=self._world,
         )
-        report = recovery.run()
+        report, self.no_room = recovery.run(), recovery.no_room
         self.batch.index_tags = batches[0].index_tags
         shorten_archive_note(self.directory, report.end_offset)
         end_imports(self.directory, report.end_offset)
@@ -219,12 +221,16 @@ class StoreFiles:
 
     def _begin_topics(self) -> None:
         """Tell the end of the log where each queue goes on, and which take inner batches."""
+        self.number_queues()
+        tell_queue_types(self.tail, self._config, self.topics)
+        self.topics.on_put = self._set_queue_type
+
+    def number_queues(self) -> None:
+        """Tell the end of the log where each queue goes on; all of it has been dispatched."""
         for queue in self.consume_queues:
             # a topic that no put may name needs no next offset; it can still be read
             with suppress(MessageIllegalError):
                 self.tail.set_next_queue_offset(queue.topic, queue.queue_id, queue.max_offset)
-        tell_queue_types(self.tail, self._config, self.topics)
-        self.topics.on_put = self._set_queue_type
 
     def _set_queue_type(self, topic: TopicConfig) -> None:
         tell_queue_type(self.tail, self._config, topic)

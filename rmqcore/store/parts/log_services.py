@@ -65,6 +65,7 @@ class LogServices:
     ) -> None:
         config, policy = settings.config, settings.policy
         self._files = files
+        self._health = health
         self._stats = stats
         self._trace = trace
         self.arrival = MessageArrival()
@@ -74,11 +75,11 @@ class LogServices:
             files.batch,
             partial(policy.confirm_offset, files.writer),
             on_progress=self._progressed,
-            on_refused=health.dispatch_refused,
+            on_refused=self._refused,
             tail=None if policy.waits_for_disk else files.tail,
             monotonic_s=world.monotonic_s,
         )
-        self.reput.begin_at(dispatched_to)
+        self.reput.begin_at(dispatched_to, files.no_room)
         on_flushed = self.reput.wakeup if policy.waits_for_disk else None
         self.flusher = LogFlusher(files.writer, files.checkpoint, on_flushed)
         self.group_commit = GroupCommitService(self.flusher, health.service_failed)
@@ -94,6 +95,13 @@ class LogServices:
             monotonic_s=world.monotonic_s,
         )
         self.commit = CommitRealTimeService(files.writer, config) if policy.through_pool else None
+
+    def _refused(self, error: OSError | None) -> None:
+        if error is None and self._files.no_room is not None:
+            # no put has come before this
+            self._files.no_room = None
+            self._files.number_queues()
+        self._health.dispatch_refused(error)
 
     def _progressed(self, offset: int) -> None:
         """Make the next log file ready once a part of the current one is used."""

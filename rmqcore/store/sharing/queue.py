@@ -19,7 +19,7 @@ from weakref import WeakSet
 from rmqcore.arguments import real_number, text
 from rmqcore.errors import ArgumentError, StoreClosedError, StoreError
 from rmqcore.store.consume.arrivals import Deadline
-from rmqcore.store.consumer import Consumer
+from rmqcore.store.consumer import Consumer, keep_room_for_leases
 from rmqcore.store.sharing import open_shared
 
 if TYPE_CHECKING:
@@ -156,6 +156,7 @@ class Queue:
         )
         try:
             self._consumer = self._new_consumer()
+            keep_room_for_leases(self.store)
         except BaseException:
             self.store.close()
             raise
