@@ -199,7 +199,14 @@ class ConfigFile(Generic[T]):
         self.path.unlink(missing_ok=True)
 
     def discard_unfinished(self) -> None:
-        """Remove what a kill has left of a `store`; not beside one."""
+        """Remove what a kill has left of a `store`; not beside one.
+
+        Raises:
+            CorruptConfigFileError: a directory is where `store` needs a file.
+        """
+        for path in (self._temporary_path, self.backup_path):
+            if path.is_dir() and not path.is_symlink():
+                raise CorruptConfigFileError(path, -1, NOT_A_FILE)
         self._temporary_path.unlink(missing_ok=True)
 
     @property

@@ -23,6 +23,7 @@ from rmqcore import (
     StoreNotFoundError,
     StoreNotWritableError,
     doctor,
+    open_shared,
     open_store,
 )
 from rmqcore.doctor import verify
@@ -246,6 +247,29 @@ def test_a_file_where_a_directory_belongs_is_named_and_the_other_way_round(store
         for work in (doctor.plan, doctor.verify, doctor.repair, partial(open_store, mode="r")):
             with pytest.raises(CorruptStoreError, match="move it away"):
                 work(store_path)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(f"config/{table}.json" for table in ("topics", "consumerOffset", "deletedTopics")),
+        *("config/storeMark.json", "config/consumerLeases.reserve"),
+        *("restore.unfinished", "rmqcore.sock"),
+    ],
+)
+def test_a_directory_where_a_file_comes_later_is_named(store_path, name):
+    with open_store(store_path) as store:
+        store.put("T", b"x")
+    beside = ("", ".tmp", ".bak") if name.endswith(".json") else ("",)
+    for place in (store_path / f"{name}{end}" for end in beside):
+        place.unlink(missing_ok=True)
+        place.mkdir()
+        told = pytest.raises(CorruptStoreError, match=f"{place.name}: it is a directory.* away")
+        with told, open_shared(store_path) as store:
+            store.lag("group", ())
+        place.rmdir()
+    with open_shared(store_path) as store:
+        assert [message.body for message in store.messages("T", 0)] == [b"x"]
 
 
 def test_opening_reads_each_queue_a_few_times_however_its_messages_are_mixed(

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Final
 
 from rmqcore.chance import token_hex
-from rmqcore.errors import OwnerTimeoutError
+from rmqcore.errors import CorruptStoreError, OwnerTimeoutError
 from rmqcore.files.lock_owner import command_of, lock_owner
-from rmqcore.files.store_dir import StoreDir, make_directory
+from rmqcore.files.store_dir import NOT_A_FILE, StoreDir, make_directory
 from rmqcore.native.base._descriptor import Descriptor
 
 SOCKET_NAME: Final = "rmqcore.sock"
@@ -75,8 +75,11 @@ class MeetingPlace:
         Its permissions are the directory's.
 
         Raises:
+            CorruptStoreError: a directory is where the socket belongs.
             OSError: the system refused.
         """
+        if (self.path / SOCKET_NAME).is_dir():
+            raise CorruptStoreError(self.path / SOCKET_NAME, -1, NOT_A_FILE)
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             unfinished = self.path / f"{SOCKET_NAME}.new"
@@ -123,7 +126,7 @@ class MeetingPlace:
 
         A directory that has been removed meanwhile, and made again, may have another owner's.
         """
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError, IsADirectoryError):
             lock = self._lock
             if lock is not None and os.path.samestat(self.path.stat(), os.fstat(lock.fileno())):
                 (self.path / SOCKET_NAME).unlink()
