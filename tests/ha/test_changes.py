@@ -24,7 +24,8 @@ from ha.pair import (
 from killed_copy import copy_as_killed
 from patience import TIMEOUT_S, until_async
 
-from crash.test_disk_full import ROOT_ONLY, small_disk
+from crash.conftest import small_disk
+from crash.test_disk_full import ROOT_ONLY
 from crash.test_disk_full import fill as fill_disk
 from rmqcore.errors import DiskFullError
 from rmqcore.ha import HAClient, resync
