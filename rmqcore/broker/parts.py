@@ -75,6 +75,7 @@ class BrokerParts(BrokerState):
         self.on_arrival(self.waiting_pops.arrived)
         self.on_arrival(self.timer.arrived, TIMER_TOPIC)
         store.consumer_offsets.ahead = self._flush_log
+        self.topics.on_made = self._topic_made
 
     def _timer_arrived(self, topic: str, queue_id: int) -> None:
         """As `arrived`; checkpoints of a broker of RocketMQ come out of the timer, too."""
@@ -291,6 +292,11 @@ class BrokerParts(BrokerState):
         # what was due later came to a topic that was deleted, and makes queues without making it
         filled = {queue_id for name, queue_id in self.store.queues() if name == topic}
         return [(topic, queue_id) for queue_id in sorted({*range(most), *filled})]
+
+    def _topic_made(self, topic: str) -> None:
+        """Let groups begin with a topic in the place of one that was deleted, whoever did it."""
+        if self.store.followed_log.deletions().get(topic, 0) > 0:
+            self.offsets.begin_anew((), self._queues_of(topic), lambda _: True)
 
     async def forget_group(self, group: str) -> None:
         """Forget what a group has consumed, and what it has still in order; on the disk, too.

@@ -71,6 +71,26 @@ def test_who_has_read_a_topic_that_was_deleted_passes_over_nothing_of_the_new_on
     between(first, make_anew, second, killed=killed)
 
 
+def test_nor_of_one_that_is_made_anew_when_the_broker_serves_again(between):
+    async def first(_, peer):
+        await fill(peer)
+        await peer.pull("T", offset=5, sysFlag=COMMITS, commitOffset=5)
+
+    def delete(path):
+        with open_store(path) as store:
+            assert store.delete_topic("T")
+
+    async def second(_, peer):
+        for body in NEW:
+            assert (await peer.send("T", body)).code == ResponseCode.SUCCESS
+        moved = await peer.pull("T", offset=5, sysFlag=COMMITS, commitOffset=5)
+        assert moved.code == ResponseCode.PULL_OFFSET_MOVED
+        assert moved.ext_fields["nextBeginOffset"] == "0"
+        assert [message.body for message in records((await peer.pull("T")).body)] == NEW
+
+    between(first, delete, second)
+
+
 def test_what_was_popped_of_a_topic_that_was_deleted_hands_out_nothing_of_the_new_one_twice(
     between, clock
 ):

@@ -339,7 +339,8 @@ class Resets(dict[ReadQueue, int]):
             known = end - 1
         if self.was_serving is None or known is None:
             return []
-        return [topic for topic, at in deletions.items() if at > known]
+        # one that counts no more is at 0
+        return [topic for topic, at in deletions.items() if at > max(known, 0)]
 
     def know_deletions(self, deletions: Mapping[str, int]) -> None:
         """Note, with the next `persist_ends`, that all deletions of the store are known."""

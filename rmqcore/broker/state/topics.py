@@ -79,6 +79,8 @@ class Topics:
         self._on_change = on_change
         #: topics that are being deleted
         self.being_deleted: set[str] = set()
+        #: called with the name of a topic that there is from now on
+        self.on_made: Callable[[str], None] = lambda _: None
         self.system_topics = frozenset(self._create_system_topics())
         #: a topic that this file does not have when the store is opened counts as deleted by
         #: RocketMQ, and its messages go with it: a send is answered when it is written
@@ -121,10 +123,13 @@ class Topics:
         self._put(topic)
 
     def _put(self, topic: TopicConfig) -> None:
+        is_new = self.table.get(topic.topic_name) is None
         try:
             self.table.put(topic)
         except MessageIllegalError as error:
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, str(error)) from error
+        if is_new:
+            self.on_made(topic.topic_name)
         self.file.changed(topic.topic_name)
         self._on_change()
 
