@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import zlib
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
@@ -9,17 +10,20 @@ from pathlib import Path
 from typing import Final
 
 from rmqcore.arguments import text, whole_number
-from rmqcore.errors import ArgumentError, MessageIllegalError
+from rmqcore.errors import ArgumentError, CorruptConfigFileError, MessageIllegalError
 from rmqcore.files.config_file import ConfigFile
 from rmqcore.files.config_tables import (
     OFFSET_MAX,
     QUEUE_ID_MAX,
     ConfigTable,
+    DataVersion,
     check_topic_name,
     mapping,
     numbered_offsets,
 )
 from rmqcore.java.json import parse_java_json
+
+_log = logging.getLogger("rmqcore")
 
 _GROUP_SEPARATOR: Final = "@"
 #: A field of our own: where POP's revive queues ended of which the offsets know.
@@ -106,19 +110,30 @@ class ConsumerOffsetTable(ConfigTable):
         """Go on where a broker of RocketMQ with ``enableLmq=true`` was: its offsets are elsewhere.
 
         Before `lead`. What it has written is taken once, so that an offset which is set back later
-        stays so; of two the larger counts, but for what a broker of ours has led with.
+        stays so; of two the larger counts, but for what a broker of ours has led with, or one of
+        RocketMQ since, with other settings.
 
         Raises:
-            CorruptConfigFileError: its file cannot be read.
+            CorruptConfigFileError: its file cannot be read, and was not taken before.
 
         Source: RocketMQ broker/offset/LmqConsumerOffsetManager.java.
         """
-        found = ConfigFile(self.path.with_name(_LMQ_NAME), _lmq_offsets_in).load()
-        if found is None or found[0] == self._other.get(_LMQ_TAKEN):
+        file = ConfigFile(self.path.with_name(_LMQ_NAME), _lmq_offsets_in)
+        taken = self._other.get(_LMQ_TAKEN)
+        try:
+            found = file.load()
+        except CorruptConfigFileError as error:
+            if taken is None:
+                raise
+            _log.warning("%s; what it said before was taken over", error)
             return
-        larger_counts = self.begun_ms is None or _LMQ_TAKEN in self._other
+        # a backup that is read for it is older than what was taken
+        if found is None or found[0] == taken or (taken is not None and not file.is_newest):
+            return
+        is_later = found[1].timestamp_ms >= self.data_version.timestamp_ms
+        larger_counts = taken is not None or (self.begun_ms is None and is_later)
         with self._lock.within():
-            for key, queues in found[1].items():
+            for key, queues in found[2].items():
                 for queue_id, offset in queues.items():
                     own = self._offsets.get(key, {}).get(queue_id)
                     if own is None or (larger_counts and offset > own):
@@ -382,8 +397,8 @@ def _places_named(value: object) -> set[tuple[str, int]] | None:
     return {(key, queue_id) for key, ids in named.items() for queue_id in ids}
 
 
-def _lmq_offsets_in(text: str) -> tuple[int, dict[str, dict[int, int]]]:
-    """Read RocketMQ's file: its CRC, and offsets as in our table.
+def _lmq_offsets_in(text: str) -> tuple[int, DataVersion, dict[str, dict[int, int]]]:
+    """Read RocketMQ's file: its CRC, its version, and offsets as in our table.
 
     Raises:
         ValueError: it is none.
@@ -394,7 +409,8 @@ def _lmq_offsets_in(text: str) -> tuple[int, dict[str, dict[int, int]]]:
     for key, offset in light.items():
         # a light queue has no other number
         table[key] = numbered_offsets(key, {"0": offset})
-    return zlib.crc32(text.encode()), table
+    version = DataVersion.from_java(content.get("dataVersion") or {})
+    return zlib.crc32(text.encode()), version, table
 
 
 def _places_in(table: Mapping[str, Mapping[int, int]]) -> set[tuple[str, int]]:

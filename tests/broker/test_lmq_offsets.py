@@ -22,12 +22,12 @@ async def offset_of(peer, topic="T", group="CG"):
 def as_rocketmq_leaves_it(tmp_path):
     """Write down offsets as RocketMQ's broker does, which has no other file of them."""
 
-    def write(offset, *, alone=True):
+    def write(offset, *, alone=True, written_ms=1):
         folder = tmp_path / "store" / "config"
         for former in folder.glob("consumerOffset.json*") if alone else ():
             former.unlink()
         content = {
-            "dataVersion": {"counter": 1, "stateVersion": 0, "timestamp": 1},
+            "dataVersion": {"counter": 1, "stateVersion": 0, "timestamp": written_ms},
             "lmqOffsetTable": {f"{LIGHT}@{LIGHT}": 2},
             "offsetTable": {"T@CG": {"0": offset}},
         }
@@ -88,4 +88,43 @@ def test_an_old_file_says_nothing_of_what_a_broker_of_ours_has(
 
     lives(commits, **settings)
     as_rocketmq_leaves_it(3, alone=False)
+    lives(stays, **settings)
+
+
+@pytest.mark.parametrize(("lmq_ms", "offset"), [(1, 2), (1000, 4)])
+def test_the_offsets_count_that_rocketmqs_broker_has_written_last(
+    lives, tmp_path, as_rocketmq_leaves_it, settings, lmq_ms, offset
+):
+    async def goes_on(_, peer):
+        assert await offset_of(peer) == offset
+        assert await offset_of(peer, LIGHT, LIGHT) == 2
+
+    lives(fill, **settings)
+    as_rocketmq_leaves_it(4, written_ms=lmq_ms)
+    content = {
+        "dataVersion": {"counter": 1, "stateVersion": 0, "timestamp": 500},
+        "offsetTable": {"T@CG": {"0": 2}},
+    }
+    (tmp_path / "store/config/consumerOffset.json").write_text(json.dumps(content))
+    lives(goes_on, **settings)
+
+
+@pytest.mark.parametrize("backup", [None, 4])
+def test_a_file_that_rots_when_it_is_taken_over_changes_nothing(
+    lives, tmp_path, as_rocketmq_leaves_it, settings, backup
+):
+    async def sets_back(_, peer):
+        assert (await commit(peer, 1)).code == ResponseCode.SUCCESS
+
+    async def stays(_, peer):
+        assert await offset_of(peer) == 1
+
+    lives(fill, **settings)
+    as_rocketmq_leaves_it(5)
+    lives(sets_back, **settings)
+    file = tmp_path / "store/config/lmqConsumerOffset.json"
+    if backup is not None:
+        as_rocketmq_leaves_it(backup, alone=False)
+        file.rename(file.with_name(file.name + ".bak"))
+    file.write_text("rotten")
     lives(stays, **settings)
