@@ -1,6 +1,8 @@
 """A program opens a broker's store between two lives of the broker, and changes it."""
 
 import asyncio
+import struct
+from functools import partial
 
 import pytest
 from broker.conftest import records, served
@@ -12,6 +14,7 @@ from patience import rounds, until_async
 
 from rmqcore import open_store
 from rmqcore.remoting import RequestCode, ResponseCode
+from rmqcore.services.retention import DiskUsage
 
 pytestmark = pytest.mark.engine
 
@@ -249,6 +252,50 @@ def test_retention_deletes_nothing_that_waits_for_the_broker(between, clock, rng
         await until_async(lambda: broker.store.max_queue_offset("T", 0) == 1, "it comes")
 
     between(first, delete, second)
+
+
+def test_retention_deletes_timer_messages_that_rocketmqs_broker_has_delivered(between, clock, rng):
+    async def first(broker, peer):
+        await peer.send("T", b"comes", properties={"TIMER_DELAY_MS": "5000"})
+        clock.go_on(10_000, broker)
+        await until_async(lambda: broker.store.max_queue_offset("T", 0) == 1, "it comes")
+        for number in range(30):
+            if number == 15:
+                await peer.send("T", b"waits", properties=WAITING["timer"])
+            await peer.send("Filling", rng.randbytes(100_000))
+
+    def delete(path):
+        second_ms = clock.now_ms // 1000 * 1000
+        check = struct.pack(">7q", second_ms, 104, 2, 2, 0, second_ms, 3)
+        (path / "config" / "timercheck").write_bytes(check.ljust(4096, b"\0"))
+        with open_store(path, retention_bytes=1 << 20) as store:
+            rounds(store.parts.upkeep.retention, 3)
+            assert store.min_phy_offset == 1 << 20
+            assert store.get_message("rmq_sys_wheel_timer", 0, 1).messages
+
+    async def second(broker, _):
+        clock.go_on(250_000_000, broker)
+        await until_async(lambda: broker.store.max_queue_offset("T", 0) == 2, "it comes")
+
+    between(first, delete, second)
+
+
+@pytest.mark.parametrize("name", ["timercheck", "delayOffset.json"])
+def test_a_full_disk_is_emptied_though_nobody_can_tell_what_waits(
+    store_path, rng, monkeypatch, name
+):
+    with open_store(store_path, mapped_file_size_commit_log=1 << 16) as store:
+        for _ in range(9):
+            store.put("T", rng.randbytes(1 << 15))
+    with open_store(store_path, retention_bytes=1 << 20) as store:
+        (store_path / "config" / name).unlink(missing_ok=True)
+        (store_path / "config" / name).symlink_to(name)
+        rounds(store.parts.upkeep.retention, 3)
+        assert (store.min_phy_offset, store.why_not_writable()) == (0, None)
+        full = partial(DiskUsage, 95, 5)
+        monkeypatch.setattr(store.parts.upkeep.retention.clean_log, "_usage", full)
+        rounds(store.parts.upkeep.retention, 3)
+        assert store.min_phy_offset > 0
 
 
 def test_a_store_where_nobody_can_tell_what_waits_takes_puts_and_deletes_nothing(store_path, rng):

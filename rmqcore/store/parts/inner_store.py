@@ -31,6 +31,7 @@ class InnerStore:
         self.consumer_offsets = consumer_offsets
         self._files = files
         self.get_message = reading.get_message
+        self.messages = reading.messages
         self.queues = reading.queues
         self.min_queue_offset = reading.min_queue_offset
         self.queue_bounds = reading.queue_bounds

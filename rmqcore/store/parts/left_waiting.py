@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC, UNIT
 from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
 from rmqcore.files.service_topics import HALF_TOPIC, TRANSACTION_GROUP
-from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck
+from rmqcore.files.timer_check import TIMER_TOPIC, TimerCheck, TimerProgress
+from rmqcore.services.timer_due import due_of
+
+if TYPE_CHECKING:
+    from rmqcore.message import MessageExt
+    from rmqcore.store.parts.iteration import OnDamage
 
 
 class ReadQueues(Protocol):
@@ -37,6 +42,60 @@ class ReadQueues(Protocol):
         """
 
 
+class TimedMessages(Protocol):
+    """A store whose messages are read."""
+
+    def messages(
+        self, topic: str, queue_id: int, *, start: int, stop: int, on_damage: OnDamage
+    ) -> Iterator[MessageExt]:
+        """Those of a queue.
+
+        Args:
+            topic: of the queue.
+            queue_id: of the queue.
+            start: queue offset of the first.
+            stop: queue offset behind the last.
+            on_damage: called for each damaged place.
+        """
+
+
+class FirstTimed:
+    """The first timer message that is not delivered: a file of RocketMQ's does not say which.
+
+    Each is looked at once while the file stays as it is.
+
+    Args:
+        store: that has them.
+    """
+
+    def __init__(self, store: TimedMessages) -> None:
+        self._store = store
+        self._found: tuple[TimerProgress | None, int] = None, 0
+
+    def __call__(self, known: TimerProgress | None) -> int:
+        """Its queue offset, or where those end that were read for the wheel.
+
+        Args:
+            known: what the file says.
+        """
+        if known is None:
+            return 0
+        before, first = self._found
+        if known != before:
+            first = known.first_pending
+        stop = known.read_offset
+        waiting = (
+            message.queue_offset
+            for message in self._store.messages(
+                TIMER_TOPIC, 0, start=first, stop=stop, on_damage=lambda _: None
+            )
+            if not known.has_delivered(due_of(message), message.queue_offset)
+        )
+        first = next(waiting, max(first, stop))
+        self._found = known, first
+        return first
+
+
 def first_place(store: ReadQueues, waiting: Iterable[tuple[str, int, int]]) -> int | None:
     """Physical offset of the oldest message that waits; None without one.
 
@@ -57,6 +116,7 @@ def left_waiting(
     offsets: ConsumerOffsetTable,
     folder: Path,
     delivered: Mapping[int, int] | None,
+    first_timed: FirstTimed,
 ) -> list[tuple[str, int, int]]:
     """What a broker had still to deliver, or to ask for, as its files say: see `first_place`.
 
@@ -66,13 +126,13 @@ def left_waiting(
         folder: its ``config`` folder.
         delivered: by delay level, the queue offset of the first message that is not; None leaves
             delay levels out.
+        first_timed: of the store.
 
     Raises:
         OSError, CorruptConfigFileError: a file cannot be read.
     """
     found = [(HALF_TOPIC, 0, offsets.get(HALF_TOPIC, TRANSACTION_GROUP, 0) or 0)]
-    timer = TimerCheck(folder).load()
-    found.append((TIMER_TOPIC, 0, 0 if timer is None else timer.first_pending))
+    found.append((TIMER_TOPIC, 0, first_timed(TimerCheck(folder).load())))
     if delivered is not None:
         found += [
             (topic, queue_id, delivered.get(queue_id + 1, 0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rmqcore.errors import ConfigError, CorruptConfigFileError
+from rmqcore.errors import ConfigError, CorruptStoreError
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC
 from rmqcore.files.delay_offset_table import DelayOffsetTable
 from rmqcore.services.delay_schedule import DeliverDelayedMessageService, ScheduleMessageService
@@ -21,7 +21,7 @@ from rmqcore.services.runner import stop_running
 from rmqcore.services.save_tables import SaveTablesService
 from rmqcore.services.standing import Standing
 from rmqcore.services.store_stats import SampleStatsService
-from rmqcore.store.parts.left_waiting import first_place, left_waiting
+from rmqcore.store.parts.left_waiting import FirstTimed, first_place, left_waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,6 +89,7 @@ class Upkeep:
         self._health = health
         self._clock_ms = world.clock_ms
         self._standing = Standing()
+        self._first_timed = FirstTimed(inner)
         self._keep_from = keep_from or partial(self._left_waiting, inner, files.directory.config)
         self.runner = runner
         self.delayed: DeliverDelayedMessageService | None = None
@@ -197,12 +198,16 @@ class Upkeep:
         here = self.delayed is not None
         try:
             delivered = None if here else DelayOffsetTable(folder, clock=self._clock_ms).levels()
-            waiting = left_waiting(store, store.consumer_offsets, folder, delivered)
-        except CorruptConfigFileError as error:
-            # nobody can tell what waits: age and quota delete nothing
+            waiting = left_waiting(
+                store, store.consumer_offsets, folder, delivered, self._first_timed
+            )
+            place = first_place(store, waiting)
+        except (CorruptStoreError, OSError) as error:
+            # nobody can tell what waits: age and quota delete nothing, and a full disk what it must
             self._standing.note("what waits for a broker", error)
             return 0
-        return first_place(store, waiting)
+        self._standing.end("what waits for a broker")
+        return place
 
     def delay_offsets(self) -> dict[int, int]:
         """By delay level, the next queue offset that is delivered; empty when none is."""
