@@ -170,6 +170,30 @@ def test_who_has_read_what_is_lost_passes_over_nothing_that_was_put_in_its_place
     between(first, loses_end, second, killed=killed)
 
 
+def test_a_broker_that_skips_what_is_damaged_starts_behind_what_was_put_meanwhile(tmp_path, rng):
+    killed = tmp_path / "killed"
+
+    async def main():
+        async with served(tmp_path / "store") as (_, peer):
+            await fill(peer)
+            await asyncio.to_thread(copy_as_killed, tmp_path / "store", killed)
+        with open_store(killed, max_hash_slot_num=1000, max_index_num=4000) as store:
+            for body in (b"damaged", *NEW, *(rng.randbytes(100_000) for _ in range(60))):
+                store.put("T", body)
+            at = store.get_message("T", 0, 5).messages[0].phy_offset
+        with (killed / "commitlog" / f"{0:020d}").open("r+b") as log:
+            log.seek(at)
+            log.write(b"\xff" * 50)
+        async with served(killed, on_corruption="skip") as (_, peer):
+            moved = await peer.pull("T", offset=9, sysFlag=COMMITS, commitOffset=9)
+            assert moved.code == ResponseCode.PULL_OFFSET_MOVED
+            assert moved.ext_fields["nextBeginOffset"] == "6"
+            pulled = await peer.pull("T", offset=6)
+            assert records(pulled.body)[0].body == NEW[0]
+
+    asyncio.run(main())
+
+
 def test_an_order_of_what_is_lost_passes_over_nothing_that_was_put_in_its_place(
     between, loses_end, clock
 ):

@@ -88,7 +88,8 @@ class Offsets:
             # first, so that the log has all that is counted here
             most, stop = store.max_queue_offset(topic, queue_id), store.max_phy_offset
             if seen < stop:
-                for message in store.messages(start=seen, stop=stop):
+                # what is damaged is nobody's to read
+                for message in store.messages(start=seen, stop=stop, on_damage=lambda _: None):
                     for queue, queue_offset in places_of(message):
                         behind.setdefault(queue, queue_offset)
                 seen = stop
