@@ -399,7 +399,7 @@ class QueueCheck:
         if first == last and not self._mended[queue.topic, queue.queue_id]:
             return False
         owners = [self._owner(queue, number) for number in (first, last)]
-        if owners[0] is None or owners[0] != owners[1]:
+        if owners[0] in (None, (queue.topic, queue.queue_id)) or owners[0] != owners[1]:
             return False
         other = self._queues.find(*owners[0])
         if other is None or isinstance(other, BatchConsumeQueue):

@@ -337,7 +337,7 @@ class Recovery:
             self._derived_anew.begin_at(first)
         if self._mark.doubted_from >= 0:
             first = min(first, start.file_at(self._mark.doubted_from))
-        anew = first < usual or bool(self._queues.damaged)
+        anew = bool(lacking) or first < usual or self._mark.derive_from >= 0
         self._queues.drop_damaged()
         end = self._walk(walk, first, checked_from)
         _, emptied = self._judge_walk(walk, anew=anew)
@@ -383,8 +383,7 @@ class Recovery:
         if anew:
             self._refuse_full(walk)
         again = self._queue_check.judge_begins()
-        if walk.no_room is None:
-            self._queue_check.cut_foreign()
+        self._queue_check.cut_foreign()
         return again, self._queue_check.drop_emptied()
 
     def _refuse_lost_end(self, end: int, ends: MarkedQueueEnds) -> None:
@@ -498,7 +497,8 @@ class Recovery:
         self.report.derived_to, self.no_room = end, walk.no_room
         if walk.no_room is not None:
             self.report.derived_to = start = min(end, walk.derived_to)
-            if not can_be_dispatched(walk.scan_range(start, end), self._queues, self._deleted):
+            rest = walk.scan_range(start, end)
+            if self._judge.passed_over or not can_be_dispatched(rest, self._queues, self._deleted):
                 raise walk.no_room
             finding = f"{walk.no_room}: the log is dispatched from {start} on when there is"
             _log.warning("%s", finding)
@@ -562,8 +562,9 @@ class Recovery:
             left.finish()
         resume = index.resume_offset
         wrong = None
-        if walk.index_check is not None and walk.no_room is None:
-            walk.index_check.end(end)
+        if walk.index_check is not None:
+            if walk.no_room is None:
+                walk.index_check.end(end)
             wrong = walk.index_check.wrong
         if wrong is not None:
             finding = f"{index.files[wrong].path}: the index contradicts the log from here on"

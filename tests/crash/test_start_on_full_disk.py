@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 
 import pytest
 from children import run_child
@@ -137,3 +138,47 @@ def test_what_was_put_to_a_topic_made_anew_keeps_its_numbers(small_disk):
             numbers = [message.queue_offset for message in store.messages(topic, queue_id)]
             assert numbers == [*range(len(numbers))]
         assert sorted(consume(store)) == put_now
+
+
+def queues_of(store):
+    """The numbers of the messages of each queue, as a consumer gets them."""
+    return {
+        queue: [int(bytes(message.body).split()[0]) for message in store.messages(*queue)]
+        for queue in store.queues()
+    }
+
+
+def lose_queues(path):
+    shutil.rmtree(path / "consumequeue")
+
+
+def lose_one_unit(path):
+    """As a power cut does with a page: in front of units that are there, and far behind."""
+    (path / "abort").touch()
+    files = sorted((path / "consumequeue/T0/0").iterdir())
+    with files[-2].open("r+b") as file:
+        file.seek(60)
+        file.write(bytes(20))
+
+
+@pytest.mark.parametrize("lose", [lose_queues, lose_one_unit])
+def test_what_its_queues_lack_is_not_passed_over(small_disk, lose):
+    path = small_disk(8192) / "store"
+    settings = SETTINGS | {"max_hash_slot_num": 2000, "max_index_num": 400}
+    with rmqcore.open_store(path, allocate_ahead=0, **settings) as store:
+        for number in range(400):
+            put(store, number)
+        put_now = queues_of(store)
+    shutil.rmtree(path / "index")
+    lose(path)
+    fill(path.parent, 0)
+    with contextlib.suppress(DiskFullError):
+        store = rmqcore.open_store(path, allocate_ahead=0, **settings)
+        (path.parent / "ballast").unlink()
+        until(lambda: store.dispatch_behind_bytes == 0, "all is dispatched")
+        found = queues_of(store)
+        store.close()
+        assert found == put_now
+    (path.parent / "ballast").unlink(missing_ok=True)
+    with rmqcore.open_store(path, **settings) as store:
+        assert queues_of(store) == put_now

@@ -99,8 +99,8 @@ class LogServices:
     def _refused(self, error: OSError | None) -> None:
         if error is None and self._files.no_room is not None:
             # no put has come before this
-            self._files.no_room = None
             self._files.number_queues()
+            self._files.no_room = None
         self._health.dispatch_refused(error)
 
     def _progressed(self, offset: int) -> None:
