@@ -92,7 +92,8 @@ class ReputMessageService(Service):
         self._monotonic_s = monotonic_s
         #: nobody rings it: waiting for it is a pause that `stop` can end
         self._pause = Bell()
-        self._refused = False
+        #: whether the system has not taken what was dispatched last
+        self.refused = False
         self._lock = ReentrantLock()
         self._failure: CorruptStoreError | None = None
 
@@ -165,8 +166,8 @@ class ReputMessageService(Service):
             self._batch.clear()
 
     def _report_refusal(self, error: OSError | None) -> None:
-        if error is not None or self._refused:
-            self._refused = error is not None
+        if error is not None or self.refused:
+            self.refused = error is not None
             self._on_refused(error)
 
     def _dispatch_file(self, end: int) -> None:

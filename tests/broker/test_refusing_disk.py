@@ -1,13 +1,18 @@
 """A broker on a disk that refuses: it says so once, answers what it can, and goes on by itself."""
 
+import asyncio
 import errno
 import logging
 import os
 
 import pytest
+from broker.conftest import served
 from broker.test_pop import handed_out, pop, send_many
+from killed_copy import copy_as_killed
 from patience import until_async
 
+import rmqcore
+from rmqcore.derived.consume_queue_store import ConsumeQueueStore
 from rmqcore.errors import DiskFullError
 from rmqcore.files.mapped_file import MappedFile
 from rmqcore.remoting import RequestCode, ResponseCode
@@ -129,3 +134,32 @@ def test_a_log_file_that_cannot_be_made_refuses_sends_until_it_can(
         assert broker.store.max_queue_offset("T", 0) == sent + 1
 
     with_broker(scenario, allocate_ahead=1)
+
+
+def test_a_topic_whose_queue_found_no_room_is_not_taken_as_deleted(tmp_path, monkeypatch):
+    """What says that all queues are there is not renewed before they are."""
+
+    async def scenario():
+        async with served(tmp_path / "store") as (_, peer):
+            assert (await peer.send("T", b"first")).code == ResponseCode.SUCCESS
+
+    def without_room(queues, topic, queue_id, **more):
+        if is_full:
+            raise DiskFullError(tmp_path)
+        return new(queues, topic, queue_id, **more)
+
+    asyncio.run(scenario())
+    is_full, new = [True], ConsumeQueueStore._new
+    monkeypatch.setattr(ConsumeQueueStore, "_new", without_room)
+    with rmqcore.open_store(tmp_path / "store") as store:
+        store.put("new", b"second")
+        store.flush()
+        assert store.dispatch_behind_bytes > 0
+        services = store.parts.log_services
+        services.marker._due_at = 0
+        for _ in range(2):
+            services.flush_queues.flush()
+        copy_as_killed(tmp_path / "store", tmp_path / "killed")
+        is_full.clear()
+    with rmqcore.open_store(tmp_path / "killed") as store:
+        assert [bytes(message.body) for message in store.messages("new", 0)] == [b"second"]

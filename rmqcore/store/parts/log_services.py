@@ -91,7 +91,7 @@ class LogServices:
             files.checkpoint,
             config,
             check=files.directory.check_there,
-            on_flushed=self.marker.queues_flushed,
+            on_flushed=self._queues_flushed,
             monotonic_s=world.monotonic_s,
         )
         self.commit = CommitRealTimeService(files.writer, config) if policy.through_pool else None
@@ -102,6 +102,11 @@ class LogServices:
             self._files.number_queues()
             self._files.no_room = None
         self._health.dispatch_refused(error)
+
+    def _queues_flushed(self) -> None:
+        # the mark says of the whole log that the queues have it
+        if not self.reput.refused:
+            self.marker.queues_flushed()
 
     def _progressed(self, offset: int) -> None:
         """Make the next log file ready once a part of the current one is used."""
