@@ -32,6 +32,7 @@ from rmqcore.errors import CorruptConsumeQueueError, CorruptStoreError
 from rmqcore.files.deleted_topics import DeletedTopics
 from rmqcore.files.log_walker import first_record
 from rmqcore.files.store_dir import StoreDir
+from rmqcore.message import light_numbers
 from rmqcore.store.parts.iteration import OnDamage
 from rmqcore.world import sleep
 
@@ -205,7 +206,8 @@ def _of_queue(
     try:
         for message in store.messages(topic, queue_id, start=start, stop=stop, on_damage=damaged):
             yield message
-            start, begin = message.queue_offset + 1, message.phy_offset + message.store_size
+            start = _number_in(topic, queue_id, message, message.queue_offset) + 1
+            begin = message.phy_offset + message.store_size
         if not store.missing():
             return
     except _UnitsEnd:
@@ -213,9 +215,16 @@ def _of_queue(
     deleted = DeletedTopics(StoreDir(store.path, store.config.store_path_commit_log)).load()
     begin = max(begin, deleted.counts_from(topic))
     for message in store.messages(start=begin, on_damage=on_damage):
-        is_of_queue = (message.topic, message.queue_id) == (topic, queue_id)
-        if is_of_queue and start <= message.queue_offset < (stop or message.queue_offset + 1):
+        number = _number_in(topic, queue_id, message, -1)
+        if start <= number < (stop or number + 1):
             yield message
+
+
+def _number_in(topic: str, queue_id: int, message: MessageExt, other: int) -> int:
+    """The number of a message in a queue, which may be a light one; ``other``: it is not in it."""
+    numbers = {(name, 0): number for name, number in light_numbers(message)}
+    numbers[message.topic, message.queue_id] = message.queue_offset
+    return numbers.get((topic, queue_id), other)
 
 
 class _Tail:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqcore import CorruptStoreError, open_store
+from rmqcore import CorruptStoreError, Message, open_store
 from rmqcore.cli.exit_codes import ExitCode
 from rmqcore.doctor import verify
 from rmqcore.transfer import export_store
@@ -537,6 +537,24 @@ def test_a_topic_is_shown_whole_past_damaged_files_of_its_queues(rmqcore, store_
     place = ("--queue", 0, "--start", 2, "--stop", 11)
     part = rmqcore("cat", store_path, "T", *place, "--skip-damaged")
     assert [int(line) for line in part.stdout.split()] == [*range(4, 22, 2)]
+
+
+@pytest.mark.parametrize("files", [[0], [2], [0, 1, 2, 3]], ids=str)
+def test_a_light_queue_is_shown_whole_past_damaged_files(rmqcore, store_path, files):
+    """Its numbers are others than those that its messages have in their own queue."""
+    light = {"enable_lmq": True, "enable_multi_dispatch": True}
+    named = {"INNER_MULTI_DISPATCH": "%LMQ%a"}
+    with open_store(store_path, mapped_file_size_consume_queue=60, **light) as store:
+        for number in range(-6, 12):
+            properties = named if number >= 0 else {}
+            store.put_message(Message("T", b"%d" % number, properties=properties))
+    queue = store_path / "consumequeue" / "%LMQ%a" / "0"
+    for file in [sorted(queue.iterdir())[number] for number in files]:
+        file.write_bytes(bytes(60))
+    for more in ((), ("--queue", 0, "--start", 1, "--stop", 11)):
+        outcome = rmqcore("cat", store_path, "%LMQ%a", "--skip-damaged", *more)
+        wanted = range(1, 11) if more else range(12)
+        assert [int(line) for line in outcome.stdout.split()] == [*wanted]
 
 
 @pytest.mark.parametrize("size", [0, 3])
