@@ -216,7 +216,7 @@ def _of_queue(
     begin = max(begin, deleted.counts_from(topic))
     for message in store.messages(start=begin, on_damage=on_damage):
         number = _number_in(topic, queue_id, message, -1)
-        if start <= number < (stop or number + 1):
+        if start <= number and (stop is None or number < stop):
             yield message
 
 
@@ -288,16 +288,25 @@ class _Tail:
             self._queue_ends[number] = end
             if on_damage is None:
                 parts.append(self._store.messages(topic, number, start=start, stop=end))
-            else:
-                stop = None if to_log_end else end
-                parts.append(_of_queue(self._store, topic, number, start, stop, on_damage))
+            elif to_log_end:
+                found = _of_queue(self._store, topic, number, start, None, on_damage)
+                parts.append(self._noted(number, found))
+            elif start < end:
+                parts.append(_of_queue(self._store, topic, number, start, end, on_damage))
         return merge(*parts, key=lambda message: message.phy_offset)
 
+    def _noted(self, number: int, messages: Iterator[MessageExt]) -> Iterator[MessageExt]:
+        """Messages of a queue, which then ends behind them where it cannot be read."""
+        for message in messages:
+            last = _number_in(str(self._topic), number, message, message.queue_offset)
+            self._queue_ends[number] = last + 1
+            yield message
+
     def _end_of_queue(self, number: int) -> int:
-        """The end of a queue; 0 where it cannot be read, and that is passed over."""
+        """The end of a queue, as it was known where it cannot be read and that is passed over."""
         try:
             return self._store.max_queue_offset(str(self._topic), number)
         except CorruptConsumeQueueError:
             if self._on_damage is None:
                 raise
-            return 0
+            return self._queue_ends.get(number, 0)

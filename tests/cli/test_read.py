@@ -172,6 +172,23 @@ def test_tail_follows_a_topic_with_queues_that_appear_later(store):
             assert process.stdout.readline() == f"queue {queue_id}\n"
 
 
+def test_tail_follows_a_queue_that_cannot_be_read_and_repeats_nothing(store):
+    with open_store(store) as opened:
+        for number in range(24):
+            opened.put("Torn", b"%d" % number, queue_id=number % 2)
+    with (store / "consumequeue" / "Torn" / "0" / f"{0:020d}").open("r+b") as units:
+        units.seek(60)
+        units.write(bytes(20))
+    with follow(store, "Torn", "-n", "2", "--skip-damaged") as process:
+        assert [process.stdout.readline() for _ in range(2)] == ["22\n", "23\n"]
+        with open_store(store) as opened:
+            for number in range(24, 30):
+                opened.put("Torn", b"%d" % number, queue_id=number % 2)
+                assert process.stdout.readline() == f"{number}\n"
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.read().count("passed over") == 1
+
+
 def test_tail_follows_a_writer_in_another_process(store):
     script = (
         "import sys, rmqcore\n"
