@@ -47,6 +47,8 @@ class FollowedReading(Reading):
         self._follower.list_anew()
 
     get_message = steady(Reading.get_message)
+    fetch = steady(Reading.fetch)
+    queue_bounds = steady(Reading.queue_bounds)
     min_queue_offset = steady(Reading.min_queue_offset)
     max_queue_offset = steady(Reading.max_queue_offset)
     read_units = steady(Reading.read_units)
@@ -57,7 +59,20 @@ class FollowedReading(Reading):
     message_by_id = steady(Reading.message_by_id)
     message_in_log = steady(Reading.message_in_log)
     behind_blank = steady(Reading.behind_blank)
+    behind_deleted = steady(Reading.behind_deleted)
     next_good = steady(Reading.next_good)
+
+    @property
+    @steady
+    def min_phy_offset(self) -> int:
+        """See `Reading.min_phy_offset`."""
+        return super().min_phy_offset
+
+    @property
+    @steady
+    def max_phy_offset(self) -> int:
+        """See `Reading.max_phy_offset`."""
+        return super().max_phy_offset
 
     @steady
     def queues(self) -> list[tuple[str, int]]:

@@ -255,6 +255,41 @@ def test_a_read_whose_files_retention_removes_looks_again(store_path, monkeypatc
         assert read(reader) == read(store)
 
 
+BOUNDS = {
+    "begin": lambda store: store.min_phy_offset,
+    "end": lambda store: store.max_phy_offset,
+    "bounds": lambda store: store.queue_bounds("T", 0),
+}
+
+
+@pytest.mark.parametrize("name", [*READS, *BOUNDS])
+def test_a_look_for_the_end_of_the_log_whose_files_go_is_made_again(store_path, monkeypatch, name):
+    """Retention removes them after the reader has listed them, before it walks them."""
+    read = (READS | BOUNDS)[name]
+    with rmqcore.open_store(store_path, **SMALL) as store:
+        store.put("T", b"x" * 1000, keys="k0", tags="a")
+        assert store.max_queue_offset("T", 0) == 1
+        with rmqcore.open_store(store_path, mode="r") as reader:
+            for number in range(1, 600):
+                store.put("T", b"x" * 1000, keys=f"k{number}", tags="a")
+            assert store.max_queue_offset("T", 0) == 600
+            find_end, gone = reader._follower._find_end, []
+
+            def find_end_of_less(*args, **settings):
+                if not gone:
+                    gone.append(store.min_phy_offset)
+                    deleter = threading.Thread(target=store.delete_expired_files)
+                    deleter.start()
+                    deleter.join(TIMEOUT_S)
+                return find_end(*args, **settings)
+
+            monkeypatch.setattr(reader._follower, "_find_end", find_end_of_less)
+            read(reader)
+            assert gone == [0]
+            assert store.min_phy_offset > 0
+            assert read(reader) == read(store)
+
+
 #: Writes as fast as it can, keeps only the last files, and stops when it is told to. It waits for
 #: retention, which syncs each file that it removes: on a busy disk readers would list thousands.
 DELETER = """
