@@ -341,6 +341,7 @@ class LeaseJournal:
         # this directory only: a store that was removed must not come into being again
         self.path.parent.mkdir(exist_ok=True)
         file = self._opened_next()
+        lacking, self.may_lack_some = self.may_lack_some, True
         try:
             if os.fstat(file).st_size:
                 os.ftruncate(file, 0)  # what a kill has left of one
@@ -356,18 +357,18 @@ class LeaseJournal:
             _write(file, pending)
             sync_fd(file)
             os.replace(self._next, self.path)  # noqa: PTH105 - one system call, named as such
-        except OSError as error:
-            os.close(file)
-            self._keep_room()
-            raise self._as_full(error) from error
-        except BaseException:
-            # an interrupt may come after the rename: the next record then belongs into this file
+            self._go_on_in(file)
+        except BaseException as error:
+            # a handler raises what it likes, and may come behind the rename
             if _is_at(file, self.path):
                 self._go_on_in(file)
-            else:
-                os.close(file)
+                raise
+            os.close(file)
+            self.may_lack_some = lacking
+            if isinstance(error, OSError):
+                self._keep_room()
+                raise self._as_full(error) from error
             raise
-        self._go_on_in(file)
         sync_directory(self.path.parent)
         self.may_lack_some = False
         self._keep_room()
@@ -390,9 +391,11 @@ class LeaseJournal:
                 os.close(file)
 
     def _go_on_in(self, file: int) -> None:
-        self.close()
+        former = self._file
         # until the name is on the disk, too: a power cut may bring the former file back
         self._file, self._size, self.may_lack_some = file, os.fstat(file).st_size, True
+        if former not in {-1, file}:
+            os.close(former)
 
     def _as_full(self, error: OSError) -> OSError:
         return DiskFullError(self.path) if error.errno in NO_ROOM else error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 
 class HelperThread:
@@ -48,7 +49,9 @@ class HelperThread:
         self._last = None
         if self._thread is not None:
             self._give(None)
-            self._thread.join()
+            # one that an interrupt has kept from its begin was given no work
+            with suppress(RuntimeError):
+                self._thread.join()
             self._thread = None
 
     def _give(self, piece: _Piece | None) -> None:

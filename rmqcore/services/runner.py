@@ -12,6 +12,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from math import inf
 from typing import Final, Protocol
 
@@ -155,7 +156,9 @@ class Threads:
         thread = self.thread_of(service)
         ended = True
         if thread is not None and thread is not threading.current_thread():
-            thread.join(timeout_s)
+            # one that an interrupt has kept from its begin does no round any more
+            with suppress(RuntimeError):
+                thread.join(timeout_s)
             ended = not thread.is_alive()
             if not ended:
                 _log.warning(

@@ -3,6 +3,7 @@
 import os
 
 import pytest
+from interrupts import Interrupt, Interrupted
 from syncs import watched
 
 from rmqcore.errors import DiskFullError
@@ -105,3 +106,26 @@ def test_the_name_of_a_replacement_is_brought_to_the_disk(journal, monkeypatch):
     monkeypatch.setattr(lease_journal, "sync_directory", synced.append)
     journal.replace([SECOND])
     assert synced == [journal.path.parent]
+
+
+class Late(Interrupted, TimeoutError):
+    """What a handler raises at the end of a time limit: an OSError, too."""
+
+
+def out_of_time():
+    raise Late
+
+
+@pytest.mark.parametrize("handler", [None, out_of_time])
+def test_an_interrupted_replacement_leaves_a_journal_that_goes_on(tmp_path, handler):
+    for number in range(1, 100):
+        journal = LeaseJournal(tmp_path / str(number))
+        journal.replace([FIRST])
+        interrupt = Interrupt(number, handler, ["lease_journal.py"])
+        interrupt.during(lambda journal=journal: journal.replace([SECOND]))
+        journal.write(to_bytes(THIRD), lambda: [SECOND])
+        assert list(journal.entries())[-1] == THIRD, interrupt.at
+        journal.close()
+        if not interrupt.at:
+            break
+    assert number > 10
