@@ -399,3 +399,17 @@ def test_an_item_that_an_interrupted_get_was_given_comes_to_a_thread_that_waits(
         ended = [(get.exception(), get.exception() or get.result()) for get in gets]
         assert sorted(type(error) is Interrupted for error, _ in ended) == [False, True]
         assert "item" in [each for _, each in ended]
+
+
+def test_nothing_acknowledged_comes_again_after_an_interrupted_acknowledgement(paths):
+    for interrupt in each_interrupt(files=["lease_table.py", "leases.py", "lease_queue.py"]):
+        path = paths(interrupt)
+        with open_store(path) as store:
+            for number in range(3):
+                store.put("T", b"%d" % number)
+            first, *others = store.lease("g", {"T": "*"}, max_messages=3)
+            store.acknowledge("g", [each.place for each in others])
+            interrupt.during(lambda store=store, first=first: store.acknowledge("g", [first.place]))
+        with open_store(path) as store:
+            left = store.lease("g", {"T": "*"}, max_messages=3)
+            assert {each.body for each in left} <= {b"0"}, interrupt.at
