@@ -50,10 +50,11 @@ def change_keys(store):
     store.kv_put("t", b"11", None)
 
 
-def test_tables_of_keys_are_what_the_log_says(paths):
+@pytest.mark.parametrize("flush_disk_type", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_tables_of_keys_are_what_the_log_says(paths, flush_disk_type):
     for interrupt in each_interrupt(5):
         path = paths(interrupt)
-        with open_store(path) as store:
+        with open_store(path, flush_disk_type=flush_disk_type) as store:
             for number in range(12):
                 store.kv_put("t", b"%02d" % number, b"v")
             interrupt.during(lambda store=store: change_keys(store))
@@ -413,3 +414,19 @@ def test_nothing_acknowledged_comes_again_after_an_interrupted_acknowledgement(p
         with open_store(path) as store:
             left = store.lease("g", {"T": "*"}, max_messages=3)
             assert {each.body for each in left} <= {b"0"}, interrupt.at
+
+
+@pytest.mark.parametrize("kind", [FifoQueue, LifoQueue])
+def test_what_is_popped_after_an_interrupted_push_that_waits_for_the_disk_is_gone(paths, kind):
+    for interrupt in each_interrupt(3):
+        path = paths(interrupt)
+        queue = kind(path, durability="disk")
+        for body in (b"a", b"b"):
+            queue.push(body)
+        interrupt.during(lambda queue=queue: queue.push(b"c"))
+        popped, left = queue.pop(), len(queue)
+        queue.close()
+        queue = kind(path, durability="disk")
+        assert len(queue) == left, interrupt.at
+        assert popped not in [queue.pop() for _ in range(left)], interrupt.at
+        queue.close()

@@ -65,10 +65,12 @@ cdef class DiskWait:
             done = self._group.wait(
                 receipt.phy_offset + receipt.store_size, self.timeout_ms / 1000
             )
-        except OSError as error:
-            if not is_refusal(error):
-                raise
-            return self.not_on_disk(receipt, str(error))
+        except BaseException as error:
+            if isinstance(error, OSError) and is_refusal(error):
+                return self.not_on_disk(receipt, str(error))
+            # reads must not pass over it now, and find it later
+            self.not_waited_for(receipt)
+            raise
         if not done:
             return self.not_on_disk(receipt, "")
         self._took(1000 * (read_monotonic_s() - began))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from rmqcore.errors import StoreNotWritableError, is_broken
@@ -90,6 +91,14 @@ class Flushing:
         if locks_held() > 1:
             raise StoreNotWritableError("the log cannot be flushed inside another call; later")
         self._flusher.flush()
+
+    def try_flush_log(self) -> None:
+        """Flush the log, where the disk takes it, for who has to read all that was put.
+
+        A put that was interrupted, or has not waited long enough, cannot be read before that.
+        """
+        with suppress(OSError, StoreNotWritableError):
+            self.flush_log()
 
     def persist_tables(self) -> None:
         """Write the tables that have changed.

@@ -55,8 +55,7 @@ _CALLS_READ: Final = 1024
 _RECORDS_PER_ENTRY: Final = 4
 #: A table with no more entries is read at once, as that takes less time than another thread.
 _AT_HAND_MAX: Final = 1000
-#: Tables are put anew, so that log files can go, when these files have this many times the bytes
-#: of the tables.
+#: Tables are put anew where log files that can go then have this many times the tables' bytes.
 _WORTH: Final = 2
 #: One batch of records has at most this many bytes.
 _BATCH_SIZE: Final = 1 << 18
@@ -334,8 +333,10 @@ class KeyValues:
         read again. So is each of a slave, whose master changes it.
         """
         name = text("table", name)
-        known = self._tables.pop(name, None)
-        table = self._read(name) if known is None or self._settings.is_slave else known
+        known, is_slave = self._tables.pop(name, None), self._settings.is_slave
+        if known is None and self._writing.waits and not is_slave:
+            self._flushing.try_flush_log()
+        table = self._read(name) if known is None or is_slave else known
         table.expire(self._clock_ms())
         self._tables[name] = table
         return table
