@@ -11,11 +11,14 @@ from contextlib import nullcontext, suppress
 from queue import Empty
 
 import pytest
+from held_time import HeldTime
 from interrupts import Interrupt, Interrupted, each_interrupt
 from patience import TIMEOUT_S, until
 
 import rmqcore
 from rmqcore.adapters.queuelib import FifoQueue, LifoQueue
+from rmqcore.config import StoreConfig
+from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.store.sharing import queue as queue_module
 from rmqcore.store.sharing import shared_handle
 
@@ -430,3 +433,16 @@ def test_what_is_popped_after_an_interrupted_push_that_waits_for_the_disk_is_gon
         assert len(queue) == left, interrupt.at
         assert popped not in [queue.pop() for _ in range(left)], interrupt.at
         queue.close()
+
+
+def test_an_interrupted_close_leaves_nothing_in_the_transient_pool(paths):
+    for interrupt in each_interrupt(11):
+        path = paths(interrupt)
+        # no service commits it before
+        config = StoreConfig(transient_store_pool_enable=True, **SIZES)
+        store = DefaultMessageStore(path, config, runner=HeldTime().services)
+        store.put("T", b"x")
+        interrupt.during(store.close)
+        store.close()
+        with open_store(path) as again:
+            assert len(list(again.messages("T", 0))) == 1, interrupt.at

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from rmqcore.errors import StoreError
 from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
 from rmqcore.services.store_stats import StoreStatsService
 from rmqcore.store.parts.column_writing import ColumnWriting
@@ -334,6 +336,10 @@ class Parts:
         directory = self.files.directory
         try:
             self.consuming.abandon()
+            if not clean:
+                # what an interrupt has left in memory; a disk that refuses it keeps nothing open
+                with suppress(StoreError, OSError):
+                    self.files.writer.commit()
             self.files.close()
             if clean:
                 directory.clear_running()
