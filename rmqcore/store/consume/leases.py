@@ -110,7 +110,7 @@ class Leases:
             for holder in list(self._table.holders):
                 if is_mine(holder) and holder not in self._kept:
                     self._table.release(holder)
-            # an interrupt may have left an offset that is older than the journal, which it overrides
+            # an interrupt may have left an offset older than the journal, which it overrides
             for queue in self._table.queues.values():
                 self._table.commit_oldest(queue)
 
