@@ -8,6 +8,7 @@ import pytest
 from children import die
 from consume.conftest import stands_still
 from held_time import HeldTime
+from patience import until
 from sharing.processes import TIMEOUT_MS, leased, program, told
 from sharing.test_put_again import SETTINGS, dying_owner
 
@@ -154,3 +155,14 @@ def test_a_lease_ends_by_the_clock_of_the_owners_world(store_path, monkeypatch):
             assert message.reconsume_times == tries
             assert client.lease("g", {"T": "*"}) == []
             time.sleep(61)
+
+
+def test_a_client_that_closes_after_an_interrupted_call_leaves_no_lease(store_path):
+    with rmqcore.open_shared(store_path) as owner:
+        client = rmqcore.open_shared(store_path)
+        client.put("T", b"x")
+        assert client.lease("g", {"T": "*"}, lease_ms=3_600_000)
+        # as a signal handler does that raises in the middle of a frame
+        client._channel.end()
+        client.close()
+        until(lambda: owner.lease("g", {"T": "*"}), "what the client had comes again")

@@ -217,12 +217,17 @@ class OwnerChannel:
         """The error that names the owner, who has not answered."""
         return self._place.hangs(self._timeout_s, self.owner)
 
-    def close(self) -> None:
-        """End the connection; whoever waits gets a `ChannelLostError`."""
-        nobody = Waiter(_nothing, reads=True)
+    def close(self) -> bool:
+        """End the connection; whoever waits gets a `ChannelLostError`.
+
+        Returns:
+            False when the owner could not be told that its client closes.
+        """
+        nobody, told = Waiter(_nothing, reads=True), False
         with suppress(ChannelLostError):
-            self.send_now(RemotingCommand(GOODBYE), nobody)
+            told = self.send_now(RemotingCommand(GOODBYE), nobody)
         self._lose()
+        return told
 
     def forget(self) -> None:
         """Close this process's copy in a forked child; the parent's connection goes on."""

@@ -344,7 +344,8 @@ class SharedStoreHandle(ClosedByWith):
             self._closed = True
             self._unbind()
             if self._channel is not None:
-                self._channel.close()
+                if not self._channel.close():
+                    self._say_goodbye()
                 self._channel = None
             if self._server is not None:
                 self._place.forget_socket()
@@ -359,6 +360,17 @@ class SharedStoreHandle(ClosedByWith):
                         self._place.unlock()
                         self._store = self._server = None
             _HANDLES.discard(self)
+
+    def _say_goodbye(self) -> None:
+        """Tell the owner over another connection: an interrupted call has ended the one before.
+
+        Else what was leased here would not come again while this process lives.
+        """
+        with suppress(RmqCoreError, OSError):
+            channel = self._new_channel()
+            if channel is not None:
+                channel.close()
+                channel.end()
 
     def after_fork_in_child(self) -> None:
         """Make this handle, of which the parent has the other end, a client's with no owner yet."""
