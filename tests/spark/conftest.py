@@ -1,6 +1,7 @@
 """One Spark session for all tests, and stores to read with it."""
 
 import os
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -33,23 +34,36 @@ if os.environ.get("RMQCORE_SPARK_REQUIRED") and (_reason := _lacking()):
     raise pytest.UsageError(f"RMQCORE_SPARK_REQUIRED is set, but: {_reason}")
 
 
+#: Spark gives each Python worker its own copy of pyspark, which is a zip: all that is imported from
+#: there is compiled each time. A worker of a stream has ten seconds for it, then the stream fails.
+WORKER = """#!/bin/sh
+export PYTHONPATH="${{PYTHONPATH##*-src.zip:}}"
+exec {python} "$@"
+"""
+
+
 @pytest.fixture(scope="session")
-def spark():
+def spark(tmp_path_factory):
     """The session; the reason why there is none skips the test."""
     reason = _lacking()
     if reason:
         pytest.skip(reason)
     from rmqcore.spark.session import local_session
 
+    worker = tmp_path_factory.mktemp("spark") / "python"
+    worker.write_text(WORKER.format(python=sys.executable))
+    worker.chmod(0o755)
     # two cores, and each task is tried twice; nothing runs so long that the JVM's second compiler
     # and its parallel collector would pay
-    session = local_session(
-        "tests",
-        cores="2,2",
-        memory="700m",
-        spark__sql__shuffle__partitions="2",
-        spark__driver__extraJavaOptions="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", str(worker))
+        session = local_session(
+            "tests",
+            cores="2,2",
+            memory="700m",
+            spark__sql__shuffle__partitions="2",
+            spark__driver__extraJavaOptions="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        )
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
