@@ -14,6 +14,7 @@ from pathlib import Path
 
 import heap
 import pytest
+from _pytest.pathlib import import_path
 from figure import figure  # noqa: F401 - a fixture
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
@@ -131,10 +132,24 @@ def pytest_configure(config):
     refuse_full_disk(next(path for path in (base, *base.parents) if path.exists()))
 
 
+def import_a_share(config):
+    """Import the modules of tests whose turn it is of this worker; all import all of them later.
+
+    Each would compile each module of a fresh clone otherwise: what has been compiled is kept.
+    """
+    number, count = int(config.workerinput["workerid"][2:]), config.workerinput["workercount"]
+    for path in sorted(Path(__file__).parent.rglob("test_*.py"))[number::count]:
+        # whoever collects it says what is wrong with it
+        with contextlib.suppress(Exception, pytest.skip.Exception):
+            import_path(path, mode="importlib", root=ROOT, consider_namespace_packages=False)
+
+
 @pytest.hookimpl(wrapper=True)
-def pytest_collection():
+def pytest_collection(session):
     """Keep what ten thousand tests and their modules are."""
     gc.disable()
+    if hasattr(session.config, "workerinput"):
+        import_a_share(session.config)
     try:
         return (yield)
     finally:
