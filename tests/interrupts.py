@@ -7,6 +7,7 @@ function raises there what a handler would. Only code of the package counts, in 
 from __future__ import annotations
 
 import dis
+import gc
 import sys
 from collections.abc import Callable, Collection, Iterator
 from functools import cache
@@ -60,8 +61,14 @@ class Interrupt:
         self._files = files
 
     def during(self, call: Callable[[], Any]) -> Any:
-        """Make the call; `Interrupted` ends here."""
-        before = sys.gettrace()
+        """Make the call; `Interrupted` ends here.
+
+        No garbage is collected meanwhile: a finalizer would take the interrupt in the call's place,
+        and CPython 3.11 would call a trace function that is gone, where one ends the tracing while
+        the frame is made that is to be traced.
+        """
+        before, collects = sys.gettrace(), gc.isenabled()
+        gc.disable()
         sys.settrace(self._entered)
         try:
             return call()
@@ -69,6 +76,8 @@ class Interrupt:
             return None
         finally:
             sys.settrace(before)
+            if collects:
+                gc.enable()
 
     def _entered(self, frame: FrameType, event: str, _: object) -> Callable[..., Any] | None:
         name = frame.f_code.co_filename
