@@ -65,7 +65,8 @@ class LimitedClusterStreamReader(ClusterStreamReader, SupportsTriggerAvailableNo
         if self._target is not None:
             # what has come since, and the queues that have, are for another query
             ends = {
-                queue: max(known.get(queue, 0), min(end, self._target.get(queue, 0)))
+                # one that ends before its place was made anew, and is read whole
+                queue: min(end, max(known.get(queue, 0), self._target.get(queue, 0)))
                 for queue, end in ends.items()
                 if queue in known or queue in self._target
             }
