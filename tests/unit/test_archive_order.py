@@ -1,4 +1,4 @@
-"""In which order an archive is written and restored, so that no power cut takes what counts."""
+"""When an archive, and what is restored from it, has a file or a table."""
 
 import importlib
 from pathlib import Path
@@ -10,6 +10,7 @@ from rmqcore import open_store
 from rmqcore.errors import DiskFullError
 from rmqcore.files.archive_note import archived_end
 from rmqcore.files.store_dir import StoreDir
+from rmqcore.scan import read_store
 from rmqcore.transfer.archive import Archiver, archiver, restore
 
 pytestmark = pytest.mark.engine
@@ -51,6 +52,22 @@ def test_a_store_is_told_of_a_file_when_the_manifest_names_it(store, tmp_path, m
     report = Archiver(store, str(tmp_path / "archive")).run_once()
     assert told == [0, FILE_SIZE]
     assert archived_end(StoreDir(store)) == report.end == 2 * FILE_SIZE
+
+
+def test_a_deleted_topic_is_gone_before_the_next_file_is_full(store, tmp_path):
+    archive, one = tmp_path / "archive", Archiver(store, str(tmp_path / "archive"))
+    assert one.run_once().files
+    with open_store(store, mapped_file_size_commit_log=FILE_SIZE) as opened:
+        opened.put("Kept", b"x")
+        opened.delete_topic("T")
+    assert not one.run_once().files
+    restore(str(archive), tmp_path / "restored")
+    for place in archive, tmp_path / "restored":
+        assert not list(read_store(place, ("topic",)))
+    # nothing has changed since: there is no manifest more
+    there = list((archive / "manifest").iterdir())
+    one.run_once()
+    assert list((archive / "manifest").iterdir()) == there
 
 
 def test_a_restored_file_is_on_the_disk_before_it_has_its_name(store, tmp_path):

@@ -133,6 +133,7 @@ class Archiver:
             report.bytes += log.file_size
             if progress is not None:
                 progress(report.bytes, total)
+        manifest = self._with_tables(log, manifest)
         report.start, report.end, report.log_end = manifest.start, manifest.end, log.end
         self._note(log, manifest)
         return report
@@ -226,12 +227,23 @@ class Archiver:
         tables = self._tables(log.directory, manifest)
         named = with_file(self._objects, replace(manifest, tables=tables), file)
         self._failpoint("archive: page written")
-        self._manifest = None
-        manifest = commit(self._objects, named)
-        self._failpoint("archive: manifest written")
-        self._manifest, self._last_file = manifest, last_file
+        manifest = self._committed(named)
+        self._last_file = last_file
         self._note(log, manifest)
         return manifest
+
+    def _with_tables(self, log: LogPlan, manifest: Manifest) -> Manifest:
+        """The manifest with the store's tables of now: a deleted topic waits for no log file."""
+        tables = self._tables(log.directory, manifest) if manifest.end else manifest.tables
+        if tables == manifest.tables:
+            return manifest
+        return self._committed(replace(manifest, tables=tables))
+
+    def _committed(self, named: Manifest) -> Manifest:
+        self._manifest = None
+        self._manifest = commit(self._objects, named)
+        self._failpoint("archive: manifest written")
+        return self._manifest
 
     def _require_settled(self, log: LogPlan) -> None:
         reason = log.directory.why_unsettled()
