@@ -354,12 +354,12 @@ class ConsumeQueueStore:
             self.dispatched_timestamp_ms = batch.store_timestamp
 
     def _create(self, stretch: QueueStretch) -> StoredQueue:
-        topic, queue_id = stretch.topic, stretch.queue_id
-        queue = self._new(topic, queue_id, batches=stretch.inner_batch)
+        queue = self._new(stretch.topic, stretch.queue_id, batches=stretch.inner_batch)
+        self._open_files.check_there()
         # files that an interrupted deletion has left
         for _, path, _ in numbered_files(queue.queue.directory):
             path.unlink()
-        self._queues[topic, queue_id] = queue
+        self._queues[stretch.topic, stretch.queue_id] = queue
         return queue
 
     def _new(self, topic: str, queue_id: int, *, batches: bool) -> StoredQueue:

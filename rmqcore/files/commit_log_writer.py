@@ -6,6 +6,7 @@ and does not recover, dispatch or decide when to flush.
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING, Protocol
 
 from rmqcore.errors import MessageIllegalError, StoreNotWritableError, is_broken
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 #: A commit writes this many bytes of its first record last, its size: without it, nothing behind
 #: it counts.
 _SIZE_WORD = 4
+#: What is written to such a file is on no disk once the store is closed.
+_DELETED = "it was deleted while the store was open; read what it has before the store is closed"
 #: A put waits this long for the next log file.
 ROLL_TIMEOUT_S = 1e6
 
@@ -296,6 +299,7 @@ class CommitLogWriter:
 
         Raises:
             OSError: the disk refused, now or before.
+            FileNotFoundError: the file that was written has been deleted.
         """
         with self.flush_lock.within():
             if self._flush_failure is not None:
@@ -312,6 +316,8 @@ class CommitLogWriter:
             for file in files:
                 try:
                     position = file.flush()
+                    if file.removed:
+                        raise FileNotFoundError(errno.ENOENT, _DELETED, str(file.path))
                 except OSError as error:
                     # set before any other thread runs: the system reports such an error once only,
                     # so that thread's flush would succeed

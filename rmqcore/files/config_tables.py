@@ -177,6 +177,7 @@ class ConfigTable:
     Attributes:
         ahead: called between taking the content and writing it, so that what the content relies on
             reaches the disk first; None for nothing. An OSError of it keeps the former file.
+        check_there: raises when another store's file has its name, before that is written over.
 
     Threads: any; one lock a table.
     Durability: disk when ``persist`` returns.
@@ -200,6 +201,7 @@ class ConfigTable:
         self._persist_lock = ReentrantLock()
         self._changed = False
         self.ahead: Callable[[], object] | None = None
+        self.check_there: Callable[[], object] = bool
         self._other: dict[str, object] = {}
         self._file = ConfigFile(directory / self.file_name, _decoded_by(self._decode))
         #: the version that the master's table had when it was taken over; None when none was
@@ -288,6 +290,7 @@ class ConfigTable:
                     text = self.to_text()
                 if self.ahead is not None:
                     self.ahead()
+                self.check_there()
                 self._file.store(text)
             except BaseException:
                 # the disk refuses, or a signal handler has raised

@@ -237,6 +237,7 @@ class DeletedTopics:
 
     def _store(self, deleted_at: dict[str, int]) -> None:
         text = format_java_json({"deletedTopics": dict(sorted(deleted_at.items()))})
+        self._directory.check_there()
         self._file.store(sealed(text))
         self._deleted_at = deleted_at
 

@@ -17,9 +17,14 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
-from rmqcore.errors import NO_ROOM, CorruptConfigFileError, DiskFullError
+from rmqcore.errors import (
+    NO_ROOM,
+    CorruptConfigFileError,
+    DiskFullError,
+    StoreNotFoundError,
+)
 from rmqcore.files.config_file import place_of_damaged
-from rmqcore.files.store_dir import NOT_A_FILE
+from rmqcore.files.store_dir import GONE, NOT_A_FILE
 from rmqcore.files.zeros import read_small
 from rmqcore.native.base._mapped import reserve
 from rmqcore.world import sync_directory, sync_fd, sync_file
@@ -337,7 +342,10 @@ class LeaseJournal:
         Raises:
             DiskFullError: there is no room.
             OSError: the system refused otherwise.
+            StoreNotFoundError: the old one has another name now, with the store that it is of.
         """
+        if self._file >= 0 and not _is_at(self._file, self.path):
+            raise StoreNotFoundError(self.path, GONE)
         # this directory only: a store that was removed must not come into being again
         self.path.parent.mkdir(exist_ok=True)
         file = self._opened_next()

@@ -10,6 +10,7 @@ import errno
 import os
 import resource
 from collections import OrderedDict
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -88,6 +89,7 @@ class OpenFiles:
         mappings_max = min(mappings_max, allowed["_region"])
         #: files of one kind that may be kept mapped besides those counted here
         self.kept_max = max(1, mappings_max // 4)
+        self.check_there: Callable[[], object] = bool  # raises where names are another store's
         self._limits = {
             "_handle": min(descriptors_max, allowed["_handle"]),
             "_region": max(1, mappings_max // 2),
@@ -157,8 +159,7 @@ class OpenFiles:
 
     def let_go_oldest(self) -> bool:
         """Close half of the descriptors, for a process that has none left; False without any."""
-        held = self._open["_handle"]
-        count = (len(held) + 1) // 2
+        count = (len(self._open["_handle"]) + 1) // 2
         with suppress(KeyError):
             for _ in range(count):
                 self._let_go_first("_handle")
@@ -248,6 +249,7 @@ class MappedFile:
         return handle
 
     def _open(self, path: Path, flags: int) -> Descriptor:
+        self._open_files.check_there()
         while True:
             try:
                 return Descriptor(os.open(path, flags | os.O_CLOEXEC, 0o644))
@@ -287,6 +289,7 @@ class MappedFile:
             DiskFullError: there is no room; nothing is left behind.
             OSError: the file exists and holds data, or any other refusal.
         """
+        self._open_files.check_there()
         if over_zeros and self.path.exists() and holds_nothing(self.path):
             self.path.unlink()
         with room_at(self.path):
@@ -326,13 +329,9 @@ class MappedFile:
         return handle
 
     def _set_length(self, fd: int, *, whole: bool) -> None:
-        if whole:
-            self._reserve_whole(fd)
-        else:
+        if not whole:
             os.ftruncate(fd, self.size)
-
-    def _reserve_whole(self, fd: int) -> None:
-        if not reserve(fd, 0, self.size):
+        elif not reserve(fd, 0, self.size):
             for at in range(0, self.size, len(ZEROS)):
                 os.pwrite(fd, ZEROS[: self.size - at], at)
 
@@ -370,6 +369,7 @@ class MappedFile:
         Raises:
             OSError: it could not be removed, and is as it was.
         """
+        self._open_files.check_there()
         try:
             handle = self.handle
         except FileNotFoundError:

@@ -48,6 +48,8 @@ NOT_A_FILE = (
 RESTORE_MARK = "restore.unfinished"
 #: The error says this of anything else in the place of a directory.
 NOT_A_DIRECTORY = "it is no directory, as a store has there; move it away"
+#: The error says this of an open store that is not at its path any more.
+GONE = "it has been removed while it was open, or moved; close it, and open it where it is now"
 #: Matches the names of a queue's files: the offset where each begins.
 NUMBERED_FILE = re.compile(r"\d{20}")
 # struct flock of 64-bit Linux: type, whence, start, size, pid; a pid of 0 is demanded
@@ -433,13 +435,18 @@ class StoreDir:
     def check_there(self) -> None:
         """Raise unless the store that is locked is still the one at the path.
 
+        Whoever writes, makes or removes a file by its name asks this first: it may be another
+        store's. Of a store that is not locked here nothing is said.
+
         Raises:
             StoreNotFoundError: it has been removed; another one may be at the path.
         """
+        if not self._locks:
+            return
         with suppress(FileNotFoundError):
             if os.path.samestat(self.lock_file.stat(), os.fstat(self._locks[0].fileno())):
                 return
-        raise StoreNotFoundError(self.path, "it has been removed while it was open")
+        raise StoreNotFoundError(self.path, GONE)
 
     def is_locked(self) -> bool:
         """True when this or another process has the store open for writing."""

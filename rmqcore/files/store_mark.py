@@ -66,6 +66,7 @@ class StoreMark:
 
     def __init__(self, directory: StoreDir, note: Note = unnoted) -> None:
         self._commit_log = directory.commit_log
+        self._check_there = directory.check_there
         self._note = note
         self._file = ConfigFile(directory.config / MARK_NAME, _decoded)
         self._lock = ReentrantLock()
@@ -165,6 +166,7 @@ class StoreMark:
         with self._lock.within():
             text = self._text()
             if text != self._stored:
+                self._check_there()
                 self._file.store(text)
                 self._stored = text
                 self._note("mark", len(self.ends), f"the log's end was {self.log_end}")

@@ -37,6 +37,7 @@ class AllocateMappedFileService(Service):
         warm: True makes their pages resident before they are used.
         sync_every: bytes after which a warm-up forces what it touched; 0 never.
         lock_budget: bytes that may be locked in memory; 0 locks nothing.
+        check_there: raises when files of these names are another store's, which stay.
 
     Source: RocketMQ store/AllocateMappedFileService.java.
     Differs: RocketMQ gives up after 5 s and refuses the put; here the file is made on the spot.
@@ -51,8 +52,10 @@ class AllocateMappedFileService(Service):
         warm: bool,
         sync_every: int,
         lock_budget: int,
+        check_there: Callable[[], object] = bool,
     ) -> None:
         super().__init__("AllocateMappedFileService")
+        self._check_there = check_there
         self._make = make
         self._file_size = file_size
         self._ahead = ahead
@@ -202,6 +205,7 @@ class AllocateMappedFileService(Service):
                     if number:
                         sync_directory(path.parent)
                     if file is None:
+                        self._check_there()
                         path.unlink()
                     else:
                         file.destroy()

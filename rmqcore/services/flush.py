@@ -422,5 +422,6 @@ class FlushConsumeQueueService(Service):
         with self._flushing.within():
             times = self._checkpoint.times_ms
             if times != self._written:
+                self._check()
                 self._checkpoint.flush()
                 self._written = times

@@ -120,6 +120,7 @@ class Parts:
             clock=self.world.clock_ms,
             end_of=self.reading.max_queue_offset,
         )
+        table.check_there = self.files.directory.check_there
         table.discard_unfinished()
         return table
 

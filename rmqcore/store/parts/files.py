@@ -83,6 +83,7 @@ class StoreFiles:
         self._config = config
         self._world = world
         self._open_files = OpenFiles(mappings_max=config.max_mapped_files)
+        self._open_files.check_there = directory.check_there
         self.directory = directory
         self.tail = LogTail(
             config.store_host,
@@ -98,6 +99,7 @@ class StoreFiles:
             warm=config.warm_mapped_file_enable,
             sync_every=policy.warm_up_sync_size,
             lock_budget=config.lock_memory_bytes,
+            check_there=directory.check_there,
         )
         self.log, self.writer = self._log_and_writer(policy, trace)
         self.consume_queues = ConsumeQueueStore(
@@ -114,6 +116,7 @@ class StoreFiles:
         self.reader.doubt = self._doubt_from
         self.deleted = DeletedTopics(directory)
         self.topics = TopicConfigTable(directory.config, clock=world.clock_ms)
+        self.topics.check_there = directory.check_there
 
     def _doubt_from(self, phy_offset: int) -> None:
         """Let the next opening mend a queue that a get has found damaged."""

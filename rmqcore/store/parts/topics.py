@@ -117,6 +117,7 @@ class Topics:
         with self._alone.within():
             self._alone.refuse_interrupt()
             self._handle.check_open()
+            self._files.directory.check_there()
             with self._key_values.forgetting(topic):
                 return self._delete(topic)
 
@@ -260,6 +261,7 @@ class Topics:
         self._handle.check_open()
         with self._alone.within():
             self._alone.refuse_interrupt()
+            self._files.directory.check_there()
             return self._follow_deletion(topic, phy_offset)
 
     def _follow_deletion(self, topic: str, phy_offset: int) -> bool:

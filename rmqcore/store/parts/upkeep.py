@@ -262,6 +262,7 @@ def _delivery(
 ) -> DeliverDelayedMessageService:
     """The service that delivers a store's parked messages."""
     offsets = DelayOffsetTable(files.directory.config, clock=clock_ms)
+    offsets.check_there = files.directory.check_there
     offsets.discard_unfinished()
     schedule = ScheduleMessageService(
         store,
