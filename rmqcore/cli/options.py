@@ -21,6 +21,8 @@ from rmqcore.files.store_dir import StoreDir
 from rmqcore.world import wall_clock_ms
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from rmqcore import DefaultMessageStore, MessageStore, ReadOnlyMessageStore, StoreConfig
     from rmqcore.cli.progress import Bars
 
@@ -183,7 +185,12 @@ def open_with_others(
 
 
 def check_queue(
-    store: ReadOnlyMessageStore, topic: str | None, queue: int | None, *, may_come: bool = False
+    store: ReadOnlyMessageStore,
+    topic: str | None,
+    queue: int | None,
+    *,
+    may_come: bool = False,
+    lost: Collection[int] = (),
 ) -> None:
     """Refuse a topic or a queue that the store does not have, and a queue without a topic.
 
@@ -192,6 +199,7 @@ def check_queue(
         topic: None for the whole log.
         queue: None for all of the topic.
         may_come: what is not there yet is only worth a warning.
+        lost: queues of the topic that count as there, though their files are not.
 
     Raises:
         typer.BadParameter: a queue of no topic.
@@ -203,13 +211,13 @@ def check_queue(
         return
     check_queues_are_there(store)
     queues = store.queues()
-    numbers = [number for name, number in queues if name == topic]
+    numbers = sorted({number for name, number in queues if name == topic}.union(lost))
     names = {name for name, _ in queues} | {
         config.topic_name
         for config in TopicConfigTable(StoreDir(store.path).config, clock=wall_clock_ms)
     }
     error = None
-    if topic not in names:
+    if topic not in names and not lost:
         error = ArgumentError("topic", topic, one_of("topic", topic, sorted(names)))
     elif queue is not None and queue not in numbers:
         rule = f"one of {', '.join(map(str, numbers))}" if numbers else "a topic with queues"

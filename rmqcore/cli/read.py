@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from heapq import merge
 from itertools import chain, islice
 from typing import Annotated
@@ -28,10 +29,11 @@ from rmqcore.cli.options import (
     open_for_reading,
 )
 from rmqcore.cli.times import parse_time
-from rmqcore.errors import CorruptConsumeQueueError, CorruptStoreError
+from rmqcore.errors import CorruptConfigFileError, CorruptConsumeQueueError, CorruptStoreError
 from rmqcore.files.deleted_topics import DeletedTopics
 from rmqcore.files.log_walker import first_record
 from rmqcore.files.store_dir import StoreDir
+from rmqcore.files.store_mark import StoreMark
 from rmqcore.message import light_numbers
 from rmqcore.store.parts.iteration import OnDamage
 from rmqcore.world import sleep
@@ -87,7 +89,8 @@ def cat(
             show(message)
         return
     with open_for_reading(store, config, settings) as opened:
-        check_queue(opened, topic, queue)
+        lost = _lost_queues(opened, topic) if skip_damaged else []
+        check_queue(opened, topic, queue, lost=lost)
         if topic is None:
             messages = _log_from(opened, start, stop, begin_ms, passed)
         elif passed is None:
@@ -95,7 +98,7 @@ def cat(
         else:
             messages = chain.from_iterable(
                 _of_queue(opened, topic, number, start or 0, stop, passed)
-                for number in _queues(opened, topic, queue)
+                for number in _queues(opened, topic, queue, lost)
             )
         for message in islice(_selected(messages, tags, begin_ms, end_ms), count):
             show(message)
@@ -123,9 +126,10 @@ def tail(
     damage = DamageCount(as_json=as_json)
     show = printer(message_format, as_json=as_json, long=long)
     with open_for_reading(store, config, settings) as opened:
-        check_queue(opened, topic, queue, may_come=follow)
+        lost = _lost_queues(opened, topic) if skip_damaged else []
+        check_queue(opened, topic, queue, may_come=follow, lost=lost)
         check_queues_are_there(opened)
-        reader = _Tail(opened, topic, queue, damage if skip_damaged else None)
+        reader = _Tail(opened, topic, queue, damage if skip_damaged else None, lost)
         last: deque[MessageExt] = deque(maxlen=count)
         try:
             last.extend(_selected(reader.from_end(count), tags, None, None))
@@ -179,8 +183,22 @@ def _log_from(
     return store.messages(start=first, stop=last, on_damage=on_damage)
 
 
-def _queues(store: ReadOnlyMessageStore, topic: str | None, queue: int | None) -> list[int]:
-    return [number for name, number in store.queues() if name == topic and queue in (None, number)]
+def _queues(
+    store: ReadOnlyMessageStore, topic: str | None, queue: int | None, lost: Iterable[int] = ()
+) -> list[int]:
+    numbers = {number for name, number in store.queues() if name == topic}.union(lost)
+    return sorted(number for number in numbers if queue in (None, number))
+
+
+def _lost_queues(store: ReadOnlyMessageStore, topic: str | None) -> list[int]:
+    """The queues of a topic that the last writer had, and of which there is no file."""
+    if topic is None or not store.missing():
+        return []
+    mark = StoreMark(StoreDir(store.path, store.config.store_path_commit_log))
+    with suppress(CorruptConfigFileError, OSError):
+        mark.load()
+    known = set(store.queues())
+    return sorted(key[1] for key in mark.ends if key[0] == topic and key not in known)
 
 
 class _UnitsEnd(Exception):
@@ -232,6 +250,9 @@ class _Tail:
 
     - Messages come in the order of the log, each once.
     - A queue that appears later is read from its beginning.
+
+    Args:
+        lost: queues of the topic that the log alone has.
     """
 
     def __init__(
@@ -240,8 +261,10 @@ class _Tail:
         topic: str | None,
         queue: int | None,
         on_damage: OnDamage | None,
+        lost: Collection[int] = (),
     ) -> None:
         self._store = store
+        self._lost = lost
         self._on_damage = on_damage
         self._topic = topic
         self._queue = queue
@@ -251,7 +274,7 @@ class _Tail:
     def from_end(self, count: int) -> Iterator[MessageExt]:
         """The last messages, ``count`` of them or more."""
         if self._topic is not None:
-            for number in _queues(self._store, self._topic, self._queue):
+            for number in _queues(self._store, self._topic, self._queue, self._lost):
                 end = self._end_of_queue(number)
                 self._queue_ends[number] = max(end - count, 0)
             return self._new_of_queues(to_log_end=bool(self._store.missing()))
@@ -282,7 +305,7 @@ class _Tail:
     def _new_of_queues(self, *, to_log_end: bool = False) -> Iterator[MessageExt]:
         topic, on_damage = str(self._topic), self._on_damage
         parts = []
-        for number in _queues(self._store, topic, self._queue):
+        for number in _queues(self._store, topic, self._queue, self._lost):
             end = self._end_of_queue(number)
             start = min(self._queue_ends.get(number, 0), end)
             self._queue_ends[number] = end
@@ -304,9 +327,11 @@ class _Tail:
 
     def _end_of_queue(self, number: int) -> int:
         """The end of a queue, as it was known where it cannot be read and that is passed over."""
+        known = self._queue_ends.get(number, 0)
         try:
-            return self._store.max_queue_offset(str(self._topic), number)
+            end = self._store.max_queue_offset(str(self._topic), number)
         except CorruptConsumeQueueError:
             if self._on_damage is None:
                 raise
-            return self._queue_ends.get(number, 0)
+            return known
+        return end or known if number in self._lost else end

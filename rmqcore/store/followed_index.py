@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class FollowedIndex(IndexService):
     """As `IndexService`; a key is not looked up where messages have keys that are in no index.
 
-    The store's mark says that who has it open, or had it last, keeps no index. Then the log behind
-    the index is looked at for keys, once.
+    The store's mark says that who has it open, or had it last, keeps no index; or nobody has it
+    open, and there is no file of the index. Then the log behind it is looked at for keys, once.
 
     Args:
         directory: of the store.
@@ -64,17 +64,24 @@ class FollowedIndex(IndexService):
 
         Raises:
             ConfigError: the geometry of its files cannot be told, or is none of theirs.
-            StoreError: the last writer keeps no index, and there are keys behind it.
+            StoreError: the last writer keeps no index, or it is lost, and there are keys behind it.
             CorruptStoreError: the index, or a file of the log, is damaged.
         """
         if self.refusal is not None:
             raise self.refusal
         with self._looking.within():
-            if self._writer_has_none() and self._lacks_keys():
+            why = None
+            if self._writer_has_none():
+                why = (
+                    "who has written this store last had message_index_enable off, and keys are in "
+                    "no index"
+                )
+            elif not (self.files or self.names() or self._store.is_locked()):
+                why = f"no index is in {self._store.index}, and the log has keys"
+            if why is not None and self._lacks_keys():
                 raise StoreError(
-                    "no key is looked up: who has written this store last had "
-                    "message_index_enable off, and keys are in no index; rmqcore rebuild index "
-                    "STORE derives it, and so does an opening for writing with it on"
+                    f"no key is looked up: {why}; rmqcore rebuild index STORE derives it, and so "
+                    "does an opening for writing with message_index_enable on"
                 )
         return super().query(topic, key, max_offsets, begin_ms, end_ms)
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -209,3 +210,16 @@ def test_interrupting_tail_ends_it_with_130_and_one_line(store):
         process.send_signal(signal.SIGINT)
         assert process.wait(TIMEOUT_S) == 130
         assert process.stderr.read() == "rmqcore: interrupted\n"
+
+
+@pytest.mark.parametrize("gone", ["Letters/0", "Letters"])
+def test_messages_of_a_queue_whose_files_are_lost_are_shown_of_the_log(rmqcore, store, gone):
+    with open_store(store) as opened:
+        opened.put("Other", b"other")
+    shutil.rmtree(store / "consumequeue" / gone)
+    for words in (["cat", store, "Letters"], ["tail", store, "Letters", "-n", 100]):
+        shown = rmqcore(*words, "--skip-damaged")
+        assert sorted(shown.stdout) == sorted("a\nb\nc\nd\ne\nA\nB\nC\nD\nE\n")
+        assert "queue Letters/0 ends at 0, and has ended at 5" in shown.stderr
+    one = rmqcore("cat", store, "Letters", "--queue", 0, "--start", 1, "--skip-damaged")
+    assert one.stdout == "b\nc\nd\ne\n"

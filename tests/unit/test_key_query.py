@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from array import array
 
 import pytest
@@ -195,3 +196,31 @@ def test_a_reader_of_a_store_that_is_written_without_an_index_does_not_say_that_
         with open_store(path, mode="r", **SIZES) as later:
             assert found(later) == [b"filed", b"unfiled"]
         open_store(path, **SIZES).close()
+
+
+def test_a_reader_of_a_store_that_has_lost_its_index_does_not_say_that_there_is_no_message(
+    tmp_path,
+):
+    path = tmp_path / "store"
+
+    def found(store, key="k"):
+        return [bytes(message.body) for message in store.query_message("T", key).messages]
+
+    with open_store(path, **SIZES) as store:
+        store.put("T", b"one")
+    for file in (path / "index").iterdir():
+        file.unlink()
+    with open_store(path, mode="r", **SIZES) as reader:
+        # no message has a key
+        assert found(reader) == []
+        assert reader.query_many("T", ["k"])[0].messages == []
+    with open_store(path, **SIZES) as store:
+        store.put("T", b"two", keys="k")
+        assert found(store) == [b"two"]
+    shutil.rmtree(path / "index")
+    with open_store(path, mode="r", **SIZES) as reader:
+        for asked in (found, lambda reader: reader.query_many("T", ["k"])):
+            with pytest.raises(StoreError, match=r"the log has keys; rmqcore rebuild index"):
+                asked(reader)
+        rebuild_index(path, config=StoreConfig(**SIZES))
+        assert found(reader) == [b"two"]
