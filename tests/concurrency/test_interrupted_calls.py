@@ -8,6 +8,7 @@ import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
+from pathlib import Path
 from queue import Empty
 
 import pytest
@@ -40,6 +41,15 @@ def paths(tmp_path):
     gc.collect()
     gc.freeze()
     return lambda interrupt: tmp_path / str(interrupt.left)
+
+
+def open_events():
+    """How many files of this process are those by which threads wake one another."""
+    count = 0
+    for number in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            count += "eventfd" in str(number.readlink())
+    return count
 
 
 def open_store(path, **settings):
@@ -268,6 +278,38 @@ def test_a_take_over_that_was_interrupted_is_made_by_the_next_call(paths, monkey
             interrupt.during(lambda store=store: store.put("T", b"x"))
             assert store.put("T", b"x").ok, interrupt.at
             assert store.owner == os.getpid()
+
+
+@pytest.mark.filterwarnings("ignore")  # what is left open is closed by the collector
+def test_an_interrupted_connection_frees_nothing_that_its_client_has(store_path, monkeypatch):
+    # only calls connect
+    monkeypatch.setattr(shared_handle, "watch_owner", lambda *_: None)
+    with rmqcore.open_shared(store_path, **SIZES) as owner:
+        connections = owner._server._server
+        with rmqcore.open_shared(store_path) as client:
+            client.put("T", b"x")
+            client.lease("g", {"T": "*"}, lease_ms=3_600_000)
+            for interrupt in each_interrupt(2, ["shared_handle.py", "channel.py"]):
+                client.reach_owner().lose()
+                interrupt.during(client.reach_owner)
+                client.stats()
+                until(lambda: len(connections.connections) == 1, "the end of the others")
+                (lag,) = client.lag("g", ["T"])
+                assert (lag.ready, lag.leased) == (0, 1), interrupt.at
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_clients_handle_that_was_interrupted_and_dropped_keeps_nothing_open(store_path):
+    def open_and_close():
+        with rmqcore.open_shared(store_path):
+            pass
+
+    with rmqcore.open_shared(store_path, **SIZES):
+        before = open_events()
+        for interrupt in each_interrupt(1, ["shared_handle.py"]):
+            interrupt.during(open_and_close)
+            gc.collect()
+            until(lambda: open_events() == before, f"none left by an interrupt at {interrupt.at}")
 
 
 def test_an_item_of_a_queue_is_done_with_when_it_is_said_again_or_left(tmp_path):

@@ -137,7 +137,7 @@ def test_a_child_forked_while_nobody_owns_the_store_closes_no_other_file(tmp_pat
         rmqcore.open_shared(path) as second,
     ):
         channels = [each.reach_owner() for each in (first, second)]
-        numbers = [each._watching for each in channels]
+        numbers = [each._watching.fileno() for each in channels]
         monkeypatch.setattr(MeetingPlace, "try_lock", lambda _: False)
         owner.kill()
         until(lambda: all(each._socket.fileno() < 0 for each in channels), "closed connections")

@@ -250,7 +250,7 @@ def test_a_client_that_loses_its_connection_keeps_what_it_holds(store_path, monk
         assert bodies(mine.receive()) == [b"0"]
         lost = store.reach_owner()
         # as an interrupt in the middle of a frame does
-        lost._lose()
+        lost.lose()
         assert leased(store, timeout_ms=150) == []
         assert store.reach_owner() is not lost
 

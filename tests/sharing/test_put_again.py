@@ -204,7 +204,7 @@ def test_a_call_whose_connection_was_lost_is_done_once_by_an_owner_that_lives(
             first = store.reach_owner()
 
             def take_or_lose(channel, data):
-                channel._lose() if channel is first else take(channel, data)
+                channel.lose() if channel is first else take(channel, data)
 
             with monkeypatch.context() as patch:
                 patch.setattr(OwnerChannel, "_receive", take_or_lose)
@@ -316,7 +316,7 @@ def test_a_change_whose_connection_was_lost_does_not_undo_a_later_one(store_path
                 return take(channel, data)
             # the answer is there: what was asked for was done
             owner.kv_put("table", b"k", b"later")
-            return channel._lose()
+            return channel.lose()
 
         monkeypatch.setattr(OwnerChannel, "_receive", lose_then_change)
         store.kv_put("table", b"k", b"mine")
@@ -343,7 +343,7 @@ def test_a_deletion_that_is_made_again_is_not_done_beside_itself(store_path, mon
         deleting.start()
         until(begun.is_set, "a deletion that is worked on")
         monkeypatch.setattr(type(owner._store), "delete_topic", delete)
-        first._lose()
+        first.lose()
         until(lambda: store.reach_owner() is not first, "another connection")
         until(lambda: store.reach_owner()._waiting, "the deletion asked for again")
         assert len(owner._server._named) == 1

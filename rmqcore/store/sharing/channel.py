@@ -19,6 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from rmqcore.errors import MessageIllegalError, OwnerTimeoutError, is_refusal
+from rmqcore.native.base._descriptor import Descriptor
 from rmqcore.native.base._lock import ReentrantLock
 from rmqcore.remoting import FrameDecoder, FrameError, FrameLimits, RemotingCommand, RequestCode
 from rmqcore.remoting.codec import encode_command
@@ -118,7 +119,7 @@ class OwnerChannel:
         #: counts what the owner has read or sent
         self._signs_of_life = 0
         #: wakes the thread that watches; it reads while somebody waits without a thread
-        self._watching = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._watching = Descriptor(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
         self.lost = False
 
     @property
@@ -226,8 +227,16 @@ class OwnerChannel:
         nobody, told = Waiter(_nothing, reads=True), False
         with suppress(ChannelLostError):
             told = self.send_now(RemotingCommand(GOODBYE), nobody)
-        self._lose()
+        self.lose()
         return told
+
+    def lose(self) -> None:
+        """End the connection as an interrupt does: its client lives, and makes another."""
+        self.lost = True
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        for waiter in self._all_waiting():
+            waiter.wake()
 
     def forget(self) -> None:
         """Close this process's copy in a forked child; the parent's connection goes on."""
@@ -244,9 +253,9 @@ class OwnerChannel:
         poll.register(self._watching, select.POLLIN)
         while not self.lost:
             ready = poll.poll()
-            if any(fd != self._watching for fd, _ in ready):
+            if any(fd != self._watching.fileno() for fd, _ in ready):
                 break
-            os.eventfd_read(self._watching)
+            os.eventfd_read(self._watching.fileno())
             with self._reading.within():
                 self._read_while(lambda: any(not each.reads for each in self._all_waiting()))
             self._let_another_read()
@@ -254,16 +263,14 @@ class OwnerChannel:
 
     def end(self) -> None:
         """Close the socket as soon as no thread uses it any more."""
-        self._lose()
+        self.lose()
         with self._sending.within(), self._reading.within():
             self._close_files()
 
     def _close_files(self) -> None:
         """Close both files, once: a number that was closed may be another file's since."""
         self._socket.close()
-        watching, self._watching = self._watching, -1
-        if watching >= 0:
-            os.close(watching)
+        self._watching.close()
 
     # ---- sending
 
@@ -334,7 +341,7 @@ class OwnerChannel:
             self._waiting.pop(opaque, None)
             raise
         if not waiter.reads:
-            os.eventfd_write(self._watching, 1)
+            os.eventfd_write(self._watching.fileno(), 1)
 
     def _write(self, buffers: list[Buffer]) -> None:
         """Send a frame; what ends it in the middle ends the connection."""
@@ -364,7 +371,7 @@ class OwnerChannel:
             raise ChannelLostError(sent=False) from error
         finally:
             if not whole:
-                self._lose()
+                self.lose()
 
     def _wait_until_writable(self) -> bool:
         """Wait until the owner takes more; False when there is no sign of life.
@@ -442,9 +449,9 @@ class OwnerChannel:
             except BaseException as error:
                 # a signal handler that raises here may leave a frame read in part
                 if not is_refusal(error):
-                    self._lose()
+                    self.lose()
                     raise
-            self._lose()
+            self.lose()
 
     def _receive(self, data: bytes) -> None:
         self._decoder.feed(data)
@@ -458,13 +465,6 @@ class OwnerChannel:
                 waiter.answer = joined(waiter.pieces, answer)
                 self.drop(waiter)
                 waiter.wake()
-
-    def _lose(self) -> None:
-        self.lost = True
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        for waiter in self._all_waiting():
-            waiter.wake()
 
 
 def _nothing() -> None:

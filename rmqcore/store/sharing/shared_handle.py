@@ -72,7 +72,9 @@ class SharedStoreHandle(ClosedByWith):
     Threads: any. After a fork the child's handle is a client of the parent's.
     """
 
-    _closed = True
+    #: what `__del__` looks at, of one that was never made
+    _store: DefaultMessageStore | None = None
+    _channel: OwnerChannel | None = None
 
     def __init__(
         self,
@@ -90,9 +92,9 @@ class SharedStoreHandle(ClosedByWith):
         self._timeout_s = owner_timeout_ms / 1000
         self._place = MeetingPlace(path)
         self._owner_lock = threading.RLock()
-        self._store: DefaultMessageStore | None = None
+        self._store = None
         self._server: StoreServer | None = None
-        self._channel: OwnerChannel | None = None
+        self._channel = None
         self._keys = UniqueKeys()
         self._client = new_holder()
         self._closed = False
@@ -156,8 +158,8 @@ class SharedStoreHandle(ClosedByWith):
             )
             watch.start()
         except BaseException:
-            # nobody may be watching
-            channel.close()
+            # nobody may be watching; no goodbye: what is leased here stays so
+            channel.lose()
             raise
         return True
 
@@ -387,8 +389,8 @@ class SharedStoreHandle(ClosedByWith):
             server.forget()
 
     def __del__(self) -> None:
-        is_open = not self._closed and (self._store or self._channel) is not None
-        if not is_open or sys.is_finalizing():
+        # one whose close was interrupted, too
+        if (self._store or self._channel) is None or sys.is_finalizing():
             return
         try:
             warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=1)
