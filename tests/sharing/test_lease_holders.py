@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 from children import in_child
@@ -14,7 +14,7 @@ from patience import TIMEOUT_S, until, until_async
 from sharing.processes import TIMEOUT_MS, leased, owner_of, program, told, while_asked
 
 import rmqcore
-from rmqcore import Consumer, DiskFullError
+from rmqcore import Consumer, DiskFullError, StoreClosedError
 from rmqcore.files.lease_journal import LeaseJournal
 from rmqcore.store.consume.holders import new_holder
 from rmqcore.store.parts.consuming import Consuming
@@ -304,6 +304,37 @@ def test_what_a_closed_handle_held_comes_again_though_another_connection_of_it_w
         aside.end()
         assert bodies(leased(store, timeout_ms=TIMEOUT_MS)) == [b"0"]
         until(lambda: not server._leaving, "nothing kept of who has left")
+
+
+@pytest.mark.engine
+def test_what_a_handle_held_comes_again_when_it_is_closed_beside_calls(store_path, monkeypatch):
+    lag, lose, begun, lost = Consuming.lag, OwnerChannel.lose, threading.Event(), threading.Event()
+
+    def lag_as_it_closes(*args):
+        begun.set()
+        lost.wait(TIMEOUT_S)
+        return lag(*args)
+
+    def lose_and_say_so(channel):
+        lose(channel)
+        lost.set()
+
+    def ask():
+        with suppress(StoreClosedError):
+            second.lag("g", "T")
+
+    with rmqcore.open_shared(store_path) as store:
+        store.put("T", b"0")
+        second = rmqcore.open_shared(store_path)
+        assert bodies(consumer(second).receive()) == [b"0"]
+        monkeypatch.setattr(Consuming, "lag", lag_as_it_closes)
+        monkeypatch.setattr(OwnerChannel, "lose", lose_and_say_so)
+        asking = threading.Thread(target=ask)
+        asking.start()
+        assert begun.wait(TIMEOUT_S)
+        second.close()
+        asking.join()
+        assert bodies(leased(store, timeout_ms=TIMEOUT_MS)) == [b"0"]
 
 
 def test_what_a_dead_client_held_comes_again_when_the_full_disk_has_room(store_path, monkeypatch):

@@ -38,6 +38,8 @@ _BUFFERS_MAX: Final = 1000
 _OPAQUE_MASK: Final = (1 << 31) - 1
 #: A socket that is writable at all takes this many bytes without blocking.
 _SENT_AT_ONCE_SIZE: Final = 1 << 16
+#: Requests that get no answer.
+_NOT_ANSWERED: Final = (CANCEL, GOODBYE)
 _NEVER: Final = math.inf
 #: A thread that waits to send looks this often whether the thread that reads is still there.
 _ANOTHER_READS_S: Final = 0.05
@@ -116,6 +118,8 @@ class OwnerChannel:
         self._sending = ReentrantLock(counted=False)
         self._reading = ReentrantLock(counted=False)
         self._waiting: dict[int, Waiter] = {}
+        #: requests sent that have answers, and answers read: what is behind is on its way
+        self._asked = self._answered = 0
         #: counts what the owner has read or sent
         self._signs_of_life = 0
         #: wakes the thread that watches; it reads while somebody waits without a thread
@@ -222,11 +226,13 @@ class OwnerChannel:
         """End the connection; whoever waits gets a `ChannelLostError`.
 
         Returns:
-            False when the owner could not be told that its client closes.
+            False when the owner may not hear that its client closes: it could not be told, or the
+            connection ends for it when it sends an answer that is still due.
         """
         nobody, told = Waiter(_nothing, reads=True), False
         with suppress(ChannelLostError):
             told = self.send_now(RemotingCommand(GOODBYE), nobody)
+        told = told and self._answered == self._asked
         self.lose()
         return told
 
@@ -335,6 +341,8 @@ class OwnerChannel:
             raise MessageIllegalError(f"a call of a shared store: {error}") from error
         waiter.opaque = opaque
         self._waiting[opaque] = waiter
+        if request.code not in _NOT_ANSWERED:
+            self._asked += 1
         try:
             self._write(buffers)
         except BaseException:
@@ -456,10 +464,12 @@ class OwnerChannel:
     def _receive(self, data: bytes) -> None:
         self._decoder.feed(data)
         while (answer := self._decoder.next()) is not None:
+            whole = MORE not in answer.ext_fields
+            self._answered += whole
             waiter = self._waiting.get(answer.opaque)
             if waiter is None:
                 continue
-            if MORE in answer.ext_fields:
+            if not whole:
                 waiter.pieces.append(answer.body)
             else:
                 waiter.answer = joined(waiter.pieces, answer)
