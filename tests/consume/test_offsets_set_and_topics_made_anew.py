@@ -31,6 +31,19 @@ def made_anew(store):
     return old, new
 
 
+def test_what_a_call_was_given_of_a_deleted_topic_is_nothing_of_the_next_queue(store_path):
+    """As where the owner ends whose answer a client has thrown away."""
+    with rmqcore.open_store(store_path) as store:
+        store.put("T", b"old")
+        store.parts.consuming.lease_once("g", {"T": "*"}, call="one", holder="h")
+        store.delete_topic("T")
+    with rmqcore.open_store(store_path) as store:
+        store.put("U", b"new")
+        assert bodies(store.lease("g", {"U": "*"}, holder="h")) == [b"new"]
+        store.parts.consuming.undo_lease("one", "h")
+        assert store.lease("g", {"U": "*"}) == []
+
+
 def test_what_is_settled_late_is_not_its_successor(store, clock, made_anew):
     old, new = made_anew
     assert store.acknowledge("g", [old]) == 0

@@ -195,10 +195,11 @@ class LeaseTable:
                 names[number] = holder
             case Closed():
                 pass
+            case _ if entry[0] not in self._numbered:
+                # the number is another queue's from now on
+                pass
             case Handed():
                 self._keep_handed(entry)
-            case _ if entry[0] not in self._numbered:
-                pass
             case Begun(number, offset):
                 self._numbered[number].begin(offset)
             case Leased(number, offset, count, due_ms, holder, times):
