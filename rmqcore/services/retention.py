@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -287,7 +287,8 @@ class CleanCommitLogService:
         """
         now_ms = self._world.clock_ms() if now_ms is None else now_ms
         files = list(self._log.log_files())
-        keep_from = self._keep_from()
+        # asked once, and only where something would go
+        keep_from = cache(self._keep_from)
         usage = self._usage()
         state = _State(
             now_ms, usage, sum(file.size for file in files), self._why_age_counts(now_ms, usage)
@@ -297,8 +298,7 @@ class CleanCommitLogService:
         for file, following in itertools.pairwise(files):
             if archived is not None and following.file_from_offset > archived:
                 break
-            kept = keep_from is not None and following.file_from_offset > keep_from
-            reason = self._why(file, state, kept=kept)
+            reason = self._why(file, state, partial(_is_kept, keep_from, following))
             if reason is None:
                 break
             planned.append(PlannedDeletion(file, reason))
@@ -335,7 +335,7 @@ class CleanCommitLogService:
                 return f"{self._age_sentence(log_file, now_ms)}; it goes at {hours} o'clock"
         return None
 
-    def _why(self, file: LogFileInfo, state: _State, *, kept: bool) -> str | None:
+    def _why(self, file: LogFileInfo, state: _State, is_kept: Callable[[], bool]) -> str | None:
         """The first reason that holds for the oldest of the files that are left."""
         if not file.available:
             return "its deletion has begun, and was held up by a reader"
@@ -345,8 +345,11 @@ class CleanCommitLogService:
                 f"{state.usage.percent} % of the disk is in use, more than "
                 f"disk_space_clean_forcibly_ratio={limit}"
             )
-        if kept:
-            return None
+        reason = self._why_expected(file, state)
+        return None if reason is None or is_kept() else reason
+
+    def _why_expected(self, file: LogFileInfo, state: _State) -> str | None:
+        """The first reason of those that delete nothing which somebody has still to read."""
         quota = self.config.retention_bytes
         if quota is not None and state.log_size > quota:
             return f"the log has {state.log_size} bytes, more than retention_bytes={quota}"
@@ -411,6 +414,12 @@ class _State:
         return _State(
             self.now_ms, self.usage.without(file.size), self.log_size - file.size, self.by_age
         )
+
+
+def _is_kept(keep_from: Callable[[], int | None], following: LogFileInfo) -> bool:
+    """Tell whether the file before another has something that is still to be read."""
+    offset = keep_from()
+    return offset is not None and following.file_from_offset > offset
 
 
 def _clamped(percent: int, least: int, most: int) -> int:

@@ -56,6 +56,7 @@ class World:
         self.hour = hour
         self.used = used
         self.keep_from = keep_from
+        self.asked = 0
         self.slept: list[float] = []
         self.flags = RunningFlags()
         self.service = CleanCommitLogService(
@@ -63,10 +64,14 @@ class World:
             self,
             self.flags,
             usage=lambda: DiskUsage(self.used, 1000 - self.used),
-            keep_from=lambda: self.keep_from,
+            keep_from=self._ask,
             hour=lambda now_ms: self.hour,
             world=rmqcore.world.World(clock_ms=lambda: NOW, sleep=self.slept.append),
         )
+
+    def _ask(self):
+        self.asked += 1
+        return self.keep_from
 
     def log_files(self):
         return self.files
@@ -199,6 +204,14 @@ class TestQuota:
 
 
 class TestProtection:
+    def test_what_is_still_to_be_read_is_asked_once_where_something_would_go(self):
+        for world in (World([80] * 3, keep_from=0), World([3, 2, 1], keep_from=0, used=860)):
+            world.run()
+            assert world.asked == 0
+        world = World([80] * 5, hour=4, keep_from=250)
+        assert world.run() == [0, 1]
+        assert world.asked == 1
+
     def test_what_is_still_to_be_read_stays(self):
         assert World([80] * 5, hour=4, keep_from=250).run() == [0, 1]
         assert World([80] * 5, hour=4, keep_from=200).run() == [0, 1]

@@ -46,8 +46,9 @@ class Health:
 
     def dispatch_refused(self, error: OSError | None) -> None:
         """Refuse puts while what is derived from them cannot be written; what was put stays."""
-        what, full, reason = "consume queues or index", isinstance(error, DiskFullError), ""
+        what, full, reason = "consume queues or index", False, ""
         if isinstance(error, DiskFullError):
+            full = True
             reason = f"no room for {what}: {error.path}: {error.reason}; puts resume when there is"
         self.flags.set_flag(RunningFlag.LOGIC_DISK_FULL, full, reason)
         reason = f"{what} cannot be written: {error}; tried again each second; puts resume then"
