@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import os
@@ -11,6 +12,7 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from queue import Empty
 
+import pyarrow as pa
 import pytest
 from held_time import HeldTime
 from interrupts import Interrupt, Interrupted, each_interrupt
@@ -304,12 +306,16 @@ def test_a_clients_handle_that_was_interrupted_and_dropped_keeps_nothing_open(st
         with rmqcore.open_shared(store_path):
             pass
 
+    def none_left():
+        # a thread that watches may have had the handle a moment ago
+        gc.collect()
+        return open_events() == before
+
     with rmqcore.open_shared(store_path, **SIZES):
         before = open_events()
         for interrupt in each_interrupt(1, ["shared_handle.py"]):
             interrupt.during(open_and_close)
-            gc.collect()
-            until(lambda: open_events() == before, f"none left by an interrupt at {interrupt.at}")
+            until(none_left, f"none left by an interrupt at {interrupt.at}")
 
 
 def test_an_item_of_a_queue_is_done_with_when_it_is_said_again_or_left(tmp_path):
@@ -475,6 +481,47 @@ def test_what_is_popped_after_an_interrupted_push_that_waits_for_the_disk_is_gon
         assert len(queue) == left, interrupt.at
         assert popped not in [queue.pop() for _ in range(left)], interrupt.at
         queue.close()
+
+
+BATCH = [rmqcore.Message("T", b"1"), rmqcore.Message("T", b"2")]
+#: No flush comes by itself.
+ASKED_FLUSHES = {
+    "flush_disk_type": "SYNC_FLUSH",
+    "flush_commit_log_thorough_interval_ms": 3_600_000,
+}
+PUTS = {
+    "batch": lambda store: store.put_messages(BATCH),
+    "general": lambda store: store.put_message(BATCH[0], durability="disk"),
+    "table": lambda store: store.put_columns(
+        pa.table({"topic": ["T", "T"], "body": pa.array([b"1", b"2"])})
+    ),
+}
+
+
+@pytest.mark.parametrize("put", PUTS)
+def test_what_a_put_left_that_was_interrupted_before_its_wait_for_the_disk_is_read(paths, put):
+    appended = 0
+    for interrupt in each_interrupt(1, ["writing.py", "column_writing.py", "confirmation.py"]):
+        with open_store(paths(interrupt), **ASKED_FLUSHES) as store:
+            interrupt.during(lambda store=store: PUTS[put](store))
+            count = store.parts.files.tail.next_queue_offset("T", 0)
+            assert store.max_queue_offset("T", 0) == count, interrupt.at
+            appended += count > 0
+    assert appended > 1
+
+
+def test_a_batch_whose_coroutine_is_cancelled_is_flushed(store_path):
+    async def cancel(store):
+        putting = asyncio.ensure_future(store.put_messages_async(BATCH))
+        # the thread that appends is on its way
+        await asyncio.sleep(0)
+        putting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await putting
+
+    with open_store(store_path, **ASKED_FLUSHES) as store:
+        asyncio.run(cancel(store))
+        until(lambda: store.max_queue_offset("T", 0) == 2, "the batch")
 
 
 def test_an_interrupted_close_leaves_nothing_in_the_transient_pool(paths):

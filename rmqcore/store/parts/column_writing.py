@@ -13,8 +13,8 @@ from rmqcore.store.parts.batches import as_message
 if TYPE_CHECKING:
     from rmqcore.message import ColumnSettings, MessageExt, PutMessageResult
     from rmqcore.native.log._tail import LogTail
-    from rmqcore.store.parts.column_puts import ColumnPuts
-    from rmqcore.store.parts.confirmation import Confirmation
+    from rmqcore.store.parts.column_puts import Appended, ColumnPuts
+    from rmqcore.store.parts.confirmation import Confirmation, PutWait
     from rmqcore.store.parts.handle import Handle
     from rmqcore.store.parts.put_columns_result import PutColumnsResult
     from rmqcore.store.parts.settings import Settings
@@ -75,8 +75,8 @@ class ColumnWriting:
         Durability: as the result says.
         """
         put_wait = self._confirmation.put_wait(durability)
-        done = self._puts().put_table(table, topic, queue_count, copy=copy)
-        return done.result(done.receipt and self._confirmation.confirmed(done.receipt, put_wait))
+        put = partial(self._puts().put_table, table, topic, queue_count, copy=copy)
+        return self._confirmed(put, put_wait)
 
     async def put_columns_async(
         self, table: object, **settings: Unpack[ColumnSettings]
@@ -111,8 +111,17 @@ class ColumnWriting:
             StoreError: they are no records for this store; nothing was stored.
         """
         put_wait = self._confirmation.put_wait(durability)
-        done = self._puts().put_records(records, queues)
-        return done.result(done.receipt and self._confirmation.confirmed(done.receipt, put_wait))
+        return self._confirmed(partial(self._puts().put_records, records, queues), put_wait)
+
+    def _confirmed(self, put: Callable[[], Appended], put_wait: PutWait) -> PutColumnsResult:
+        """Append, and wait; what an error or an interrupt in between leaves is seen by reads."""
+        try:
+            done = put()
+            receipt = done.receipt and self._confirmation.confirmed(done.receipt, put_wait)
+        except BaseException:
+            self._confirmation.left_unwaited(self._tail.max_offset)
+            raise
+        return done.result(receipt)
 
     def put_record(
         self, record: MessageExt, *, durability: Durability | DurabilityName | None = None

@@ -166,10 +166,23 @@ class Confirmation(DiskWait):
 
     def not_waited_for(self, receipt: PutMessageResult) -> PutMessageResult:
         """The receipt of a put that waits for nothing; where others wait it is flushed soon."""
-        if self.disk:
-            self._level.put_unwaited(receipt.phy_offset + receipt.store_size)
-            self._group_commit.flush_soon()
+        self.left_unwaited(receipt.phy_offset + receipt.store_size)
         return receipt
+
+    def left_unwaited(self, end: int) -> None:
+        """Let reads see what was appended by a put that ends before it has waited, as interrupted.
+
+        Args:
+            end: behind it in the log; what others have put before it counts as well.
+        """
+        if self.disk:
+            self._level.put_unwaited(end)
+            self._group_commit.flush_soon()
+
+    def flush_soon(self) -> None:
+        """Flush what is appended for who may be cancelled before it waits, where others wait."""
+        if self.disk:
+            self._group_commit.flush_soon()
 
 
 def _after_slaves(receipt: PutMessageResult, status: PutMessageStatus) -> PutMessageResult:

@@ -7,7 +7,6 @@ enough.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 from rmqcore.arguments import refuse_unknown
@@ -31,7 +30,7 @@ from rmqcore.store.parts.batches import alone_for_light_queues, as_message, enco
 if TYPE_CHECKING:
     from rmqcore.files.commit_log_writer import CommitLogWriter
     from rmqcore.native.format._wire_message import WireMessage
-    from rmqcore.store.parts.confirmation import Confirmation
+    from rmqcore.store.parts.confirmation import Confirmation, PutWait
     from rmqcore.store.parts.handle import Handle
     from rmqcore.store.parts.health import Health
     from rmqcore.store.parts.level import Level
@@ -102,8 +101,18 @@ class Writing:
         put_wait = self._confirmation.put_wait(
             durability, wait_store_msg_ok=ready.wait_store_msg_ok
         )
-        receipt = self.append(self._tail.put_message, ready)
-        return self._confirmation.confirmed(receipt, put_wait) if receipt.ok else receipt
+        return self._confirmed(put_wait, self.append, self._tail.put_message, ready)
+
+    def _confirmed(
+        self, put_wait: PutWait, append: Callable[..., PutMessageResult], *what: object
+    ) -> PutMessageResult:
+        """Append, and wait; what an interrupt in between leaves in the log is seen by reads."""
+        try:
+            receipt = append(*what)
+            return self._confirmation.confirmed(receipt, put_wait) if receipt.ok else receipt
+        except BaseException:
+            self._confirmation.left_unwaited(self._tail.max_offset)
+            raise
 
     def put_messages(
         self,
@@ -137,8 +146,7 @@ class Writing:
         Source: RocketMQ store/DefaultMessageStore.java, putMessages.
         """
         put_wait = self._confirmation.put_wait(durability)
-        receipt = self._append_batch(messages, settings)
-        return self._confirmation.confirmed(receipt, put_wait) if receipt.ok else receipt
+        return self._confirmed(put_wait, self._append_batch, messages, settings)
 
     def _append_batch(
         self, messages: Iterable[Message] | bytes, settings: BatchSettings
@@ -304,8 +312,7 @@ class Writing:
         )
         receipt = self._tail.put_message(ready)
         if not isinstance(receipt, PutMessageResult):
-            call = partial(self.append, self._tail.put_message, ready)
-            receipt = await running_loop().run_in_executor(None, call)
+            receipt = await self._append_aside(self.append, self._tail.put_message, ready)
         return (
             await self._confirmation.confirmed_async(receipt, put_wait) if receipt.ok else receipt
         )
@@ -327,19 +334,29 @@ class Writing:
             settings: the other arguments of `put_messages`, by name.
         """
         put_wait = self._confirmation.put_wait(durability)
-        call = partial(self._append_batch, messages, settings)
-        receipt = await running_loop().run_in_executor(None, call)
+        receipt = await self._append_aside(self._append_batch, messages, settings)
         return (
             await self._confirmation.confirmed_async(receipt, put_wait) if receipt.ok else receipt
         )
+
+    async def _append_aside(
+        self, append: Callable[..., PutMessageResult], *what: object
+    ) -> PutMessageResult:
+        """Append in a thread; a coroutine that is cancelled meanwhile waits for no flush."""
+
+        def append_and_flush_soon() -> PutMessageResult:
+            receipt = append(*what)
+            self._confirmation.flush_soon()
+            return receipt
+
+        return await running_loop().run_in_executor(None, append_and_flush_soon)
 
     # ---- messages as clients sent them: stored as they are, nothing is delayed
 
     async def append_later(self, message: WireMessage) -> PutMessageResult:
         """As `append_now`, with whatever it takes off the event loop; always answers."""
         self._handle.check_open()
-        loop = running_loop()
-        return await loop.run_in_executor(None, self.append, self._putter.append_wire, message)
+        return await self._append_aside(self.append, self._putter.append_wire, message)
 
 
 def _check_names(settings: Mapping[str, object], known: type) -> None:
