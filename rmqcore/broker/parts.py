@@ -17,6 +17,7 @@ from rmqcore.broker.pop.waiting import WaitingPops
 from rmqcore.broker.pull.waiting import WaitingPulls
 from rmqcore.broker.send.transactions import Transactions
 from rmqcore.broker.state.broker_state import BrokerState
+from rmqcore.broker.state.offsets import ALL_CAME_S
 from rmqcore.broker.state.settings import BrokerConfig
 from rmqcore.broker.state.topic_attributes import is_compacted
 from rmqcore.broker.state.topics_of_log import lost_topics, unknown_topics
@@ -144,11 +145,21 @@ class BrokerParts(BrokerState):
         self.store.topics.persist()
         # what it had handed out as a master may have been of another log
         self.pop_order.bring_back(lambda *_: 0)
-        resets = self.offsets.resets
-        resets.follow()
-        resets.persist_ends()
+        self.follow_from(self.store.max_phy_offset)
         self.store.followed_log.on_begin_anew(self._begin_queues)
         self.store.consumer_offsets.ahead = self._write_followed
+
+    def follow_from(self, log_end: int) -> None:
+        """Keep where a slave's log ends before a master's goes on behind it; any thread.
+
+        Args:
+            log_end: physical offset.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        self.offsets.resets.follow(log_end)
+        self.offsets.resets.persist_ends()
 
     def _lead(self) -> None:
         store, resets = self.store, self.offsets.resets
@@ -178,7 +189,9 @@ class BrokerParts(BrokerState):
         may_be_shorter = promoted or before not in (None, end) or not report.clean_shutdown
         end_of = former_end_of = self.offsets.ends_at(end)
         if resets.found_end is not None and resets.found_end < end:
-            former_end_of = self.offsets.ends_at(max(resets.found_end, store.min_phy_offset))
+            found = max(resets.found_end, store.min_phy_offset)
+            if not (promoted and self._is_long_ago(found)):
+                former_end_of = self.offsets.ends_at(found)
         was_cut = before is not None and not 0 <= before <= end
         deleted = resets.deleted_by_others(store.followed_log.deletions())
         for topic in deleted:
@@ -190,6 +203,15 @@ class BrokerParts(BrokerState):
         for topic in deleted:
             self.offsets.begin_anew((), self._queues_of(topic), lambda _: True)
         resets.know_deletions(store.followed_log.deletions())
+
+    def _is_long_ago(self, phy_offset: int) -> bool:
+        """Whether all that had read what a slave's log lacked there have come to its master."""
+        log = self.store.followed_log
+        first = next(iter(self.store.messages(start=phy_offset, on_damage=lambda _: None)), None)
+        last_ms = log.store_time_at((log.last_record() or (0, b""))[0])
+        if first is None or last_ms is None:
+            return True
+        return last_ms - first.store_timestamp_ms > 1000 * ALL_CAME_S
 
     def _tell_of_topics(self, unknown: Collection[str]) -> None:
         table = self.store.topics

@@ -109,6 +109,7 @@ class HAClient:
         master_range: Callable[[], Awaitable[LogRange | None]],
         besides: Callable[[], str | None] = lambda: None,
         *,
+        follows: Callable[[int], object] = lambda _: None,
         world: World = REAL,
     ) -> None:
         """Prepare to follow.
@@ -119,6 +120,8 @@ class HAClient:
             address: gives the master's replication port at this moment; empty: not known.
             master_range: asks the master where its log begins and ends; None: it does not say.
             besides: tells what is wrong with all that comes from the master in other ways.
+            follows: called, on any thread, with the end of this log before a master's bytes come
+                behind it over another connection; an OSError of it is logged.
             world: tells how long the master was silent.
         """
         self.state = HAState.READY
@@ -131,6 +134,7 @@ class HAClient:
         self._address = address
         self._master_range = master_range
         self._besides = besides
+        self._follows = follows
         self._world = world
         self._flow = FlowMonitor(world.monotonic_s)
         self._told: str | None = None
@@ -211,6 +215,10 @@ class HAClient:
         store, known = self._log, await self._master_range()
         end = store.drop_partial()
         self.master_max_offset = known.max_offset if known else -1
+        try:
+            await to_the_end(asyncio.to_thread(self._follows, end))
+        except OSError as error:
+            logger.warning("it is not written yet where the log ended, %d: %s", end, error)
         if end == 0:
             return self._begin_of(known)
         # 0 would say that this log is empty

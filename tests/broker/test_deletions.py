@@ -219,7 +219,7 @@ def test_who_was_cut_off_while_a_topic_was_made_anew_takes_nothing_from_others(
         assert len(records((await other.pull("T", maxMsgNums=8)).body)) == 8
         await other.ask(RequestCode.UPDATE_CONSUMER_OFFSET, {**place, "commitOffset": 2})
         if not lately:
-            monkeypatch.setattr(offsets, "_ALL_CAME_S", 0.0)
+            monkeypatch.setattr(offsets, "ALL_CAME_S", 0.0)
         if way == "commit":
             await cut_off.ask(RequestCode.UPDATE_CONSUMER_OFFSET, {**place, "commitOffset": 5})
         elif way == "pull":

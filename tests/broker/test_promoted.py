@@ -38,7 +38,7 @@ SLAVE = {"brokerRole": "SLAVE", "brokerId": 1}
 def becomes_a_slave(broker):
     """Have a broker leave, when it ends, what a slave leaves."""
     broker.store.topics.follow()
-    broker.managers.offsets.resets.follow()
+    broker.managers.offsets.resets.follow(broker.store.max_phy_offset)
 
 
 def a_slave(sent, committed):
@@ -92,6 +92,43 @@ def test_who_has_read_what_only_the_old_master_had_passes_over_nothing_of_the_ne
     (tmp_path / "store").rename(tmp_path / "before")
     pulled = False
     lives(as_a_slave, before_it_is_pulled_from, again)
+
+
+def test_who_was_unknown_to_the_master_before_passes_over_nothing_of_it(lives):
+    """The one before that has told the slave of the group, and not the one that took its place."""
+
+    async def as_a_slave(broker, peer):
+        await send_many(peer, 3, queues=1)
+        await commit(peer, 2)
+        becomes_a_slave(broker)
+        broker.managers.offsets.resets.adopt({"unknownGroupsOfLost": {"T": {"": {"0": 3}}}})
+        await send_many(peer, 3, queues=1)
+
+    async def as_the_master(broker, peer):
+        assert await sent_to(peer, 5) == 2
+        assert await sent_to(peer, 2) is None
+
+    lives(as_a_slave, as_the_master)
+
+
+@pytest.mark.parametrize("long_ago", [False, True])
+def test_who_has_read_what_a_slave_lacked_when_its_masters_log_came_is_sent_back_for_a_while(
+    lives, monkeypatch, long_ago
+):
+    """A master that no name server knows does not tell who has."""
+    if long_ago:
+        monkeypatch.setattr("rmqcore.broker.parts.ALL_CAME_S", -1)
+
+    async def as_a_slave(broker, peer):
+        await send_many(peer, 3, queues=1)
+        becomes_a_slave(broker)
+        await send_many(peer, 3, queues=1)
+
+    async def as_the_master(broker, peer):
+        await send_many(peer, 3, queues=1)
+        assert await sent_to(peer, 8) == (6 if long_ago else 3)
+
+    lives(as_a_slave, as_the_master)
 
 
 def test_who_has_read_what_is_lost_goes_on_at_what_was_not_consumed_before_it(lives):

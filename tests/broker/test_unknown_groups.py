@@ -311,7 +311,7 @@ def test_each_client_that_reads_all_of_a_deleted_topic_passes_over_nothing_of_th
                 for offset in (0, 5):
                     assert await sent_to(each, offset, group="ALL") is None
             # long after that they go on where they are
-            monkeypatch.setattr(offsets, "_ALL_CAME_S", 0.0)
+            monkeypatch.setattr(offsets, "ALL_CAME_S", 0.0)
             assert await sent_to(peer, 5, group="ALL") is None
             assert await sent_to(other, 5, group="ALL") is None
         finally:
@@ -356,7 +356,7 @@ def test_a_topic_is_deleted_though_the_disk_takes_no_note_of_who_has_read_it(liv
 
 def test_of_queues_that_were_deleted_and_are_gone_the_last_ones_are_known(lives, monkeypatch):
     monkeypatch.setattr(resets, "_GONE_MAX", 3)
-    monkeypatch.setattr(offsets, "_ALL_CAME_S", 0.0)
+    monkeypatch.setattr(offsets, "ALL_CAME_S", 0.0)
 
     async def as_the_master(broker, peer):
         known = broker.managers.offsets.resets.unknown_groups
@@ -411,7 +411,7 @@ def test_each_client_that_reads_all_is_sent_back_by_itself(lives, monkeypatch):
             for offset in (9, 10):
                 assert await sent_to(peers[1], offset, group="ALL") is None
             # long after that another one is started, and goes on where it was
-            monkeypatch.setattr(offsets, "_ALL_CAME_S", 0.0)
+            monkeypatch.setattr(offsets, "ALL_CAME_S", 0.0)
             await peers[2].client.close()
             peers[2] = Peer(broker)
             assert await sent_to(peers[2], 6, group="ALL") is None

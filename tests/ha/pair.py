@@ -182,14 +182,16 @@ async def serving(store, **settings):
 
 
 @asynccontextmanager
-async def following(store, port, master=None, **settings):
+async def following(store, port, master=None, follows=lambda _: None, **settings):
     """A slave's side; ``master`` is the store whose log range it is told."""
 
     async def known():
         return None if master is None else LogRange(master.min_phy_offset, master.max_phy_offset)
 
     place = f"127.0.0.1:{port}"
-    client = HAClient(store, config(**settings), lambda: place, known, world=_world)
+    client = HAClient(
+        store, config(**settings), lambda: place, known, follows=follows, world=_world
+    )
     task = asyncio.get_running_loop().create_task(client.run())
     try:
         yield client

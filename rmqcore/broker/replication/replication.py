@@ -97,6 +97,7 @@ class Replication:
             self._master,
             self._synchronize.log_range,
             besides=self._problem,
+            follows=parts.follow_from,
             world=world,
         )
 

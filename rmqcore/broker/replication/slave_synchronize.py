@@ -348,23 +348,24 @@ class SlaveSynchronize:
         had = groups is not None and delays is not None
         if (groups, delays, timer) == (None, None, None):
             return False
-        if not await self._has_all():
-            return had
-        if not self._agrees():
-            return False
 
         def counts() -> bool:
             # else a queue has begun anew meanwhile, and the answer may be of the one before
             return forgotten == self._offsets.forgotten
 
+        # at once: where groups go on relies on nothing that is still to come
+        if groups is not None and self._agrees() and counts():
+            had &= self._adopt_resets(address, groups)
+        if not await self._has_all():
+            return had
+        if not self._agrees():
+            return False
         for code, table, text in zip(
             codes, (self._offsets, self._delays), (groups, delays), strict=True
         ):
             had &= text is not None and self._adopt(address, code, table, text, counts=counts)
         if not counts():
             return False
-        if groups is not None and codes[0] not in self._failures:
-            had &= self._adopt_resets(address, groups)
         try:
             await to_the_end(asyncio.to_thread(self._keep, timer))
             self._standing.end("keeping how far the master's deliveries are")

@@ -40,7 +40,7 @@ _COUNTED_EVERY: Final = 1024
 _FULL_S: Final = 1.0
 #: Of a group each of whose clients reads all, those that come later have read nothing of what was
 #: lost: they have been started since.
-_ALL_CAME_S: Final = 600.0
+ALL_CAME_S: Final = 600.0
 #: Of so many clients of a group it is known up to where they were given a queue, the last ones.
 _CLIENTS_MAX: Final = 16
 _NOT_FOUND: Final = "Not found, do not set to zero, maybe this group boot first"
@@ -135,8 +135,12 @@ class Offsets:
             self._took_over_s = self._monotonic_s()
             of_groups = dict[ReadQueue, int]()
             for topic, group, queue_id, offset in read:
-                end = former[topic, queue_id]
-                of_groups[group, topic, queue_id] = end if offset <= end else ends[topic, queue_id]
+                key, end = (group, topic, queue_id), former[topic, queue_id]
+                of_groups[key] = end if offset <= end else ends[topic, queue_id]
+                # the master before may not have known of it, and told that of groups without offset
+                told = resets.unknown_groups.pending_end(key)
+                if told is not None and offset <= told:
+                    of_groups[key] = min(told, of_groups[key])
             of_all = {queue: former_end_of(*queue) for queue in self._queues()}
             resets.take_over(of_groups, of_all)
         try:
@@ -173,7 +177,7 @@ class Offsets:
     def _is_anew(self, topic: str) -> bool:
         """Tell whether a topic of that name was deleted so lately that clients may not know it."""
         since_s = self._deleted_s.get(topic)
-        return since_s is not None and self._monotonic_s() < since_s + _ALL_CAME_S
+        return since_s is not None and self._monotonic_s() < since_s + ALL_CAME_S
 
     def note_given(self, key: ReadQueue, client: Connection, offset: int) -> None:
         """Note up to where a client is given a queue whose topic may have been deleted lately.
@@ -240,7 +244,7 @@ class Offsets:
         if self._is_unknown(key):
             since_s = self._deleted_s.get(key[1], self._took_over_s)
             if reads_all and client is not None and since_s is not None:
-                if self._monotonic_s() < since_s + _ALL_CAME_S:
+                if self._monotonic_s() < since_s + ALL_CAME_S:
                     return self.resets.unknown_groups.end_for(key, client, offset)
                 self.resets.settle(key, has_offset=False)
                 return None
@@ -276,7 +280,7 @@ class Offsets:
             # behind the others, so that the one that was deleted first stands first
             self._deleted_s.pop(topic, None)
             self._deleted_s[topic] = now_s
-            while self._deleted_s[oldest := next(iter(self._deleted_s))] + _ALL_CAME_S < now_s:
+            while self._deleted_s[oldest := next(iter(self._deleted_s))] + ALL_CAME_S < now_s:
                 del self._deleted_s[oldest]
         anew = self._deleted_s.keys() - {topic for topic, _ in queues}
         self._given = {key: at for key, at in self._given.items() if key[1] in anew}

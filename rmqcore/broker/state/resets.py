@@ -66,6 +66,10 @@ class UnknownGroups(dict[ReadQueue, int]):
         """Tell whether it counts where a queue ended when a group comes that has no offset."""
         return bool(self) and key not in self and _of_all(key) in self
 
+    def pending_end(self, key: ReadQueue) -> int | None:
+        """Where a queue ended for a group that has not come since; None: it has, or nobody says."""
+        return None if key in self else self.get(_of_all(key))
+
     def note_asked(self, client: Connection, key: ReadQueue) -> None:
         """Note that a client was told that its group has no offset: it begins where it wants.
 
@@ -204,7 +208,8 @@ class Resets(dict[ReadQueue, int]):
         deletions_end: physical offset of the last deletion of a topic that a broker knew, see
             `know_deletions`; None: not known.
         found_end: physical offset where the log ended when somebody opened it first behind a broker
-            that served it, if it may have lost its end by then; None: it has not.
+            that served it, if it may have lost its end by then, or when a master's log began to
+            come behind it, which has not told yet where groups go on; None: it has not.
         ends: where queues ended when this broker took over a log that may have been longer. A group
             that comes from behind such an end has read what is lost, and is sent there; it commits
             nothing behind it before a pull is from there, or from before it.
@@ -348,18 +353,21 @@ class Resets(dict[ReadQueue, int]):
         self._ends_changed |= last != self.deletions_end
         self.deletions_end = last
 
-    def follow(self) -> None:
-        """Forget where queues ended of a log that this broker has served: a master's comes now.
+    def follow(self, log_end: int) -> None:
+        """Let a master's log come behind this one's end, which groups may have read beyond.
 
-        What a master has told is kept until it tells again: it may not come back.
+        What was known before is kept until that master tells where they go on: it may be gone
+        before it has. Any thread; with the next `persist_ends` it is written.
+
+        Args:
+            log_end: physical offset where this broker's log ends; 0: there is none yet.
         """
-        if self._serving is None:
-            return
-        self._ends_changed = True
+        found = self.found_end
+        if log_end > 0:
+            found = log_end if found is None else min(log_end, found)
+        self._ends_changed |= (self._serving, self.log_end, self.found_end) != (None, None, found)
         self._serving, self._begun = None, False
-        self.log_end = self.found_end = None
-        self.ends.clear()
-        self.unknown_groups.clear()
+        self.log_end, self.found_end = None, found
 
     # ---- what a slave knows of its master's
 
@@ -405,8 +413,8 @@ class Resets(dict[ReadQueue, int]):
             self.clear()
             self.update(resets)
             self._resets_changed = True
-        if self.ends != ends:
-            self.ends, self._ends_changed = ends, True
+        if self.ends != ends or self.found_end is not None:
+            self.ends, self._ends_changed, self.found_end = ends, True, None
         if self.unknown_groups != unknown_groups:
             self.unknown_groups.clear()
             self.unknown_groups.update(unknown_groups)
