@@ -248,7 +248,7 @@ class BrokerParts(BrokerState):
 
     @asynccontextmanager
     async def deleting(self, topic: str) -> AsyncIterator[list[str]]:
-        """Forget what is known of a topic's messages; the context in which it is deleted.
+        """The context in which a topic is deleted; what is known of its messages is forgotten then.
 
         No pop hands any of them out meanwhile: a receipt must not name a message of the topic that
         has the name next.
@@ -268,23 +268,25 @@ class BrokerParts(BrokerState):
         along = [name for name in retries - others if self.topics.get(name) is not None]
         names = {topic, *along}
         self.topics.being_deleted |= names
-        queues = [queue for queue in self.store.queues() if queue[0] == topic]
+        queues = [queue for queue in self.store.queues() if queue[0] in names]
         readers, deleted = self._readers(topic), False
         try:
-            for name in names:
-                self.offsets.forget_topic(name)
-                self.pop_order.forget_topic(name)
-                self.checkpoints.forget_topic(name)
-                self.passed_over.forget_topic(name)
-            await asyncio.to_thread(self.pop_order.persist)
+            # first: what the disk refuses of all this has forgotten nothing
             await asyncio.to_thread(self.offsets.resets.keep, readers)
             yield along
             deleted = True
         finally:
+            left = {queue[0] for queue in queues if self.store.max_queue_offset(*queue) > 0}
+            for name in names:
+                if deleted or name not in left:
+                    self.offsets.forget_topic(name)
+                    self.pop_order.forget_topic(name)
+                    self.checkpoints.forget_topic(name)
+                    self.passed_over.forget_topic(name)
             # their clients would go on behind what comes next, and commit that
             self.offsets.begin_anew(
                 readers,
-                queues,
+                [queue for queue in queues if queue[0] == topic],
                 lambda queue: deleted or self.store.max_queue_offset(*queue) == 0,
             )
             for queue_id in {queue_id for _, _, queue_id in readers} | {one[1] for one in queues}:
@@ -293,6 +295,7 @@ class BrokerParts(BrokerState):
             self.offsets.resets.know_deletions(self.store.followed_log.deletions())
             # else it is written, or tried again, with the offsets; a kill may come before
             with suppress(OSError):
+                await asyncio.to_thread(self.pop_order.persist)
                 await asyncio.to_thread(self.offsets.resets.persist_ends)
 
     def _readers(self, topic: str) -> list[ReadQueue]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -311,6 +311,38 @@ class ConsumerOffsetTable(ConfigTable):
             self.on_set(topic, group, None)
         return len(gone)
 
+    @contextmanager
+    def removing(self, topic: str) -> Iterator[None]:
+        """Forget the offsets of a topic on the disk, and at the end of the context in memory.
+
+        What raises in it, or refuses to write, leaves them in memory, and for the next `persist`.
+
+        Args:
+            topic: by name; one without offsets is nothing to do.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        with self._persist_lock.within():
+            with self._lock.within():
+                kept = {
+                    key: queues
+                    for key, queues in self._encoded(self._offsets).items()
+                    if key.partition(_GROUP_SEPARATOR)[0] != topic
+                }
+                if had := len(kept) < len(self._offsets):
+                    self.data_version = self.data_version.next(self._clock())
+                    self._changed = True
+                    text = self._text({"offsetTable": kept})
+            if had:
+                if self.ahead is not None:
+                    self.ahead()
+                # the backup, too: it would bring back what was removed
+                for _ in range(2):
+                    self._file.store(text)
+            yield
+            self.remove(topic=topic)
+
     def told_text(self, besides: Mapping[str, object]) -> str:
         """The file's content with other members, for slaves; RocketMQ's pass over these."""
         return self._text(besides)
@@ -377,9 +409,12 @@ class ConsumerOffsetTable(ConfigTable):
         self._revive_ends = ends
 
     def _encode(self) -> dict[str, object]:
-        table = {key: dict(sorted(queues.items())) for key, queues in sorted(self._offsets.items())}
         ends = {} if self._revive_ends is None else {_REVIVE_ENDS: self._revive_ends}
-        return {"offsetTable": table, **ends}
+        return {"offsetTable": self._encoded(self._offsets), **ends}
+
+    @staticmethod
+    def _encoded(table: Mapping[str, Mapping[int, int]]) -> dict[str, dict[int, int]]:
+        return {key: dict(sorted(queues.items())) for key, queues in sorted(table.items())}
 
 
 def _whole_numbers(value: object) -> list[int] | None:

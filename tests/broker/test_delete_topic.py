@@ -1,8 +1,15 @@
 """A topic that a client deletes begins with 0 when it is made again."""
 
+import errno
+import os
+
 import pytest
 from broker.conftest import records
+from broker.test_pop import handed_out, pop, send_many
+from broker.test_state import commit, delete
+from patience import until_async
 
+from rmqcore.files import config_file
 from rmqcore.remoting import RequestCode, ResponseCode
 
 pytestmark = pytest.mark.engine
@@ -28,3 +35,47 @@ def test_a_name_that_is_none_is_refused(with_broker):
         assert answer.code == ResponseCode.INVALID_PARAMETER
 
     with_broker(scenario)
+
+
+@pytest.mark.parametrize("refused", ["readersOfDeleted", "consumerOffset", "deletedTopics"])
+def test_a_deletion_that_a_full_disk_refuses_changes_nothing_and_can_be_done_again(
+    lives, clock, monkeypatch, refused
+):
+    full = []
+
+    def write(path, raw, really=config_file._write):
+        if full and path.name.startswith(refused):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        really(path, raw)
+
+    monkeypatch.setattr(config_file, "_write", write)
+
+    async def scenario(broker, peer):
+        offsets = broker.store.consumer_offsets
+        await send_many(peer, 4, queues=1)
+        await commit(peer, 3, group="PULLS")
+        assert len(handed_out(await pop(peer, count=2))) == 2
+        assert len(handed_out(await pop(peer, count=2, consumerGroup="ORDERED", order="true"))) == 2
+        full.append(True)
+        refusal = await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+        assert refusal.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        full.clear()
+        offsets.persist()
+        assert offsets.get("T", "PULLS", 0) == 3
+        assert (await peer.pull("T", offset=3, group="PULLS")).code == ResponseCode.SUCCESS
+        in_order = await pop(peer, consumerGroup="ORDERED", order="true")
+        assert in_order.code == ResponseCode.POLLING_TIMEOUT
+        # what was popped and not acknowledged is not done with
+        clock.go_on(61_000, broker)
+        await until_async(
+            lambda: broker.store.max_queue_offset("%RETRY%CG_T", 0) == 2, "it comes again"
+        )
+
+    async def again(broker, peer):
+        assert broker.store.consumer_offsets.get("T", "PULLS", 0) == 3
+        await delete(peer)
+        assert broker.store.consumer_offsets.get("T", "PULLS", 0) is None
+        sent = await peer.send("T", b"new")
+        assert sent.ext_fields["queueOffset"] == "0"
+
+    lives(scenario, again)

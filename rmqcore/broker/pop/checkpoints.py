@@ -347,16 +347,19 @@ class Checkpoints:
         self._put(queue_id, _ACKS[len(offsets) > 1], body)
 
     def forget_topic(self, topic: str) -> None:
-        """Store that all messages of a topic are done with, before it is deleted.
+        """Store that all messages of a topic are done with, which was deleted.
 
         Their offsets will be those of other messages when the topic is made again.
-
-        Raises:
-            StoreError: it cannot be stored.
         """
         self._forgotten_ms[topic] = self._clock_ms()
         for key in [key for key in self._open if key[0] == topic]:
-            self.acknowledge(key, list(self._open[key].open_offsets))
+            offsets = list(self._open[key].open_offsets)
+            try:
+                self.acknowledge(key, offsets)
+            except StoreError as error:
+                # nothing of before the deletion is read back
+                logger.warning("messages of %s are done with: %s", topic, error)
+                self._close(key, offsets)
 
     def pop_time_ms(self, *topics: str) -> int:
         """The time of a pop of topics, Unix time: that of no pop of topics that had their names."""

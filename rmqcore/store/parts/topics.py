@@ -122,42 +122,45 @@ class Topics:
                 return self._delete(topic)
 
     def _delete(self, topic: str) -> bool:
+        self._level.catch_up_all()
+        self._remove_left(topic)
         # A kill or an interrupt behind this repeats messages. Offsets and leases that outlive the
         # queues would pass over new ones.
-        self._consumer_offsets.remove(topic=topic)
-        self._consumer_offsets.persist_removal()
         self._leases.forget_topic(topic)
-        had_queues = self._delete_queues(topic)
+        # a disk that is full refuses it before anything else is changed
+        with self._consumer_offsets.removing(topic):
+            has_queues = self._note_deletion(topic)
+        if has_queues:
+            self._delete_queues(topic)
         self._leases.forget_topic(topic)
         known = self._table.remove(topic)
         self._consumer_offsets.remove(topic=topic)
         self._table.persist()
         self._consumer_offsets.persist()
-        return had_queues or known
+        return has_queues or known
 
     def deleted_below(self, topic: str) -> int:
         """Physical offset below which records are of a topic of this name that was deleted."""
         return self._deleted.since(topic)
 
-    def _delete_queues(self, topic: str) -> bool:
-        """Drop a topic's queues, and let its numbers begin anew; False when it had none.
+    def _note_deletion(self, topic: str) -> bool:
+        """Write down that a topic is deleted; whether it has queues."""
+        log_start = self._files.log.min_offset
+        known_of = max(self._deleted.since(topic), log_start)
+        begun_at = self._consume_queues.begun_at.get(topic, 0)
+        has_queues = bool(self._consume_queues.of_topic(topic)) or begun_at > known_of
+        # what waits for its time makes a queue without making the topic
+        if has_queues or self._table.get(topic) is not None:
+            self._deleted.delete(topic, self._files.tail.max_offset, log_start)
+        return has_queues
+
+    def _delete_queues(self, topic: str) -> None:
+        """Drop a topic's queues, and let its numbers begin anew.
 
         Interrupted between any two steps, or refused by the system, it leaves either numbers that
         go on, in queues that are there or begin with them, or queues that begin with 0.
         """
-        self._level.catch_up_all()
-        self._remove_left(topic)
         begun_at = self._consume_queues.begun_at
-        has_queues = bool(self._consume_queues.of_topic(topic))
-        log_start = self._files.log.min_offset
-        known_of = max(self._deleted.since(topic), log_start)
-        if not has_queues and begun_at.get(topic, 0) <= known_of:
-            if self._table.get(topic) is not None:
-                # what waits for its time makes a queue without making the topic
-                self._deleted.delete(topic, self._files.tail.max_offset, log_start)
-            return False
-        # written first: a disk that is full refuses it before anything is changed
-        self._deleted.delete(topic, self._files.tail.max_offset, log_start)
         with self._reput.stopped():
             self._forget_ends(self._consume_queues.of_topic(topic))
             dropped = self._consume_queues.drop_topic(topic)
@@ -169,7 +172,6 @@ class Topics:
             finally:
                 self._remove_files(dropped)
                 self._note("topic", 1, f"{topic} was deleted")
-        return True
 
     def _forget_ends(self, queues: Sequence[StoredQueue]) -> None:
         gone = {(queue.topic, queue.queue_id) for queue in queues}
