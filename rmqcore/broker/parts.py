@@ -222,6 +222,9 @@ class BrokerParts(BrokerState):
             words = "%d topics have cleanup.policy=COMPACTION, %s: %s"
             what = "take nothing here, and what compaction/ has of them cannot be read"
             logger.warning(words, len(names), what, ", ".join(names[:_NAMED_MAX]))
+        if names := sorted(self.static_topics):
+            words = "%d topics are static ones of RocketMQ's, which are not served here: %s"
+            logger.warning(words, len(names), ", ".join(names[:_NAMED_MAX]))
 
     def pending_from(self) -> int | None:
         """Physical offset of the oldest message that waits; None without one. Any thread.

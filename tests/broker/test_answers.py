@@ -4,6 +4,7 @@ import json
 
 import pytest
 from broker.conftest import records
+from broker.test_pop import pop
 from patience import until_async
 
 from rmqcore.remoting import RequestCode, ResponseCode
@@ -98,6 +99,37 @@ def test_a_topic_that_rocketmq_compacts_takes_nothing(lives, tmp_path, caplog):
 
     lives(as_it_is)
     compacted()
+    lives(refused)
+
+
+def test_a_static_topic_of_rocketmqs_is_not_served_as_a_plain_one(lives, tmp_path, caplog):
+    """Its offsets and queue ids are others': who goes on there would pass messages over."""
+
+    async def as_it_is(_, peer):
+        assert (await peer.send("T", b"before")).code == ResponseCode.SUCCESS
+
+    def mapped():
+        file = tmp_path / "store" / "config" / "topicQueueMapping.json"
+        item = {"gen": 0, "queueId": 0, "bname": "broker-a", "logicOffset": 100, "startOffset": 0}
+        detail = {"topic": "T", "totalQueues": 1, "bname": "broker-a", "hostedQueues": {0: [item]}}
+        file.write_text(json.dumps({"topicQueueMappingDetailMap": {"T": detail}}))
+
+    async def refused(broker, peer):
+        assert "1 topics are static ones of RocketMQ's, which are not served here: T" in caplog.text
+        fields = {"consumerGroup": "CG", "topic": "T", "queueId": 0, "commitOffset": 0}
+        answers = [
+            *[await peer.send("T", b"x", properties=each) for each in ({}, {"DELAY": "1"})],
+            await peer.pull("T"),
+            await pop(peer),
+            await peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, fields),
+        ]
+        assert {answer.code for answer in answers} == {ResponseCode.NO_PERMISSION}
+        assert all("static" in answer.remark for answer in answers)
+        assert broker.store.max_queue_offset("T", 0) == 1
+        assert (await peer.send("Other", b"x")).code == ResponseCode.SUCCESS
+
+    lives(as_it_is)
+    mapped()
     lives(refused)
 
 

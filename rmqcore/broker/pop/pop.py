@@ -215,7 +215,7 @@ class PopMessages:
             bytes_max(self._config()),
             cold=cold,
         )
-        topic, group = self._topics.expect(wanted.topic), self._groups.expect(wanted.group)
+        topic, group = self._topics.expect_served(wanted.topic), self._groups.expect(wanted.group)
         scan = QueueScan.of(topic, group, self._config(), ordered=wanted.ordered)
         if scan.retries_first:
             self._pop_retries(wanted, found, scan)

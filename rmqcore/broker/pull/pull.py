@@ -312,7 +312,7 @@ class PullMessages:
         group = self._groups.expect_for_client(wanted.group)
         if not group.get("consumeEnable", True):
             raise _forbidden(f"subscription group no permission, {wanted.group}", 2)
-        topic = self._topics.expect(wanted.topic)
+        topic = self._topics.expect_served(wanted.topic)
         if not topic.perm & PERM_READ:
             raise _forbidden(f"the topic[{wanted.topic}] pulling message is forbidden", 3)
         if not 0 <= wanted.queue_id < topic.read_queue_nums:

@@ -363,7 +363,10 @@ class Offsets:
         group, topic = request.text("consumerGroup"), request.text("topic")
         queue_id, offset = request.number("queueId", bits=32), request.number("commitOffset")
         self._groups.expect_for_client(group)
-        config, end = self._topics.expect(topic), self._store.max_queue_offset(topic, queue_id)
+        config, end = (
+            self._topics.expect_served(topic),
+            self._store.max_queue_offset(topic, queue_id),
+        )
         if queue_id >= max(config.read_queue_nums, config.write_queue_nums) and end == 0:
             return failure(ResponseCode.INVALID_PARAMETER, f"topic {topic} has no queue {queue_id}")
         key = group, topic, queue_id

@@ -66,6 +66,7 @@ class Topics:
         table: TopicConfigTable,
         config: Callable[[], BrokerConfig],
         on_change: Callable[[], None],
+        static: frozenset[str] = frozenset(),
     ) -> None:
         """Create the topics that every broker has.
 
@@ -73,8 +74,10 @@ class Topics:
             table: the store's topics.
             config: the broker's settings at this moment.
             on_change: called after each change, to write the table and to tell the name servers.
+            static: topics of RocketMQ's that are not served, see `static_topics`.
         """
         self.table = table
+        self._static = static
         self._config = config
         self._on_change = on_change
         #: topics that are being deleted
@@ -100,6 +103,20 @@ class Topics:
         if found is None:
             raise _unknown(topic)
         return found
+
+    def expect_served(self, topic: str) -> TopicConfig:
+        """The configuration of a topic whose queues are those that clients know.
+
+        Raises:
+            RequestRefusedError: there is none, code 17; or RocketMQ maps its queues, code 16.
+        """
+        self._check_served(topic)
+        return self.expect(topic)
+
+    def _check_served(self, topic: str) -> None:
+        if topic in self._static:
+            remark = f"topic[{topic}] is a static one of RocketMQ's, which is not supported here"
+            raise RequestRefusedError(ResponseCode.NO_PERMISSION, remark)
 
     def is_system(self, topic: str) -> bool:
         """Tell whether the broker itself owns a topic."""
@@ -141,9 +158,10 @@ class Topics:
         """Refuse what no client may send to.
 
         Raises:
-            RequestRefusedError: with code 16 a topic of the broker's own, or one that RocketMQ
-                compacts: retention would delete the last message of a key; with 29 no topic's name,
-                with 14 one that is being deleted: a message would be left in a queue of no topic.
+            RequestRefusedError: with code 16 a topic of the broker's own, a static one, or one that
+                RocketMQ compacts: retention would delete the last message of a key; with 29 no
+                topic's name, with 14 one that is being deleted: a message would be left in a queue
+                of no topic.
 
         Source: TopicValidator, isNotAllowedSendTopic; that names six topics, and none of
         ``rmq_sys_``.
@@ -160,8 +178,10 @@ class Topics:
         """Refuse a topic whose messages would go with it, or before their time.
 
         Raises:
-            RequestRefusedError: it is being deleted, code 14, or RocketMQ compacts it, code 16.
+            RequestRefusedError: it is being deleted, code 14, or RocketMQ compacts it, or maps its
+                queues, code 16.
         """
+        self._check_served(topic)
         found = self.table.get(topic)
         if found is not None and is_compacted(found.attributes):
             remark = f"topic[{topic}] has cleanup.policy=COMPACTION, which is not supported here"
