@@ -27,10 +27,10 @@ from ngh2 import Configuration, Connection, NGH2Error, Role, events
 
 from rmqcore.proxy.calls import Answer, Call, Methods
 from rmqcore.proxy.grpc_status import CallFailedError, GrpcStatus
-from rmqcore.remoting.connection import TURN_S
 from rmqcore.remoting.first_bytes import OtherProtocol
 from rmqcore.remoting.shared_bound import SharedBound
 from rmqcore.remoting.sockets import address_text
+from rmqcore.remoting.turns import Turn
 
 logger = logging.getLogger(__name__)
 
@@ -136,7 +136,7 @@ class Http2Connection(OtherProtocol):
         self._write_paused = False
         #: what has come and is still to be handled
         self._events: deque[events.Event] = deque()
-        self._turn_planned = False
+        self._turns = Turn(self._loop, self._turn, self._tasks)
         self._in_turn = False
         self._flush_planned = False
         self._finishing = False
@@ -182,26 +182,30 @@ class Http2Connection(OtherProtocol):
         except NGH2Error as error:
             self._end(error)
         else:
-            if not self._turn_planned:
+            if self._turns.is_heavy:
+                self._turns.plan()
+                self._pause_or_go_on()
+            elif not self._turns.is_planned:
                 self._turn()
 
     def _turn(self) -> None:
         """Handle what has come, one event at least, until others are to have their turn."""
-        self._turn_planned = False
-        end_s = self._loop.time() + TURN_S
+        turns, number = self._turns, 0
+        turns.begin()
         self._in_turn = True
         try:
-            while self._events and not self._turn_planned:
+            while self._events and not (number and turns.is_over()):
+                number += 1
                 self._handle(self._events.popleft())
-                self._turn_planned = self._loop.time() > end_s and bool(self._events)
         except NGH2Error as error:
             self._in_turn = False
             self._end(error)
             return
         finally:
             self._in_turn = False
-        if self._turn_planned:
-            self._loop.call_soon(self._turn)
+        turns.end()
+        if self._events:
+            turns.plan()
         self._pause_or_go_on()
         self._flush()
 
@@ -216,7 +220,7 @@ class Http2Connection(OtherProtocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        if self._write_paused or self._turn_planned:
+        if self._write_paused or self._turns.is_planned:
             transport.pause_reading()
         else:
             transport.resume_reading()

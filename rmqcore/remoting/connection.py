@@ -37,13 +37,9 @@ from rmqcore.remoting.errors import (
 from rmqcore.remoting.failed import answer_to, internal_error
 from rmqcore.remoting.shared_bound import SharedBound
 from rmqcore.remoting.sockets import address_text
+from rmqcore.remoting.turns import TURN_FRAMES, Turn
 
 logger = logging.getLogger(__name__)
-
-#: After this many frames other connections have their turn, and behind the frame that ends after
-#: this time.
-TURN_FRAMES = 128
-TURN_S = 0.005
 
 Answer: TypeAlias = RemotingCommand | None
 #: Handles one request: a plain function, or a coroutine function. None is no answer now: for a
@@ -135,7 +131,7 @@ class Connection(asyncio.Protocol):
         self._out: list[Buffer] = []
         self._out_size = 0
         self._in_turn = False
-        self._turn_planned = False
+        self._turns = Turn(self._loop, self._turn, self._tasks)
         self._flush_planned = False
         self._write_paused = False
         self._taking = True
@@ -354,7 +350,10 @@ class Connection(asyncio.Protocol):
         """Take what was received: see asyncio.Protocol."""
         self._last_active = self._loop.time()
         self._decoder.feed(data)
-        if not self._turn_planned:
+        if self._turns.is_heavy:
+            self._pause_reading()
+            self._turns.plan()
+        elif not self._turns.is_planned:
             self._turn()
 
     def pause_writing(self) -> None:
@@ -402,13 +401,15 @@ class Connection(asyncio.Protocol):
 
     def _turn(self) -> None:
         """Handle frames that are whole until one is not, or a bound is reached; one at least."""
-        self._turn_planned = False
+        turns = self._turns
+        turns.begin(self._worked_size)
         self._in_turn = True
         more = True
-        end_s = self._loop.time() + TURN_S
         try:
             for number in range(TURN_FRAMES):
-                if not self._taking or self._at_limit or (number and self._loop.time() > end_s):
+                if not self._taking or self._at_limit:
+                    break
+                if number and turns.is_over(self._worked_size):
                     break
                 for direct in self._direct:
                     answers = self._decoder.answer_directly(direct, self.remote_address)
@@ -429,6 +430,7 @@ class Connection(asyncio.Protocol):
             self.close()
         finally:
             self._in_turn = False
+        turns.end(self._worked_size)
         self._flush()
         self._count_kept()
         if not self._taking or not more:
@@ -440,9 +442,8 @@ class Connection(asyncio.Protocol):
             self._plan_turn()
 
     def _plan_turn(self) -> None:
-        if not self._turn_planned and self._taking:
-            self._turn_planned = True
-            self._loop.call_soon(self._turn)
+        if self._taking:
+            self._turns.plan()
 
     def _pause_reading(self) -> None:
         if not self.closed and self._transport is not None:

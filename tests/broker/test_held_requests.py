@@ -13,10 +13,20 @@ from rmqcore.broker.pop.waiting import WaitingPop, WaitingPops
 from rmqcore.broker.pull import matching, waiting
 from rmqcore.broker.pull.matching import get_matching
 from rmqcore.broker.pull.waiting import WaitingPull, WaitingPulls
+from rmqcore.broker.state.client_requests import ClientRequests
 from rmqcore.broker.state.clients import ConsumerGroup
 from rmqcore.broker.state.consumer_notices import TOLD_AT_ONCE, ConsumerNotices
-from rmqcore.remoting import Connection, RemotingCommand, RequestCode, ResponseCode, turns
+from rmqcore.remoting import (
+    Account,
+    Connection,
+    RemotingCommand,
+    RequestCode,
+    RequestRefusedError,
+    ResponseCode,
+    turns,
+)
 from rmqcore.remoting.json_body import ACKS_MAX
+from rmqcore.remoting.permissions import note_account
 from rmqcore.status import GetMessageStatus
 from rmqcore.store.consume.sql92 import _COMPILED, _KEPT_LENGTH, compile_condition
 
@@ -40,6 +50,9 @@ class Client:
     """A connection as far as those who wait know it."""
 
     closed = False
+
+    def __init__(self):
+        self.attributes = {}
 
     @property
     def owner(self):
@@ -370,15 +383,13 @@ def test_the_conditions_that_are_kept_are_so_long_at_most():
     assert compile_condition("b = 1") is compile_condition("b = 1")
 
 
-def driven(coroutine):
-    """How often a coroutine lets others have their turn, and what it returns."""
-    turns = 0
-    while True:
-        try:
-            coroutine.send(None)
-        except StopIteration as done:
-            return turns, done.value
+async def driven(coroutine):
+    """How often others have their turn until a coroutine is done, and what it returns."""
+    task, turns = asyncio.ensure_future(coroutine), 0
+    while not task.done():
+        await asyncio.sleep(0)
         turns += 1
+    return turns, task.result()
 
 
 def test_others_are_served_between_many_acknowledgements(with_broker, monkeypatch):
@@ -390,8 +401,9 @@ def test_others_are_served_between_many_acknowledgements(with_broker, monkeypatc
 
     async def scenario(broker, peer):
         request = RemotingCommand(RequestCode.BATCH_ACK_MESSAGE, body=acknowledging(3))
-        given, answer = driven(broker.managers.pop_acks.acknowledge_many(None, request))
-        assert (given, answer.code) == (3, ResponseCode.SUCCESS)
+        given, answer = await driven(broker.managers.pop_acks.acknowledge_many(None, request))
+        assert given > 3
+        assert answer.code == ResponseCode.SUCCESS
         monkeypatch.setattr(turns, "TURN_S", 3600)
         for count, code in ((ACKS_MAX, 0), (ACKS_MAX + 1, 1)):
             body = acknowledging(count)
@@ -412,8 +424,73 @@ def test_others_are_served_between_many_locks(with_broker, monkeypatch):
             (RequestCode.UNLOCK_BATCH_MQ, locks.unlock, 0),
         ):
             request = RemotingCommand(code, body=json.dumps(named).encode())
-            given, answer = driven(done(Client(), request))
-            assert (given, answer.code, len(locks)) == (3, ResponseCode.SUCCESS, held_then)
+            given, answer = await driven(done(Client(), request))
+            assert given > 3
+            assert (answer.code, len(locks)) == (ResponseCode.SUCCESS, held_then)
         assert not locks.holds_any("G")
+
+    with_broker(scenario)
+
+
+def beat_of(client_id, count):
+    """The heart-beat of a client that is in so many groups, of consumers and of producers."""
+    consumers = [{"groupName": f"g{number}"} for number in range(count)]
+    producers = [{"groupName": f"p{number}"} for number in range(count)]
+    body = {"clientID": client_id, "consumerDataSet": consumers, "producerDataSet": producers}
+    return RemotingCommand(RequestCode.HEART_BEAT, body=json.dumps(body).encode())
+
+
+def test_others_are_served_between_the_groups_of_a_heart_beat(with_broker, monkeypatch):
+    monkeypatch.setattr(turns, "TURN_S", -1)
+
+    async def scenario(broker, _):
+        managers = broker.managers
+        asked = ClientRequests(managers).heart_beat(Client(), beat_of("c", 3))
+        given, answer = await driven(asked)
+        assert given > 6
+        assert answer.code == ResponseCode.SUCCESS
+        assert (len(managers.consumers.members), len(managers.producers.members)) == (3, 3)
+        monkeypatch.setattr(turns, "TURN_S", 3600)
+        # that of few groups is answered before the request behind it is looked at
+        answer = ClientRequests(managers).heart_beat(Client(), beat_of("d", 3))
+        assert answer.code == ResponseCode.SUCCESS
+
+    with_broker(scenario)
+
+
+def test_a_client_that_goes_in_the_middle_of_its_heart_beat_is_in_no_group(
+    with_broker, monkeypatch
+):
+    monkeypatch.setattr(turns, "TURN_S", -1)
+
+    async def scenario(broker, _):
+        managers, client = broker.managers, Client()
+        asked = asyncio.ensure_future(ClientRequests(managers).heart_beat(client, beat_of("c", 9)))
+        await asyncio.sleep(0)
+        client.closed = True
+        managers.consumers.forget(client)
+        managers.producers.forget(client)
+        await asked
+        assert (len(managers.consumers.members), len(managers.producers.members)) == (0, 0)
+
+    with_broker(scenario)
+
+
+def test_an_id_that_another_account_takes_in_the_middle_of_a_heart_beat_is_refused(
+    with_broker, monkeypatch
+):
+    monkeypatch.setattr(turns, "TURN_S", -1)
+
+    async def scenario(broker, _):
+        managers = broker.managers
+        first, second = Client(), Client()
+        for client, key in ((first, "one"), (second, "two")):
+            note_account(client, Account(key, "secret"))
+        asked = asyncio.ensure_future(ClientRequests(managers).heart_beat(first, beat_of("c", 3)))
+        await asyncio.sleep(0)
+        await ClientRequests(managers).heart_beat(second, beat_of("c", 1))
+        with pytest.raises(RequestRefusedError, match="another account"):
+            await asked
+        assert managers.producers.by_client_id("c") is second
 
     with_broker(scenario)

@@ -266,7 +266,7 @@ def test_what_is_no_call_is_answered_so(path, content_type, status):
 
 
 def test_a_call_that_takes_long_is_one_turn(monkeypatch):
-    monkeypatch.setattr("rmqcore.proxy.http2.TURN_S", -1)
+    monkeypatch.setattr("rmqcore.remoting.turns.TURN_S", -1)
     order = []
 
     async def scenario(served):

@@ -33,7 +33,7 @@ from rmqcore.remoting import (
     ServerSettings,
     success,
 )
-from rmqcore.remoting.connection import TURN_FRAMES
+from rmqcore.remoting.turns import TURN_FRAMES
 
 pytestmark = pytest.mark.engine
 
@@ -269,7 +269,7 @@ def test_a_peer_with_many_requests_does_not_keep_others_waiting(run):
 
 
 def test_a_peer_with_slow_requests_has_a_turn_for_one_of_them(run, monkeypatch):
-    monkeypatch.setattr("rmqcore.remoting.connection.TURN_S", -1)
+    monkeypatch.setattr("rmqcore.remoting.turns.TURN_S", -1)
     order = []
 
     async def scene():

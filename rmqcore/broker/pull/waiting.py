@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
 from rmqcore.remoting import Connection
-from rmqcore.remoting.connection import TURN_S
+from rmqcore.remoting.turns import TURN_S
 
 #: A pull that may wait longer is answered after this; Java clients give up after 30 s.
 WAIT_S_MAX: Final = 30.0

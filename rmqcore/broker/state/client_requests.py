@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Iterator, Mapping
 from typing import Any
 
 from rmqcore.broker.state.bodies import java_body
@@ -28,6 +28,7 @@ from rmqcore.remoting import (
 from rmqcore.remoting.json_body import objects_in, read_object
 from rmqcore.remoting.permissions import account_of
 from rmqcore.remoting.serves import serves
+from rmqcore.remoting.turns import Turns
 
 
 class ClientRequests:
@@ -39,16 +40,21 @@ class ClientRequests:
         self._world = state.world
 
     @serves(RequestCode.HEART_BEAT, needs=needs.heart_beat)
-    def heart_beat(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def heart_beat(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
         """Take in which groups a client belongs to.
+
+        Of very many groups others are served in between.
 
         Args:
             connection: of the client.
             request: its body: ``clientID``, ``consumerDataSet`` and ``producerDataSet`` as JSON.
 
         Raises:
-            RequestRefusedError: the body is none, or a name is too long.
-            BudgetExceededError: clients would keep too much.
+            RequestRefusedError: the body is none, a name is too long, or the clientID is that of
+                another account's client. So does what is awaited.
+            BudgetExceededError: clients would keep too much. So does what is awaited.
         """
         body = read_object(request)
         client = Client(
@@ -61,8 +67,25 @@ class ClientRequests:
             account_of(connection),
         )
         check_name("a clientID", client.client_id)
-        if self._producers.is_of_another(client):
-            return failure(ResponseCode.NO_PERMISSION, "the clientID is another account's client's")
+        turns, rest = Turns(), self._register(client, body)
+        for _ in rest:
+            if turns.is_over:
+                return self._register_rest(connection, rest, turns)
+        return success()
+
+    @staticmethod
+    async def _register_rest(
+        connection: Connection, rest: Iterator[None], turns: Turns
+    ) -> RemotingCommand:
+        while True:
+            await turns.next_entry()
+            # a client that has gone meanwhile is in no group any more
+            if connection.closed or next(rest, True):
+                return success()
+
+    def _register(self, client: Client, body: Mapping[str, Any]) -> Iterator[None]:
+        """Take the groups of a heart-beat in; others may be served behind each."""
+        self._expect_own(client)
         for entry in objects_in(body, "consumerDataSet", GROUPS_OF_CLIENT):
             try:
                 self._register_consumer(client, entry)
@@ -71,10 +94,17 @@ class ClientRequests:
             except RequestRefusedError:
                 # one group that cannot be is not the others' fault
                 continue
+            yield
         for entry in objects_in(body, "producerDataSet", GROUPS_OF_CLIENT):
             if group := str(entry.get("groupName", "")):
+                self._expect_own(client)
                 self._producers.register(group, client)
-        return success()
+            yield
+
+    def _expect_own(self, client: Client) -> None:
+        if self._producers.is_of_another(client):
+            remark = "the clientID is another account's client's"
+            raise RequestRefusedError(ResponseCode.NO_PERMISSION, remark)
 
     def _register_consumer(self, client: Client, entry: Mapping[str, Any]) -> None:
         name = str(entry.get("groupName", ""))
