@@ -224,3 +224,25 @@ def test_a_reader_of_a_store_that_has_lost_its_index_does_not_say_that_there_is_
                 asked(reader)
         rebuild_index(path, config=StoreConfig(**SIZES))
         assert found(reader) == [b"two"]
+
+
+@pytest.mark.parametrize("back_ms", [60_000, 3_600_000, 1_600_000_000_000])
+def test_a_query_by_time_finds_what_was_put_before_and_after_the_clock_was_set_back(
+    tmp_path, back_ms
+):
+    now = [1_700_000_000_000]
+    path, times = tmp_path / "store", []
+    clock = World(lambda: now[0])
+    with DefaultMessageStore(path, StoreConfig(**SIZES), world=clock) as store:
+        for step_ms in (0, 1000, 1000, -back_ms, 1000):
+            now[0] += step_ms
+            number = len(times)
+            times.append(store.put("T", b"%d" % number, keys=f"k{number}").store_timestamp_ms)
+    for mode in ("r", "a"):
+        with open_store(path, mode=mode, **SIZES) as store:
+            for number, at_ms in enumerate(times):
+                for explain in (False, True):
+                    found = store.query_message(
+                        "T", f"k{number}", begin_ms=at_ms, end_ms=at_ms, explain=explain
+                    )
+                    assert [bytes(each.body) for each in found.messages] == [b"%d" % number]

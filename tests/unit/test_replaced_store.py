@@ -125,6 +125,17 @@ def test_what_the_old_store_does_changes_nothing_of_the_new_one(replaced, call):
     assert files_of(replaced.path) == before
 
 
+def test_a_put_that_rolls_says_in_its_status_that_the_store_is_not_there(replaced):
+    old = opened_with_a_file_ahead(replaced.path, flush_interval_consume_queue_ms=3_600_000)
+    replaced()
+    rmqcore.open_store(replaced.path, **SMALL).close()
+    receipts = [old.put_message(rmqcore.Message("Old", b"x" * 1000)) for _ in range(20)]
+    assert receipts[-1].status == rmqcore.PutMessageStatus.SERVICE_NOT_AVAILABLE
+    assert "open it where it is now" in receipts[-1].reason
+    with pytest.raises(StoreNotFoundError):
+        old.close()
+
+
 @pytest.mark.parametrize("how", ["SYNC_FLUSH", "ASYNC_FLUSH"])
 def test_nothing_is_on_the_disk_that_is_in_a_deleted_log_file(tmp_path, how):
     store = rmqcore.open_store(tmp_path, flush_disk_type=how, **SMALL)

@@ -38,6 +38,9 @@ cdef inline bint may_hold(
     int64_t index_count, int64_t file_begin_ms, int64_t file_end_ms, int64_t begin_ms,
     int64_t end_ms,
 ) noexcept nogil:
+    if file_end_ms < file_begin_ms:
+        # the clock was set back in between: its times say nothing
+        return index_count > 1
     return (
         index_count > 1
         and (end_ms > INT64_MAX - CLOCK_SLACK_MS or file_begin_ms <= end_ms + CLOCK_SLACK_MS)

@@ -16,6 +16,7 @@ from rmqcore.errors import (
     FlushTimeoutError,
     MessageIllegalError,
     PutMessageError,
+    StoreNotFoundError,
     StoreNotWritableError,
     is_refusal,
 )
@@ -215,8 +216,8 @@ class Writing:
                 self._failed()
                 reason = f"{error.path}: {error.reason}"
                 return PutMessageResult(PutMessageStatus.CREATE_MAPPED_FILE_FAILED, reason=reason)
-            except StoreNotWritableError as error:
-                return PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, reason=error.reason)
+            except (StoreNotWritableError, StoreNotFoundError) as error:
+                return PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, reason=str(error))
             except OSError as error:
                 if not is_refusal(error):
                     raise
