@@ -65,6 +65,8 @@ class BrokerParts(BrokerState):
             groups_changed=groups_changed,
             world=world,
         )
+        #: whether a broker of RocketMQ has served the store since one of ours did
+        self._others_served = False
         self.waiting_pulls = WaitingPulls()
         self.waiting_pops = WaitingPops()
         self.transactions = Transactions(self)
@@ -179,6 +181,9 @@ class BrokerParts(BrokerState):
         if store.topics.begun_ms is not None and offsets.begun_ms is None and not offsets.pairs():
             words = "%s is lost: nobody knows what groups had consumed; they begin as new ones"
             logger.warning(words, offsets.path)
+        # one of RocketMQ writes the table without what ours has in it, and notes no deletion
+        is_ours = store.topics.begun_ms is not None
+        self._others_served = not (promoted or is_ours or resets.was_serving is None)
         if promoted:
             # who is killed before looks for them once more
             resets.ahead = store.topics.persist
@@ -202,7 +207,19 @@ class BrokerParts(BrokerState):
         self.offsets.bring_back(end_of, former_end_of, may_be_shorter=may_be_shorter)
         for topic in deleted:
             self.offsets.begin_anew((), self._queues_of(topic), lambda _: True)
+        if self._others_served and before is not None and not was_cut:
+            self.offsets.begin_anew((), self._begun_behind(before), lambda _: True)
         resets.know_deletions(store.followed_log.deletions())
+
+    def _begun_behind(self, log_end: int) -> list[tuple[str, int]]:
+        """The queues whose first message lies behind an offset: of new topics, or made anew."""
+        whole = [queue for queue in self.store.queues() if self.store.min_queue_offset(*queue) == 0]
+        return [
+            queue
+            for queue in whole
+            for first in self.store.messages(*queue, stop=1, on_damage=lambda _: None)
+            if first.phy_offset >= log_end
+        ]
 
     def _is_long_ago(self, phy_offset: int) -> bool:
         """Whether all that had read what a slave's log lacked there have come to its master."""
@@ -323,7 +340,7 @@ class BrokerParts(BrokerState):
 
     def _topic_made(self, topic: str) -> None:
         """Let groups begin with a topic in the place of one that was deleted, whoever did it."""
-        if self.store.followed_log.deletions().get(topic, 0) > 0:
+        if self._others_served or self.store.followed_log.deletions().get(topic, 0) > 0:
             self.offsets.begin_anew((), self._queues_of(topic), lambda _: True)
 
     async def forget_group(self, group: str) -> None:
