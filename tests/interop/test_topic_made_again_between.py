@@ -23,6 +23,8 @@ OURS = {
     "brokerName": "broker-a",
     "mappedFileSizeConsumeQueue": 60_000,
 }
+#: a release of 4 keeps the offsets of a topic that it deletes: they may be those of the next
+CASES = [*((release, False) for release in BOTH), ("5.5.0", True)]
 
 
 def answers(ask, fields):
@@ -40,8 +42,7 @@ def life(path, scene):
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("again", [False, True], ids=["deleted", "made again"])
-@pytest.mark.parametrize("release", BOTH)
+@pytest.mark.parametrize(("release", "again"), CASES)
 def test_who_has_read_the_topic_before_gets_all_of_the_next(tmp_path, release, again):
     path = tmp_path / "store"
     places = {"storePathRootDir": path, "storePathCommitLog": path / "commitlog"}
