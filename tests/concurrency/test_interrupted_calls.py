@@ -300,6 +300,22 @@ def test_an_interrupted_connection_frees_nothing_that_its_client_has(store_path,
                 assert (lag.ready, lag.leased) == (0, 1), interrupt.at
 
 
+def test_what_an_interrupted_lease_of_a_client_was_given_comes_again_at_once(store_path):
+    terms = {"lease_ms": 3_600_000, "max_reconsume_times": 1 << 30}
+    with (
+        rmqcore.open_shared(store_path, **SIZES) as owner,
+        rmqcore.open_shared(store_path) as client,
+    ):
+        client.put("T", b"x")
+        for interrupt in each_interrupt(2, ["channel.py", "calls.py", "values.py"]):
+            got = interrupt.during(lambda: client.lease("g", {"T": "*"}, **terms))
+            if got is None:
+                got = owner.lease("g", {"T": "*"}, timeout_ms=1000 * TIMEOUT_S, **terms)
+            assert len(got) == 1, interrupt.at
+            places = [each.place for each in got]
+            owner.give_back("g", places, delay_ms=0, max_reconsume_times=1 << 30)
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_a_clients_handle_that_was_interrupted_and_dropped_keeps_nothing_open(store_path):
     def open_and_close():

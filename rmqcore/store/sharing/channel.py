@@ -160,19 +160,20 @@ class OwnerChannel:
         waiter = Waiter(partial(_release, look), reads=True)
         asked: LivenessProbe | None = None
         try:
-            self.send(request, waiter)
-            while True:
-                answer = self._wait(waiter, look, self._timeout_s / 2)
-                if answer is not None:
-                    return answer
-                asked = self.ask_whether_there(waiter, asked)
+            try:
+                self.send(request, waiter)
+                while True:
+                    answer = self._wait(waiter, look, self._timeout_s / 2)
+                    if answer is not None:
+                        return answer
+                    asked = self.ask_whether_there(waiter, asked)
+            finally:
+                self.drop(waiter, asked)
         except ChannelLostError:
             raise
         except BaseException:
             self.give_up(request, waiter)
             raise
-        finally:
-            self.drop(waiter, asked)
 
     def ask_whether_there(self, waiter: Waiter, asked: LivenessProbe | None) -> LivenessProbe:
         """Ask the owner of which an answer is overdue for a sign of life.
@@ -254,14 +255,14 @@ class OwnerChannel:
 
         Meanwhile this thread reads for those that wait without one.
         """
-        poll = select.poll()
+        poll, watching = select.poll(), self._watching.fileno()
         poll.register(self._socket, select.POLLRDHUP)
-        poll.register(self._watching, select.POLLIN)
+        poll.register(watching, select.POLLIN)
         while not self.lost:
             ready = poll.poll()
-            if any(fd != self._watching.fileno() for fd, _ in ready):
+            if any(fd != watching for fd, _ in ready):
                 break
-            os.eventfd_read(self._watching.fileno())
+            os.eventfd_read(watching)
             with self._reading.within():
                 self._read_while(lambda: any(not each.reads for each in self._all_waiting()))
             self._let_another_read()

@@ -260,30 +260,30 @@ class SharedStoreHandle(ClosedByWith):
                 if not isinstance(found, OwnerChannel):
                     return call.here(found)
                 request = call.request(self._keys, waits_for_disk=self._asks_for_disk)
-                return result_of(self._answer(found, request))
+                return self._result(found, request)
             except ChannelLostError as lost:
                 call.lost(lost)
             except MessageIllegalError:
                 if not call.leave_keys_out(self._keys):
                     raise
 
-    def _answer(self, channel: OwnerChannel, request: RemotingCommand) -> RemotingCommand:
-        """The owner's answer; a lease that nobody waits for any more comes again."""
+    def _result(self, channel: OwnerChannel, request: RemotingCommand) -> Any:
+        """What the owner answers; a lease that an interrupt keeps from the caller comes again."""
         try:
-            return self._aside(request) if channel.interrupted else channel.call(request)
+            answer = self._aside(request) if channel.interrupted else channel.call(request)
+            return result_of(answer)
         except ChannelLostError:
             raise
-        except BaseException:
-            self._undo_lease(channel, request)
+        except BaseException as error:
+            # nobody knows whether the channel has told the owner: the answer may have been there
+            if channel.lost or not isinstance(error, RmqCoreError | OSError):
+                self._undo_lease(request)
             raise
 
-    def _undo_lease(self, channel: OwnerChannel, request: RemotingCommand) -> None:
-        """Let come again what a lease was given that nobody waits for, and that lost its channel.
-
-        Where the channel is there still, it has told the owner.
-        """
+    def _undo_lease(self, request: RemotingCommand) -> None:
+        """Let come again what a lease was given that nobody takes; a second time does nothing."""
         call = request.ext_fields.get("call")
-        if call is None or not channel.lost:
+        if call is None:
             return
         args = call, request.ext_fields.get("holder", self._client)
 
@@ -326,13 +326,15 @@ class SharedStoreHandle(ClosedByWith):
     async def _answer_async(
         self, channel: OwnerChannel, request: RemotingCommand
     ) -> RemotingCommand:
-        """As `_answer`, without blocking the event loop."""
+        """The owner's answer, without blocking the event loop; of a lease see `_result`."""
         try:
             return await ask(channel, request, self._timeout_s)
         except ChannelLostError:
             raise
         except BaseException:
-            self._undo_lease(channel, request)
+            # else the channel has told the owner
+            if channel.lost:
+                self._undo_lease(request)
             raise
 
     # ---- closing and forking
