@@ -188,7 +188,7 @@ class Channel(SharedQueues):
         leased = self.lease([queue], 1, timeout_s)
         try:
             return list(self.received(leased, no_ack=no_ack))
-        except (StoreError, OSError):
+        except BaseException:
             self.give_back([lease_of(message) for message in leased])
             raise
 

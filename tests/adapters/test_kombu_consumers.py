@@ -51,6 +51,19 @@ def test_what_a_closed_channel_gave_back_is_settled_by_nobody_and_without_an_err
     assert [bound.get(no_ack=True).payload for _ in range(3)] == [0, 1, 2]
 
 
+def test_what_an_interrupted_get_was_given_comes_again_at_once(connection, monkeypatch):
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    publish(connection, 1, kombu.Queue("q"))
+    channel = connection.channel()
+    with monkeypatch.context() as patch:
+        patch.setattr(channel, "_decoded", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            channel.basic_get("q")
+    assert channel.basic_get("q").payload == 1
+
+
 def test_a_consumer_that_was_busy_for_longer_than_its_queue_lives_deletes_it_not(connection, clock):
     queue = kombu.Queue("q", expires=0.5)
     publish(connection, 1, queue)
