@@ -81,7 +81,7 @@ class GrpcClient:
     """
 
     caller: Caller
-    streams: list[Call] = field(default_factory=list)
+    streams: dict[Call, None] = field(default_factory=dict)
     topics: frozenset[str] = frozenset()
     seen_s: float = 0.0
 
@@ -149,14 +149,14 @@ class Clients:
             RefusedError: its settings are refused.
         """
         client = self._seen(caller)
-        client.streams.append(call)
+        client.streams[call] = None
         try:
             while (data := await call.receive()) is not None:
                 await self._answer(call, caller, data)
                 # nothing of it is kept while the next one is waited for
                 del data
         finally:
-            client.streams.remove(call)
+            del client.streams[call]
             client.seen_s = self._monotonic_s()
 
     async def _answer(self, call: Call, caller: Caller, data: bytes) -> None:
@@ -307,7 +307,7 @@ class Clients:
             may: tells whether one may be told.
         """
         found = [
-            (client.streams[-1], client.caller)
+            (next(reversed(client.streams)), client.caller)
             for client in self._clients.values()
             if topic in client.topics and client.streams and may(client.caller)
         ]

@@ -219,3 +219,35 @@ def test_made_up_clients_leave_room_for_others(with_grpc, monkeypatch):
         assert len(served.service.clients) == 2
 
     with_grpc(scenario)
+
+
+class Stream:
+    """An open Telemetry call, and how often one was compared with another."""
+
+    compared = 0
+    __hash__ = object.__hash__
+
+    def __init__(self):
+        self.over = asyncio.Event()
+
+    def __eq__(self, other):
+        Stream.compared += 1
+        return self is other
+
+    async def receive(self):
+        await self.over.wait()
+
+
+def test_a_stream_that_ends_is_found_without_looking_through_all_of_its_client():
+    async def scene():
+        known = clients.Clients(None, lambda _: None, lambda: 0.0)
+        caller = Caller("c", "", "", "", "", None)
+        streams = [Stream() for _ in range(100)]
+        tasks = [asyncio.ensure_future(known.telemetry(each, caller)) for each in streams]
+        await asyncio.sleep(0)
+        for each in reversed(streams):
+            each.over.set()
+        await asyncio.gather(*tasks)
+        assert Stream.compared < 100
+
+    asyncio.run(scene())
