@@ -10,6 +10,13 @@ from typing import Final, Protocol, TypeAlias
 
 _SECONDS: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _TIMEOUT_DIGITS_MAX: Final = 8
+#: What is read of a call's metadata; nothing else is kept.
+READ_HEADERS: Final = frozenset(
+    {
+        *(b":path", b"grpc-timeout", b"authorization", b"x-mq-date-time", b"x-mq-client-id"),
+        *(b"x-mq-client-version", b"x-mq-language", b"x-mq-namespace"),
+    }
+)
 
 
 class CallConnection(Hashable, Protocol):
@@ -53,7 +60,7 @@ class Call:
     """One call of a client.
 
     Attributes:
-        headers: the call's metadata, by lower-case name.
+        headers: the call's metadata, by lower-case name, as far as it is read.
         peer: the client, `host:port`.
         timeout_s: what the client gives it, from `began_s` on; None without an end.
         began_s: when it came, by the event loop's clock.

@@ -5,9 +5,9 @@ pings or settings) is libnghttp2's; here messages are cut out of streams, and bo
 knows ngh2: `Call` is all that a method gets.
 
 Bounds, each a field of `Http2Settings`: streams at a time, bytes of headers, of one message, of all
-messages of a connection that are not whole, of answers that the peer does not take, of both all
-connections together; silence. A peer that breaks one loses the stream, or where it is the
-connection's, the connection.
+messages of a connection that are not whole, of answers that the peer does not take, of these and of
+streams all connections together; silence. A peer that breaks one loses the stream, or where it is
+the connection's, the connection.
 
 Source: https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md
 """
@@ -25,7 +25,7 @@ from typing import Final, cast
 
 from ngh2 import Configuration, Connection, NGH2Error, Role, events
 
-from rmqcore.proxy.calls import Answer, Call, Methods
+from rmqcore.proxy.calls import READ_HEADERS, Answer, Call, Methods
 from rmqcore.proxy.grpc_status import CallFailedError, GrpcStatus
 from rmqcore.remoting.first_bytes import OtherProtocol
 from rmqcore.remoting.shared_bound import SharedBound
@@ -59,6 +59,8 @@ class Http2Settings:
 
     Attributes:
         stream_max: calls at a time.
+        call_total_max: the same of all connections of a service together; beyond it those that
+            have the most are closed.
         header_size_max: bytes of a call's headers.
         message_size_max: bytes of one message that is received.
         unfinished_size_max: bytes of all messages of the connection that are not whole yet; the
@@ -75,6 +77,7 @@ class Http2Settings:
     """
 
     stream_max: int = 1024
+    call_total_max: int = 100_000
     header_size_max: int = 16 * 1024
     message_size_max: int = 8 * 1024 * 1024
     unfinished_size_max: int = 64 * 1024 * 1024
@@ -94,6 +97,7 @@ class Http2Connection(OtherProtocol):
 
     Attributes:
         peer: `host:port`.
+        open_calls: how many it has.
         unfinished: its messages that are not whole yet, in bytes.
         unread: its answers that the peer does not take, in bytes.
     """
@@ -102,6 +106,7 @@ class Http2Connection(OtherProtocol):
         self,
         methods: Methods,
         settings: Http2Settings,
+        open_calls: SharedBound,
         unfinished: SharedBound,
         unread: SharedBound,
         on_close: Callable[[OtherProtocol], None] | None = None,
@@ -111,7 +116,8 @@ class Http2Connection(OtherProtocol):
         Args:
             methods: by path.
             settings: the bounds.
-            unfinished: what all connections keep of messages that are not whole.
+            open_calls: how many calls all connections have.
+            unfinished: what they connections keep of messages that are not whole.
             unread: what they keep of answers.
             on_close: called when the connection is gone.
         """
@@ -131,6 +137,7 @@ class Http2Connection(OtherProtocol):
         )
         self._calls: dict[int, Call] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self.open_calls = open_calls.share(self._give_up_calls)
         self.unfinished = unfinished.share(self._give_up_unfinished)
         self.unread = unread.share(self._give_up_unread)
         self._write_paused = False
@@ -244,8 +251,8 @@ class Http2Connection(OtherProtocol):
         self._events.clear()
         for call in list(self._calls.values()):
             self._drop(call)
-        self.unfinished.close()
-        self.unread.close()
+        for kept in (self.open_calls, self.unfinished, self.unread):
+            kept.close()
         if not self._gone.done():
             self._gone.set_result(None)
         if self._on_close is not None:
@@ -274,11 +281,13 @@ class Http2Connection(OtherProtocol):
             _CONTENT_TYPE
         ):
             self._http2.send_response(stream_id, _NOT_GRPC, end_stream=True)
+            self._take_no_more(stream_id, ended)
             return
         method = self._methods.get(headers.get(b":path", b""))
         if method is None:
             path = headers.get(b":path", b"").decode("ascii", "replace")[:255]
             self._refuse(stream_id, GrpcStatus.UNIMPLEMENTED, f"there is no method {path}")
+            self._take_no_more(stream_id, ended)
             return
         if self._finishing:
             self._http2.reset_stream(stream_id, _REFUSED_STREAM)
@@ -286,9 +295,11 @@ class Http2Connection(OtherProtocol):
         if self._http2.queued_body_size() > self._settings.queued_size_max:
             reason = "the answers to former calls are not read"
             self._refuse(stream_id, GrpcStatus.RESOURCE_EXHAUSTED, reason)
+            self._take_no_more(stream_id, ended)
             return
-        call = Call(self, stream_id, headers, method, self._last_active)
-        self._calls[stream_id] = call
+        read = {name: headers[name] for name in READ_HEADERS & headers.keys()}
+        call = self._calls[stream_id] = Call(self, stream_id, read, method, self._last_active)
+        self.open_calls.add(1)
         if method.streams_in:
             self._work_on(call, b"")
         if ended:
@@ -436,10 +447,7 @@ class Http2Connection(OtherProtocol):
             else:
                 call.head_sent = True
                 self._refuse(call.stream_id, status, reason)
-                if not came_whole:
-                    # what the client still sends of it is of no use; the reset would overtake
-                    self._flush()
-                    self._http2.reset_stream(call.stream_id, 0)
+                self._take_no_more(call.stream_id, came_whole)
         except NGH2Error:
             self._drop(call)
         self._plan_flush()
@@ -449,9 +457,17 @@ class Http2Connection(OtherProtocol):
             stream_id, (*_HEAD[:2], *_trailers(status, reason)), end_stream=True
         )
 
+    def _take_no_more(self, stream_id: int, ended: bool) -> None:
+        """End a stream that is answered, of which nothing more is of use."""
+        if not ended:
+            # the reset would overtake the answer
+            self._flush()
+            self._http2.reset_stream(stream_id, 0)
+
     def _drop(self, call: Call) -> None:
         """Forget a call: it is answered, or nobody waits for that any more."""
-        self._calls.pop(call.stream_id, None)
+        if self._calls.pop(call.stream_id, None) is not None:
+            self.open_calls.add(-1)
         self._release(call)
         self.unfinished.add(-sum(map(len, call.messages)))
         call.close()
@@ -485,6 +501,12 @@ class Http2Connection(OtherProtocol):
         if not (self._http2.want_read or self._http2.want_write):
             # the peer has broken a rule of the connection, and was told so
             transport.close()
+
+    def _give_up_calls(self) -> None:
+        """Close the connection: all together have too many calls, this one the most."""
+        logger.warning("%r: closed, for it has %d calls open", self, self.open_calls.size)
+        self.abort()
+        self.open_calls.close()
 
     def _give_up_unread(self) -> None:
         """Close the connection: all together read too little, this one the least."""

@@ -66,6 +66,7 @@ class Service:
         clock_ms = world.clock_ms
         self._callers = Callers(accounts, clock_ms)
         self._settings = settings or Http2Settings()
+        self._open_calls = SharedBound(self._settings.call_total_max)
         self._unfinished = SharedBound(self._settings.unfinished_total_max)
         self._unread = SharedBound(self._settings.queued_total_max)
         self.renewals = Renewals(cluster, world)
@@ -213,7 +214,12 @@ class Service:
     ) -> Http2Connection:
         """The protocol of a connection that begins as HTTP/2 does."""
         return Http2Connection(
-            self.methods, self._settings, self._unfinished, self._unread, on_close
+            self.methods,
+            self._settings,
+            self._open_calls,
+            self._unfinished,
+            self._unread,
+            on_close,
         )
 
     async def start(self) -> None:

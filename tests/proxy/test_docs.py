@@ -35,6 +35,7 @@ def test_the_page_lists_every_code_as_it_is_sent():
 def test_the_bounds_are_the_settings():
     settings = Http2Settings()
     assert f"| calls at a time | {settings.stream_max:,} |" in PAGE
+    assert f"of all connections together | {settings.call_total_max:,} |" in PAGE
     assert f"| headers of a call | {settings.header_size_max >> 10} KiB, 128 fields |" in PAGE
     assert f"| one message | {settings.message_size_max >> 20} MiB |" in PAGE
     unfinished = f"{settings.unfinished_size_max >> 20} MiB in all; each "

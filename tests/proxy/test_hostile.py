@@ -217,6 +217,34 @@ def test_beyond_what_all_may_keep_those_with_the_most_lose_it():
     run(scenario, unfinished_total_max=100_000)
 
 
+def test_beyond_the_calls_that_all_may_have_those_with_the_most_are_closed():
+    async def scenario(served):
+        telemetry = f"/{SERVICE}/Telemetry".encode()
+        hostile = [await served.connect() for _ in range(4)]
+        honest = await served.connect()
+        stream = honest.open(telemetry)
+        for number, wire in enumerate(hostile, 1):
+            for _ in range(10 + number):
+                wire.open(telemetry, [(b"x-%d" % n, b"v" * 1000) for n in range(10)])
+        async with asyncio.timeout(TIMEOUT_S):
+            await hostile[-1].lost
+        assert not hostile[0].lost.done()
+        assert not stream.closed
+        assert (await honest.call("Heartbeat")).status.code == 20000
+        # what a connection had is free when it goes, and what it has is little
+        for call in (
+            call for each in served.server._server._others for call in each._calls.values()
+        ):
+            assert sum(map(len, call.headers.values())) < 100
+        for wire in hostile:
+            await wire.close()
+        # one that is answered counts until its connection says something more
+        left = served.service._open_calls
+        await until_async(lambda: left.size <= 2, "those of the honest one are left")
+
+    run(scenario, call_total_max=50)
+
+
 def test_beyond_what_all_may_leave_unread_those_with_the_most_are_closed(with_grpc):
     """They pull, and give no window for what they get."""
 
@@ -261,6 +289,20 @@ def test_what_is_no_call_is_answered_so(path, content_type, status):
         with pytest.raises(Ended) as ended:
             await stream.end()
         assert ended.value.status == status
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("path", "content_type"),
+    [(f"/{SERVICE}/Nothing".encode(), b"application/grpc"), (HEARTBEAT, b"text/html")],
+)
+def test_a_stream_that_is_no_call_does_not_stay_open_for_its_peer(path, content_type):
+    async def scenario(served):
+        wire = await served.connect()
+        for _ in range(2 * Http2Settings().stream_max):
+            stream = wire.open(path, content_type=content_type)
+            await stream.until(lambda stream=stream: stream.closed)
 
     run(scenario)
 
