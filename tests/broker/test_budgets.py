@@ -5,10 +5,11 @@ import sys
 import time
 
 import pytest
-from broker.conftest import Peer
+from broker.conftest import LONG_MS, Peer
 from broker.test_answers import beat
 from patience import until_async
 
+from rmqcore.broker.pop import checkpoints
 from rmqcore.broker.send import light_queues
 from rmqcore.broker.state import (
     budgets,
@@ -180,7 +181,6 @@ def test_groups_and_topics_are_not_created_without_end(with_broker, monkeypatch)
 
 
 def test_messages_name_so_many_light_queues(with_broker, monkeypatch):
-    monkeypatch.setattr(light_queues, "LIGHT_QUEUES_MAX", 3)
     monkeypatch.setattr(light_queues, "_FULL_S", 0)
 
     async def scenario(broker, peer):
@@ -200,8 +200,11 @@ def test_messages_name_so_many_light_queues(with_broker, monkeypatch):
         broker.store.delete_topic("%LMQ%b")
         assert await code_of("d") == 0
         assert await code_of("e") == REFUSED
+        changed = b"maxLmqConsumeQueueNum=4"
+        assert (await peer.ask(RequestCode.UPDATE_BROKER_CONFIG, body=changed)).code == 0
+        assert await code_of("e") == 0
 
-    with_broker(scenario, enableLmq=True, enableMultiDispatch=True)
+    with_broker(scenario, enableLmq=True, enableMultiDispatch=True, maxLmqConsumeQueueNum=3)
 
 
 def test_locks_have_bounds_for_each_client_and_for_all(with_broker, monkeypatch):
@@ -336,5 +339,61 @@ def test_a_pop_that_could_need_one_topic_more_is_refused(with_broker, monkeypatc
         # what was handed out before comes again all the same
         assert broker.managers.topics.for_group("%RETRY%G_T").topic_name == "%RETRY%G_T"
         assert (await peer.ask(RequestCode.POP_MESSAGE, asked)).code == 0
+
+    with_broker(scenario)
+
+
+def test_pops_that_are_not_acknowledged_have_a_bound_and_each_group_has_some(
+    with_broker, monkeypatch
+):
+    monkeypatch.setattr(checkpoints, "CHECKPOINTS_MAX", 4)
+    monkeypatch.setattr(checkpoints, "RESERVED_CHECKPOINTS", 2)
+    full = "too many pops that are not acknowledged: 4 at most"
+
+    async def scenario(broker, peer):
+        for number in range(12):
+            await peer.send("T", b"%d" % number, queue_id=0)
+
+        async def pop(group, count=1, **more):
+            asked = {"consumerGroup": group, "topic": "T", "queueId": 0, "maxMsgNums": count}
+            asked |= {"invisibleTime": LONG_MS, "pollTime": 0, "bornTime": 0, "initMode": 0}
+            return await peer.ask(RequestCode.POP_MESSAGE, asked | more)
+
+        def named(group, popped, offset):
+            fields = popped.ext_fields
+            start = fields["startOffsetInfo"].split(" ")[2]
+            words = [
+                start,
+                fields["popTime"],
+                LONG_MS,
+                fields["reviveQid"],
+                0,
+                "broker-a",
+                0,
+                offset,
+            ]
+            return {
+                **{"consumerGroup": group, "topic": "T", "queueId": 0, "offset": offset},
+                **{"extraInfo": " ".join(map(str, words)), "invisibleTime": LONG_MS},
+            }
+
+        first = await pop("G", 2)
+        assert first.code == 0
+        for _ in range(3):
+            assert (await pop("G")).code == 0
+        refused = await pop("G")
+        assert (refused.code, refused.remark) == (ResponseCode.POLLING_FULL, full)
+        change = named("G", first, 0)
+        refused = await peer.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, change)
+        assert (refused.code, refused.remark) == (ResponseCode.POLLING_FULL, full)
+        # what others have taken keeps no group from the first ones
+        assert [(await pop("H")).code for _ in range(3)] == [0, 0, ResponseCode.POLLING_FULL]
+        # nor does a refusal cost anything: what is acknowledged makes room
+        for offset in (0, 1):
+            done = await peer.ask(RequestCode.ACK_MESSAGE, named("G", first, offset))
+            assert done.code == 0
+        assert len(broker.managers.checkpoints) == 5
+        monkeypatch.setattr(checkpoints, "CHECKPOINTS_MAX", 6)
+        assert (await pop("G")).ext_fields["msgOffsetInfo"] == "0 0 5"
 
     with_broker(scenario)

@@ -237,6 +237,9 @@ class PopAcks:
                 self._wake_in_order(order_key)
             invisible_ms = visible_ms - pop_time_ms
         elif known is not None:
+            if len(known.open_offsets) > 1:
+                # there is one checkpoint more then
+                self._checkpoints.expect_room(group)
             again = Checkpoint(
                 topic,
                 group,

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import heapq
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
@@ -29,11 +30,13 @@ from rmqcore.broker.pop.receipts import (
     read_ack,
 )
 from rmqcore.broker.state.broker_state import BrokerState
+from rmqcore.broker.state.budgets import CHECKPOINTS_MAX, RESERVED_CHECKPOINTS
 from rmqcore.broker.state.passed_over import REVIVE
 from rmqcore.broker.state.queued import number_in
 from rmqcore.errors import PutMessageError, StoreError
 from rmqcore.files.service_topics import REVIVE_GROUP, REVIVE_PREFIX
 from rmqcore.message import Message, MessageExt
+from rmqcore.remoting import RequestRefusedError, ResponseCode
 from rmqcore.store.protocol import MessageStore
 
 logger = logging.getLogger(__name__)
@@ -68,6 +71,8 @@ class Checkpoints:
         self._clock_ms = state.world.clock_ms
         self.topic: Final = topic or f"{REVIVE_PREFIX}{state.config().broker_cluster_name}"
         self._open: dict[CheckpointKey, Checkpoint] = {}
+        #: how many of them each group has
+        self._of_group: Counter[str] = Counter()
         self._heap: list[tuple[int, CheckpointKey]] = []
         #: when the last of those in the heap was popped, Unix time
         self._popped_ms = 0
@@ -238,6 +243,7 @@ class Checkpoints:
 
     def _remember(self, checkpoint: Checkpoint, due_ms: int) -> None:
         self._open[checkpoint.key] = checkpoint
+        self._of_group[checkpoint.group] += 1
         heapq.heappush(self._heap, (due_ms, checkpoint.key))
         self._popped_ms = max(self._popped_ms, checkpoint.pop_time_ms)
         self._places[checkpoint.revive_queue][checkpoint.place] = None
@@ -252,6 +258,9 @@ class Checkpoints:
             checkpoint.open_offsets.remove(offset)
         if not checkpoint.open_offsets:
             del self._open[key]
+            self._of_group[checkpoint.group] -= 1
+            if not self._of_group[checkpoint.group]:
+                del self._of_group[checkpoint.group]
             places = self._places[checkpoint.revive_queue]
             if not self._changes.is_former(key):
                 places.pop(checkpoint.place, None)
@@ -265,6 +274,18 @@ class Checkpoints:
         return closed
 
     # ---- what pops and acknowledgements do
+
+    def expect_room(self, group: str) -> None:
+        """Refuse one more checkpoint of a group where there are too many.
+
+        Raises:
+            RequestRefusedError: it is so; answers with code 209.
+
+        Differs: RocketMQ holds popCkMaxBufferSize of them in memory, others on the disk.
+        """
+        if len(self._open) >= CHECKPOINTS_MAX and self._of_group[group] >= RESERVED_CHECKPOINTS:
+            remark = f"too many pops that are not acknowledged: {CHECKPOINTS_MAX} at most"
+            raise RequestRefusedError(ResponseCode.POLLING_FULL, remark)
 
     def add(self, checkpoint: Checkpoint) -> Checkpoint:
         """Store a checkpoint; its pop time is moved on when it would be another's.

@@ -127,6 +127,7 @@ class PopMessages:
             if wanted.too_late:
                 return empty_answer(ResponseCode.POLLING_TIMEOUT, "the request came too late")
             check_request(self._state, wanted)
+            self._checkpoints.expect_room(wanted.group)
         except RequestRefusedError as error:
             return empty_answer(error.code, error.remark)
         cold: list[PullRange] = []
@@ -153,6 +154,7 @@ class PopMessages:
                 return None
             try:
                 check_request(self._state, wanted)
+                self._checkpoints.expect_room(wanted.group)
             except RequestRefusedError as error:
                 return empty_answer(error.code, error.remark)
             cold: list[PullRange] = []
@@ -187,8 +189,9 @@ class PopMessages:
     def _pop_again(
         self, connection: Connection, request: RemotingCommand, wanted: PopRequest, *, arrived: bool
     ) -> RemotingCommand | None:
-        """As `_pop_or_wait`, unless the topic was forbidden to the group meanwhile."""
+        """As `_pop_or_wait`, unless the group may not have the topic, or no more, meanwhile."""
         self._groups.expect_readable(wanted.group, wanted.topic)
+        self._checkpoints.expect_room(wanted.group)
         return self._pop_or_wait(connection, request, wanted, arrived=arrived)
 
     def _popped(

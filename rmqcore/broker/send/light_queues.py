@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
-from rmqcore.broker.state.budgets import LIGHT_QUEUES_MAX, BudgetExceededError
+from rmqcore.broker.state.budgets import BudgetExceededError
+from rmqcore.broker.state.settings import BrokerConfig
 from rmqcore.files.consume_queue import LIGHT_QUEUE_PREFIX
 from rmqcore.message import LIGHT_QUEUES, Message
 from rmqcore.store.protocol import MessageStore
@@ -19,11 +21,14 @@ class LightQueues:
 
     Args:
         store: that has them.
+        config: the broker's settings as they are now.
         world: its clock.
     """
 
-    def __init__(self, store: MessageStore, world: World) -> None:
-        self._store, self._monotonic_s = store, world.monotonic_s
+    def __init__(
+        self, store: MessageStore, config: Callable[[], BrokerConfig], world: World
+    ) -> None:
+        self._store, self._config, self._monotonic_s = store, config, world.monotonic_s
         self._known: set[str] | None = None
         self._counted_s = 0.0
 
@@ -40,11 +45,12 @@ class LightQueues:
             return
         named = set(text.split(","))
         known = self._counted() if self._known is None else self._known
-        if not named <= known and len(known | named) > LIGHT_QUEUES_MAX:
+        most = self._config().max_lmq_consume_queue_num
+        if not named <= known and len(known | named) > most:
             if self._monotonic_s() >= self._counted_s + _FULL_S:
                 known = self._counted()
-            if not named <= known and len(known | named) > LIGHT_QUEUES_MAX:
-                raise BudgetExceededError("light queues", LIGHT_QUEUES_MAX)
+            if not named <= known and len(known | named) > most:
+                raise BudgetExceededError("light queues", most)
         known |= named
 
     def _counted(self) -> set[str]:

@@ -109,7 +109,7 @@ class SendMessages:
         self._traffic, self._arrived = state.traffic, state.arrived
         self._config_in_use = self._config()
         self._own, self._answer_begins = self._made_of(self._config_in_use)
-        self._light_queues = LightQueues(state.store, state.world)
+        self._light_queues = LightQueues(state.store, state.config, state.world)
         self._half_message = half_message
         self._monotonic_s, self._timer = state.world.monotonic_s, timer
         #: since when sends wait for the log, in the order in which they came

@@ -30,9 +30,10 @@ TOPICS_CREATED_MAX: Final = 20_000
 #: A broker with this many creates none for an administrator either.
 GROUPS_MAX: Final = 100_000
 TOPICS_MAX: Final = 100_000
-#: No message names a further light queue when there are this many: RocketMQ's
-#: maxLmqConsumeQueueNum.
-LIGHT_QUEUES_MAX: Final = 20_000
+#: When so many pops of a queue are not acknowledged, of all groups, nothing more is handed out to a
+#: group that has so many itself: each takes some 760 bytes.
+CHECKPOINTS_MAX: Final = 500_000
+RESERVED_CHECKPOINTS: Final = 64
 #: A group with more bytes of settings is refused.
 GROUP_SIZE_MAX: Final = 16 << 10
 #: A group gets no offset in a further queue when the broker keeps this many.

@@ -129,6 +129,8 @@ class BrokerConfig:
     os_page_cache_busy_time_out_mills: int = setting(
         1000, "osPageCacheBusyTimeOutMills", least=1, dynamic=True
     )
+    #: how many light queues (``%LMQ%`` names) messages may name; those that there are go on.
+    max_lmq_consume_queue_num: int = setting(20_000, "maxLmqConsumeQueueNum", least=0, dynamic=True)
     #: seconds without a byte after which a connection is closed.
     server_channel_max_idle_time_seconds: int = setting(
         120, "serverChannelMaxIdleTimeSeconds", least=1
