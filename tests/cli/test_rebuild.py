@@ -35,7 +35,9 @@ def test_lost_consume_queues_come_back(rmqcore, store):
 def test_a_lost_index_comes_back(rmqcore, store):
     for file in (store / "index").iterdir():
         file.unlink()
-    assert rmqcore("query", store, "--key", "c").exit_code == ExitCode.FINDINGS
+    refused = rmqcore("query", store, "--key", "c")
+    assert (refused.exit_code, refused.stdout) == (ExitCode.STORE, "")
+    assert "rmqcore rebuild index" in refused.stderr
     assert rmqcore("rebuild", "index", store).exit_code == 0
     assert rmqcore("query", store, "--key", "c").exit_code == 0
 
