@@ -138,7 +138,9 @@ def import_a_share(config):
     Each would compile each module of a fresh clone otherwise: what has been compiled is kept.
     """
     number, count = int(config.workerinput["workerid"][2:]), config.workerinput["workercount"]
-    for path in sorted(Path(__file__).parent.rglob("test_*.py"))[number::count]:
+    asked = {config.invocation_params.dir / one.partition("::")[0] for one in config.args}
+    paths = {path for one in asked for path in (one.rglob("test_*.py") if one.is_dir() else [one])}
+    for path in sorted(paths)[number::count]:
         # whoever collects it says what is wrong with it
         with contextlib.suppress(Exception, pytest.skip.Exception):
             import_path(path, mode="importlib", root=ROOT, consider_namespace_packages=False)
