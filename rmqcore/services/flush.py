@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
 from rmqcore.config import StoreConfig
-from rmqcore.errors import StoreClosedError, is_broken, is_refusal
+from rmqcore.errors import DiskFullError, StoreClosedError, is_broken, is_refusal
 from rmqcore.files.commit_log_writer import CommitLogWriter
 from rmqcore.files.store_checkpoint import StoreCheckpoint, later_of
 from rmqcore.native.base._lock import ReentrantLock
@@ -276,11 +276,18 @@ class CommitRealTimeService(Service):
     """Moves the transient pool's buffers into the files every so often.
 
     Source: RocketMQ store/CommitLog.java, CommitRealTimeService.
+    Differs: a log without room for them is told, so that no put is taken meanwhile.
     """
 
-    def __init__(self, log: CommitLogWriter, config: StoreConfig) -> None:
+    def __init__(
+        self,
+        log: CommitLogWriter,
+        config: StoreConfig,
+        on_refused: Callable[[DiskFullError | None], None],
+    ) -> None:
         super().__init__("CommitRealTimeService")
         self._log = log
+        self._on_refused = on_refused
         self.configure(config)
 
     def configure(self, config: StoreConfig) -> None:
@@ -289,7 +296,12 @@ class CommitRealTimeService(Service):
 
     def run(self, now: float) -> float:
         """Commit what is there; what finds no room stays in the pool for the next round."""
-        self._log.commit()
+        try:
+            self._log.commit()
+        except DiskFullError as error:
+            self._on_refused(error)
+            raise
+        self._on_refused(None)
         return self._interval_s
 
 

@@ -8,7 +8,10 @@ from enum import IntFlag
 
 
 class RunningFlag(IntFlag):
-    """Reasons against reading or writing; the bits are RocketMQ's and appear in its admin tools."""
+    """Reasons against reading or writing; the bits are RocketMQ's and appear in its admin tools.
+
+    Of rmqcore's own: ``POOL_DISK_FULL``.
+    """
 
     NOT_READABLE = 0x01
     NOT_WRITEABLE = 0x02
@@ -17,10 +20,11 @@ class RunningFlag(IntFlag):
     DISK_FULL = 0x10
     FENCED = 0x20
     LOGIC_DISK_FULL = 0x40
+    POOL_DISK_FULL = 0x80
 
 
 _AGAINST_PUTS = ~RunningFlag.NOT_READABLE
-_DISK_FULL = RunningFlag.DISK_FULL | RunningFlag.LOGIC_DISK_FULL
+_DISK_FULL = RunningFlag.DISK_FULL | RunningFlag.LOGIC_DISK_FULL | RunningFlag.POOL_DISK_FULL
 _USUAL_REASONS = {
     RunningFlag.NOT_READABLE: "the store is not readable",
     RunningFlag.NOT_WRITEABLE: "the store has been made read-only; open it again",
@@ -35,6 +39,7 @@ _USUAL_REASONS = {
     RunningFlag.LOGIC_DISK_FULL: (
         "the disk of the consume queues is nearly full; puts resume below the limit"
     ),
+    RunningFlag.POOL_DISK_FULL: "the transient pool finds no room in the log; puts resume then",
 }
 
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from patience import TIMEOUT_S
 
-from rmqcore import DiskFullError, Durability, PutMessageError, open_store
+from rmqcore import DiskFullError, Durability, PutMessageError, StoreError, open_store
 from rmqcore.files.mapped_file import MappedFile
 from rmqcore.files.transient_store_pool import TransientStorePool
 
@@ -179,25 +179,33 @@ def test_a_disk_without_room_for_what_is_committed_ends_nothing(tmp_path, monkey
 
     monkeypatch.setattr(MappedFile, "write", refuse)
     with open_store(tmp_path / "s", **SETTINGS) as store:
+        runner = store.parts.upkeep.runner
+        running = {service.name: service for service in store.parts.upkeep.services}
+        commit, flush = running["CommitRealTimeService"], running["FlushRealTimeService"]
+        assert runner.stop(commit)
         store.put("T", b"before")
         full = True
         store.put("T", b"while")
         if how == "services":
-            running = {service.name: service for service in store.parts.upkeep.services}
-            running["FlushRealTimeService"]._thorough_s = 0
-            for name in ("CommitRealTimeService", "FlushRealTimeService"):
-                assert store.parts.upkeep.runner.stop(running[name])
+            flush._thorough_s = 0
+            assert runner.stop(flush)
+            for service in (commit, flush):
                 with pytest.raises(DiskFullError):
-                    running[name].run(1e9)
-                store.parts.upkeep.runner.start(running[name], pytest.fail)
+                    service.run(1e9)
+            runner.start(flush, pytest.fail)
+            # it would be acknowledged, and gone with this process
+            with pytest.raises(StoreError, match="no room for what the transient pool holds"):
+                store.put("T", b"refused")
         elif how == "flush":
             with pytest.raises(DiskFullError):
                 store.flush()
         elif how == "put":
             with pytest.raises(PutMessageError, match="no space left"):
                 store.put("T", b"to the disk", durability="disk")
-        assert store.why_not_writable() is None
+        assert (store.why_not_writable() is None) == (how != "services")
         full = False
+        commit.run(1e9)
+        runner.start(commit, pytest.fail)
         bodies = [b"before", b"while", *([b"to the disk"] if how == "put" else []), b"behind"]
         assert store.put("T", b"behind", durability="disk").durability is Durability.DISK
         assert [message.body for message in store.messages("T", 0)] == bodies

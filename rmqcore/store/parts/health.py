@@ -55,6 +55,13 @@ class Health:
         broken = error is not None and not full
         self.flags.set_flag(RunningFlag.WRITE_LOGICS_QUEUE_ERROR, broken, reason)
 
+    def commit_refused(self, error: DiskFullError | None) -> None:
+        """Refuse puts while the transient pool finds no room in the log; what was put stays."""
+        reason = None
+        if error is not None:
+            reason = f"no room for what the transient pool holds: {error.path}; puts resume then"
+        self.flags.set_flag(RunningFlag.POOL_DISK_FULL, error is not None, reason)
+
     @property
     def no_room_to_dispatch(self) -> bool:
         """Whether puts are refused until what they bring finds room beside the log."""

@@ -94,7 +94,9 @@ class LogServices:
             on_flushed=self._queues_flushed,
             monotonic_s=world.monotonic_s,
         )
-        self.commit = CommitRealTimeService(files.writer, config) if policy.through_pool else None
+        self.commit = None
+        if policy.through_pool:
+            self.commit = CommitRealTimeService(files.writer, config, health.commit_refused)
 
     def _refused(self, error: OSError | None) -> None:
         if error is None and self._files.no_room is not None:
