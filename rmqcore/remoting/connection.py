@@ -37,7 +37,7 @@ from rmqcore.remoting.errors import (
 from rmqcore.remoting.failed import answer_to, internal_error
 from rmqcore.remoting.shared_bound import SharedBound
 from rmqcore.remoting.sockets import address_text
-from rmqcore.remoting.turns import TURN_FRAMES, Turn
+from rmqcore.remoting.turns import TURN_FRAMES, OnlyWaits, Turn
 
 logger = logging.getLogger(__name__)
 
@@ -479,6 +479,8 @@ class Connection(asyncio.Protocol):
             self.answer(request, answer_to(error, request, self))
 
     def _work_on(self, request: RemotingCommand, result: Awaitable[Answer]) -> None:
+        if isinstance(result, OnlyWaits):
+            self._turns.allow(len(request.body))
         self._add_task(self._finish_request(request, result), 0, len(request.body))
 
     def _add_task(self, work: Coroutine[Any, Any, None], held_size: int, body_size: int) -> None:

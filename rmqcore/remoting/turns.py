@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sized
-from typing import Final
+from collections.abc import Awaitable, Callable, Generator, Sized
+from typing import Any, Final, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 #: After this many frames other connections have their turn, and behind the frame that ends after
@@ -21,18 +21,42 @@ TURN_S: Final = 0.005
 #: bodies: nothing that coroutines do is in the time of the turn.
 TURN_TASKS: Final = 16
 TURN_BODY_SIZE: Final = 256 * 1024
-#: While so many long requests are begun that have used up a turn, no further ones are: each keeps
-#: what it has read of its body.
+#: While so many long requests are begun that have used up a turn, each of them goes on before a
+#: connection in the line begins one more: each keeps what it has read of its body.
 BEGUN_MAX: Final = 32
+
+T = TypeVar("T")
+
+
+class OnlyWaits(Generic[T]):
+    """What a request still waits for when its work is done: it does not count for the turn.
+
+    Args:
+        rest: waits, and makes the answer.
+    """
+
+    __slots__ = ("_rest",)
+
+    def __init__(self, rest: Awaitable[T]) -> None:
+        self._rest = rest
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        """Wait for it."""
+        return self._rest.__await__()
 
 
 class _Line:
-    """What waits to go on, in its order: what is begun, and what is not, one of each in turn."""
+    """What waits to go on, in its order: what is begun, and what is not, one of each in turn.
+
+    Where many are begun all of them go on before one that is not.
+    """
 
     def __init__(self) -> None:
         self._begun: Final = deque[Callable[[], None]]()
         self._waiting: Final = deque[Callable[[], None]]()
-        self._planned = self._was_begun = False
+        self._planned = False
+        #: how many that are begun have gone on since one that is not
+        self._gone_on = 0
 
     def add(
         self, loop: asyncio.AbstractEventLoop, go_on: Callable[[], None], *, begun: bool = False
@@ -50,9 +74,13 @@ class _Line:
             loop.call_soon(self._next, loop)
 
     def _next(self, loop: asyncio.AbstractEventLoop) -> None:
-        many = len(self._begun) >= BEGUN_MAX or not self._waiting
-        self._was_begun = bool(self._begun) and (many or not self._was_begun)
-        go_on = (self._begun if self._was_begun else self._waiting).popleft()
+        begun = len(self._begun)
+        if begun and (not self._waiting or self._gone_on < (begun if begun >= BEGUN_MAX else 1)):
+            self._gone_on += 1
+            go_on = self._begun.popleft()
+        else:
+            self._gone_on = 0
+            go_on = self._waiting.popleft()
         self._planned = bool(self._begun or self._waiting)
         if self._planned:
             loop.call_soon(self._next, loop)
@@ -122,6 +150,15 @@ class Turn:
             or worked_size > self._worked_most
             or self._loop.time() > self._end_s
         )
+
+    def allow(self, body_size: int) -> None:
+        """Let a task that only waits count for nothing.
+
+        Args:
+            body_size: bytes of its request's body.
+        """
+        self._most += 1
+        self._worked_most += body_size
 
     def end(self, worked_size: int = 0) -> None:
         """Note whether it was used up; argument as that of `is_over`."""

@@ -11,7 +11,8 @@ import rmqcore
 from rmqcore._codec import encode_batch
 from rmqcore.broker.pull.matching import SCANNED_MAX
 from rmqcore.message import Message
-from rmqcore.remoting import RemotingClosedError, RequestCode, ResponseCode
+from rmqcore.remoting import RemotingClosedError, RemotingCommand, RequestCode, ResponseCode
+from rmqcore.remoting.turns import OnlyWaits
 from rmqcore.world import World
 
 pytestmark = pytest.mark.engine
@@ -319,3 +320,22 @@ def test_a_new_group_begins_with_the_first_message_of_an_empty_queue(with_broker
         assert unknown == (ResponseCode.QUERY_NOT_FOUND, None)
 
     with_broker(scenario)
+
+
+def test_a_send_that_only_waits_for_the_disk_takes_no_turn(with_broker):
+    """What a producer has in flight is then appended in one turn, and flushed together."""
+
+    async def scenario(broker, peer):
+        await peer.send("T", b"made")
+        asked = RemotingCommand(
+            RequestCode.SEND_MESSAGE_V2,
+            {**{"a": "P", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "0"}}
+            | {"h": "0", "i": "", "j": "0", "k": "false", "m": "false"},
+            b"body",
+        )
+        (connection,) = broker._server._connections
+        answer = broker._server.processors[RequestCode.SEND_MESSAGE_V2](connection, asked)
+        assert isinstance(answer, OnlyWaits)
+        assert (await answer).code == ResponseCode.SUCCESS
+
+    with_broker(scenario, flushDiskType="SYNC_FLUSH")

@@ -47,6 +47,7 @@ from rmqcore.remoting import (
 from rmqcore.remoting.codec import ANSWER_LIMITS, DirectAnswers
 from rmqcore.remoting.codes import PERM_WRITE, VERSION
 from rmqcore.remoting.serves import serves
+from rmqcore.remoting.turns import OnlyWaits
 from rmqcore.status import PutMessageStatus
 from rmqcore.store.consume.retry import first_retry_level, sent_again
 
@@ -194,11 +195,9 @@ class SendMessages:
     def _direct_facts(self, topic: str) -> tuple[int, int, bytes, bytes, bytes] | None:
         """What the plain sends to a topic have in common, see `DirectSends`; None: look at each."""
         found, config = self._topics.get(topic), self._config()
-        if found is None or not self._topics.file.is_saved(topic):
+        if self._waiting or found is None or not self._topics.file.is_saved(topic):
             return None
-        if self._waiting or topic.startswith(RETRY_PREFIX):
-            return None
-        if not config.broker_permission & PERM_WRITE:
+        if topic.startswith(RETRY_PREFIX) or not config.broker_permission & PERM_WRITE:
             return None
         try:
             self._topics.check_sendable(topic)
@@ -271,7 +270,8 @@ class SendMessages:
             raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark) from error
         waits = self._store.waits and wanted.waits
         if receipt is None or waits:
-            return self._finish(message, receipt, unique_key, waits, _kind(wanted))
+            rest = self._finish(message, receipt, unique_key, waits, _kind(wanted))
+            return rest if receipt is None else OnlyWaits(rest)
         if self._store.waits:
             self._store.not_waited_for(receipt)
         return self._answer(receipt, wanted.topic, queue_id, unique_key, _kind(wanted))
