@@ -494,3 +494,57 @@ def test_an_id_that_another_account_takes_in_the_middle_of_a_heart_beat_is_refus
         assert managers.producers.by_client_id("c") is second
 
     with_broker(scenario)
+
+
+def leaving_of(number):
+    fields = {"clientID": "c", "consumerGroup": f"g{number}", "producerGroup": f"p{number}"}
+    return RemotingCommand(RequestCode.UNREGISTER_CLIENT, fields)
+
+
+def test_who_leaves_a_group_in_the_middle_of_a_heart_beat_is_not_in_it(with_broker, monkeypatch):
+    monkeypatch.setattr(turns, "TURN_S", -1)
+
+    async def scenario(broker, _):
+        managers, client = broker.managers, Client()
+        asked = ClientRequests(managers)
+        answers = [
+            asyncio.ensure_future(asked.heart_beat(client, beat_of("c", 5))),
+            asyncio.ensure_future(asked.unregister(client, leaving_of(4))),
+            asyncio.ensure_future(asked.unregister(client, leaving_of(3))),
+            asyncio.ensure_future(asked.heart_beat(client, beat_of("d", 4))),
+        ]
+        assert all(answer.code == ResponseCode.SUCCESS for answer in await asyncio.gather(*answers))
+        assert set(managers.consumers.groups) >= {"g0", "g1", "g2", "g3"}
+        assert "g4" not in managers.consumers.groups
+        assert sorted(managers.producers.groups) == ["p0", "p1", "p2", "p3"]
+        # the later one is what counts
+        assert managers.producers.by_client_id("d") is client
+        assert managers.producers.by_client_id("c") is None
+        # and nothing is waited for any more
+        monkeypatch.setattr(turns, "TURN_S", 3600)
+        assert asked.unregister(client, leaving_of(3)).code == ResponseCode.SUCCESS
+
+    with_broker(scenario)
+
+
+def test_a_heart_beat_behind_one_that_is_refused_is_taken(with_broker, monkeypatch):
+    monkeypatch.setattr(turns, "TURN_S", -1)
+
+    async def scenario(broker, _):
+        managers = broker.managers
+        first, second = Client(), Client()
+        for client, key in ((first, "one"), (second, "two")):
+            note_account(client, Account(key, "secret"))
+        asked = ClientRequests(managers)
+        refused = asyncio.ensure_future(asked.heart_beat(first, beat_of("c", 3)))
+        taken = asyncio.ensure_future(asked.heart_beat(first, beat_of("d", 3)))
+        await asyncio.ensure_future(asked.heart_beat(second, beat_of("c", 1)))
+        with pytest.raises(RequestRefusedError, match="another account"):
+            await refused
+        assert (await taken).code == ResponseCode.SUCCESS
+        assert managers.producers.by_client_id("d") is first
+        # a consumer has no one else's id either
+        with pytest.raises(RequestRefusedError, match="another account"):
+            asked.heart_beat(second, beat_of("d", 0))
+
+    with_broker(scenario)

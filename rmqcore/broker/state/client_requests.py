@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from rmqcore.broker.state.bodies import java_body
 from rmqcore.broker.state.broker_state import BrokerState
@@ -29,6 +30,9 @@ from rmqcore.remoting.json_body import objects_in, read_object
 from rmqcore.remoting.permissions import account_of
 from rmqcore.remoting.serves import serves
 from rmqcore.remoting.turns import Turns
+
+#: The attribute of a connection that is done when what its client asked for last is.
+_LAST: Final = "client request"
 
 
 class ClientRequests:
@@ -67,21 +71,43 @@ class ClientRequests:
             account_of(connection),
         )
         check_name("a clientID", client.client_id)
-        turns, rest = Turns(), self._register(client, body)
-        for _ in rest:
-            if turns.is_over:
-                return self._register_rest(connection, rest, turns)
-        return success()
+        return self._in_order(connection, self._register(client, body))
+
+    def _in_order(
+        self, connection: Connection, steps: Iterator[None]
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
+        """Work through what a client asks for, behind what it has asked for before."""
+        turns, former = Turns(), connection.attributes.get(_LAST)
+        if former is None:
+            for _ in steps:
+                if turns.is_over:
+                    break
+            else:
+                return success()
+        done = asyncio.get_running_loop().create_future()
+        connection.attributes[_LAST] = done
+        return self._go_on(connection, steps, turns, former, done)
 
     @staticmethod
-    async def _register_rest(
-        connection: Connection, rest: Iterator[None], turns: Turns
+    async def _go_on(
+        connection: Connection,
+        steps: Iterator[None],
+        turns: Turns,
+        former: asyncio.Future[None] | None,
+        done: asyncio.Future[None],
     ) -> RemotingCommand:
-        while True:
-            await turns.next_entry()
-            # a client that has gone meanwhile is in no group any more
-            if connection.closed or next(rest, True):
-                return success()
+        try:
+            if former is not None:
+                await former
+            while True:
+                await turns.next_entry()
+                # a client that has gone meanwhile is in no group any more
+                if connection.closed or next(steps, True):
+                    return success()
+        finally:
+            done.set_result(None)
+            if connection.attributes.get(_LAST) is done:
+                del connection.attributes[_LAST]
 
     def _register(self, client: Client, body: Mapping[str, Any]) -> Iterator[None]:
         """Take the groups of a heart-beat in; others may be served behind each."""
@@ -131,19 +157,24 @@ class ClientRequests:
         )
 
     @serves(RequestCode.UNREGISTER_CLIENT, needs=needs.leave_group)
-    def unregister(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Let a client go.
+    def unregister(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
+        """Let a client go; a heart-beat of before that is not done with brings it back in no group.
 
         Args:
             connection: of the client.
             request: header ``producerGroup`` and ``consumerGroup``; one that is missing stays.
         """
         producer, consumer = request.text("producerGroup", ""), request.text("consumerGroup", "")
+        return self._in_order(connection, self._leave(connection, producer, consumer))
+
+    def _leave(self, connection: Connection, producer: str, consumer: str) -> Iterator[None]:
         if producer:
             self._producers.unregister(producer, connection)
         if consumer:
             self._consumers.unregister(consumer, connection, notify=True)
-        return success()
+        yield
 
     @serves(RequestCode.GET_CONSUMER_LIST_BY_GROUP, needs=needs.be_in_group)
     def list_consumers(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
