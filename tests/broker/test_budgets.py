@@ -1,11 +1,12 @@
 """What clients name is kept up to a bound, and who wants more is told so."""
 
+import asyncio
 import json
 import sys
 import time
 
 import pytest
-from broker.conftest import LONG_MS, Peer
+from broker.conftest import LONG_MS, Peer, held
 from broker.test_answers import beat
 from patience import until_async
 
@@ -397,3 +398,50 @@ def test_pops_that_are_not_acknowledged_have_a_bound_and_each_group_has_some(
         assert (await pop("G")).ext_fields["msgOffsetInfo"] == "0 0 5"
 
     with_broker(scenario)
+
+
+async def pop_one(peer, group, queue_id=0, **more):
+    asked = {"consumerGroup": group, "topic": "T", "queueId": queue_id, "maxMsgNums": 1}
+    asked |= {"invisibleTime": LONG_MS, "pollTime": 0, "bornTime": 0, "initMode": 0}
+    return await peer.ask(RequestCode.POP_MESSAGE, asked | more)
+
+
+def test_a_pop_that_waits_is_handed_nothing_beyond_the_bound(with_broker, monkeypatch):
+    monkeypatch.setattr(checkpoints, "CHECKPOINTS_MAX", 1)
+    monkeypatch.setattr(checkpoints, "RESERVED_CHECKPOINTS", 1)
+
+    async def scenario(broker, peer):
+        await peer.send("T", b"first", queue_id=0)
+        waiting = asyncio.ensure_future(pop_one(peer, "G", 1, pollTime=LONG_MS))
+        await held(broker.managers.waiting_pops)
+        assert (await pop_one(peer, "G")).code == 0
+        await peer.send("T", b"second", queue_id=1)
+        assert (await waiting).code == ResponseCode.POLLING_FULL
+        assert len(broker.managers.checkpoints) == 1
+        # it is there for who may have it
+        monkeypatch.setattr(checkpoints, "CHECKPOINTS_MAX", 2)
+        assert (await pop_one(peer, "G", 1)).ext_fields["msgOffsetInfo"] == "0 1 0"
+
+    with_broker(scenario)
+
+
+def test_what_is_open_counts_after_a_restart_until_its_topic_is_deleted(lives, monkeypatch):
+    monkeypatch.setattr(checkpoints, "CHECKPOINTS_MAX", 2)
+    monkeypatch.setattr(checkpoints, "RESERVED_CHECKPOINTS", 2)
+
+    async def pops(broker, peer):
+        for number in range(4):
+            await peer.send("T", b"%d" % number, queue_id=0)
+        assert [(await pop_one(peer, "G")).code for _ in range(2)] == [0, 0]
+
+    async def again(broker, peer):
+        assert (await pop_one(peer, "G")).code == ResponseCode.POLLING_FULL
+        assert (await pop_one(peer, "H")).code == 0
+        deleted = await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+        assert deleted.code == 0
+        await until_async(lambda: len(broker.managers.checkpoints) == 0, "nothing is open")
+        await peer.send("T", b"new", queue_id=0)
+        for _ in range(3):
+            assert (await pop_one(peer, "G")).code != ResponseCode.POLLING_FULL
+
+    lives(pops, again)

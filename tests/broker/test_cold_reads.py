@@ -9,6 +9,7 @@ from patience import TIMEOUT_S, until_async
 
 import rmqcore
 from rmqcore.broker import Broker
+from rmqcore.broker.pop import checkpoints
 from rmqcore.files.config_tables import TopicConfig
 from rmqcore.remoting import RemotingClient, RemotingCommand, RequestCode, ResponseCode
 from rmqcore.store.message_store import DefaultMessageStore
@@ -185,6 +186,20 @@ def test_a_topic_that_is_forbidden_meanwhile_is_not_read(store_path, disk):
         return [*codes, answer.code]
 
     assert served(store_path, scenario) == [ResponseCode.NO_PERMISSION] * 2
+
+
+def test_a_pop_that_finds_the_bound_reached_behind_the_disk_is_handed_nothing(
+    store_path, disk, monkeypatch
+):
+    async def scenario(peer):
+        pop = await peer.meanwhile(disk, RequestCode.POP_MESSAGE, **POP)
+        for name in ("CHECKPOINTS_MAX", "RESERVED_CHECKPOINTS"):
+            monkeypatch.setattr(checkpoints, name, 0)
+        disk.goes_on.set()
+        assert (await pop).code == ResponseCode.POLLING_FULL
+        assert len(peer.broker.managers.checkpoints) == 0
+
+    served(store_path, scenario)
 
 
 def test_others_are_answered_while_a_pop_waits_for_the_disk(store_path, disk):

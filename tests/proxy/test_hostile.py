@@ -387,3 +387,22 @@ def test_a_call_without_a_client_id_has_its_code():
         assert (await wire.call("Heartbeat")).status.code == 40017
 
     run(scenario)
+
+
+def test_what_comes_of_who_has_used_up_a_turn_waits_in_the_line(monkeypatch):
+    monkeypatch.setattr("rmqcore.remoting.turns.TURN_S", -1)
+    ping = b"\x00\x00\x08\x06\x00\x00\x00\x00\x00" + bytes(8)
+
+    async def scenario(served):
+        wire = await served.connect()
+        await wire.call("Heartbeat")
+        (connection,) = served.server._server._others
+        await until_async(lambda: not connection._turns.is_planned, "what has come is handled")
+        assert connection._turns.is_heavy
+        connection.data_received(ping)
+        assert connection._turns.is_planned
+        assert not connection._transport.is_reading()
+        await until_async(connection._transport.is_reading, "its turn")
+        await wire.call("Heartbeat")
+
+    run(scenario)
