@@ -117,7 +117,7 @@ class Http2Connection(OtherProtocol):
             methods: by path.
             settings: the bounds.
             open_calls: how many calls all connections have.
-            unfinished: what they connections keep of messages that are not whole.
+            unfinished: what connections keep of messages that are not whole.
             unread: what they keep of answers.
             on_close: called when the connection is gone.
         """
