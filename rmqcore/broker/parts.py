@@ -160,8 +160,13 @@ class BrokerParts(BrokerState):
         Raises:
             OSError: it cannot be written.
         """
-        self.offsets.resets.follow(log_end)
-        self.offsets.resets.persist_ends()
+        resets = self.offsets.resets
+        found = resets.found_end
+        if found is not None and found < log_end and self._is_long_ago(found):
+            # nobody comes any more who has read beyond it; but beyond this one, maybe
+            resets.found_end = None
+        resets.follow(log_end)
+        resets.persist_ends()
 
     def _lead(self) -> None:
         store, resets = self.store, self.offsets.resets
@@ -193,10 +198,9 @@ class BrokerParts(BrokerState):
         # others may have read what was fetched since, and what was cut off
         may_be_shorter = promoted or before not in (None, end) or not report.clean_shutdown
         end_of = former_end_of = self.offsets.ends_at(end)
-        if resets.found_end is not None and resets.found_end < end:
-            found = max(resets.found_end, store.min_phy_offset)
-            if not (promoted and self._is_long_ago(found)):
-                former_end_of = self.offsets.ends_at(found)
+        found = resets.found_end
+        if found is not None and found < end and not (promoted and self._is_long_ago(found)):
+            former_end_of = self.offsets.ends_at(max(found, store.min_phy_offset))
         was_cut = before is not None and not 0 <= before <= end
         deleted = resets.deleted_by_others(store.followed_log.deletions())
         for topic in deleted:
@@ -224,7 +228,8 @@ class BrokerParts(BrokerState):
     def _is_long_ago(self, phy_offset: int) -> bool:
         """Whether all that had read what a slave's log lacked there have come to its master."""
         log = self.store.followed_log
-        first = next(iter(self.store.messages(start=phy_offset, on_damage=lambda _: None)), None)
+        start = max(phy_offset, self.store.min_phy_offset)
+        first = next(iter(self.store.messages(start=start, on_damage=lambda _: None)), None)
         last_ms = log.store_time_at((log.last_record() or (0, b""))[0])
         if first is None or last_ms is None:
             return True

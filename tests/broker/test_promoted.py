@@ -131,6 +131,28 @@ def test_who_has_read_what_a_slave_lacked_when_its_masters_log_came_is_sent_back
     lives(as_a_slave, as_the_master)
 
 
+@pytest.mark.parametrize(("waited_ms", "end"), [(0, 3), (3_600_000, 7)])
+def test_each_master_counts_whose_log_came_behind_another_that_told_nothing(
+    lives, clock, waited_ms, end
+):
+    """Long behind the first one, who has read what only the second had comes to its end here."""
+
+    async def as_a_slave(broker, peer):
+        await send_many(peer, 3, queues=1)
+        becomes_a_slave(broker)
+        await send_many(peer, 3, queues=1)
+        clock.go_on(waited_ms)
+        await send_many(peer, 1, queues=1)
+        broker.managers.follow_from(broker.store.max_phy_offset)
+        await send_many(peer, 3, queues=1)
+
+    async def as_the_master(broker, peer):
+        await send_many(peer, 3, queues=1)
+        assert await sent_to(peer, 9) == end
+
+    lives(as_a_slave, as_the_master)
+
+
 def test_who_has_read_what_is_lost_goes_on_at_what_was_not_consumed_before_it(lives):
     as_a_slave = a_slave(6, 2)
 
