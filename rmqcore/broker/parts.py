@@ -244,7 +244,7 @@ class BrokerParts(BrokerState):
             words = "%d topics have cleanup.policy=COMPACTION, %s: %s"
             what = "take nothing here, and what compaction/ has of them cannot be read"
             logger.warning(words, len(names), what, ", ".join(names[:_NAMED_MAX]))
-        if names := sorted(self.static_topics):
+        if names := sorted(self.static_topics.names):
             words = "%d topics are static ones of RocketMQ's, which are not served here: %s"
             logger.warning(words, len(names), ", ".join(names[:_NAMED_MAX]))
 

@@ -112,10 +112,12 @@ def test_a_static_topic_of_rocketmqs_is_not_served_as_a_plain_one(lives, tmp_pat
         file = tmp_path / "store" / "config" / "topicQueueMapping.json"
         item = {"gen": 0, "queueId": 0, "bname": "broker-a", "logicOffset": 100, "startOffset": 0}
         detail = {"topic": "T", "totalQueues": 1, "bname": "broker-a", "hostedQueues": {0: [item]}}
-        file.write_text(json.dumps({"topicQueueMappingDetailMap": {"T": detail}}))
+        file.write_text(json.dumps({"topicQueueMappingDetailMap": {"T": detail, "S": detail}}))
 
     async def refused(broker, peer):
-        assert "1 topics are static ones of RocketMQ's, which are not served here: T" in caplog.text
+        assert (
+            "2 topics are static ones of RocketMQ's, which are not served here: S, T" in caplog.text
+        )
         fields = {"consumerGroup": "CG", "topic": "T", "queueId": 0, "commitOffset": 0}
         answers = [
             *[await peer.send("T", b"x", properties=each) for each in ({}, {"DELAY": "1"})],
@@ -128,9 +130,19 @@ def test_a_static_topic_of_rocketmqs_is_not_served_as_a_plain_one(lives, tmp_pat
         assert broker.store.max_queue_offset("T", 0) == 1
         assert (await peer.send("Other", b"x")).code == ResponseCode.SUCCESS
 
+    async def made_anew(broker, peer):
+        deleted = await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+        assert deleted.code == ResponseCode.SUCCESS
+        await plain(broker, peer)
+
+    async def plain(_, peer):
+        assert (await peer.send("T", b"x")).code == ResponseCode.SUCCESS
+        assert (await peer.pull("T")).code == ResponseCode.SUCCESS
+        assert (await peer.pull("S")).code == ResponseCode.NO_PERMISSION
+
     lives(as_it_is)
     mapped()
-    lives(refused)
+    lives(refused, made_anew, plain)
 
 
 def test_attributes_are_added_changed_and_taken_away(with_broker):

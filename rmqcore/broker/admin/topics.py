@@ -56,7 +56,7 @@ class AdminTopics:
         """
         self._store, self._config = state.store, state.config
         self._topics, self._consumers = state.topics, state.consumers
-        self._rates = state.rates
+        self._rates, self._static_topics = state.rates, state.static_topics
         self._register = register
         self._deleting = deleting
         self._leave_deletion = leave_deletion
@@ -161,6 +161,7 @@ class AdminTopics:
                 async with self._deleting(name) as along:
                     for each in (*along, name):
                         await asyncio.to_thread(self._store.delete_topic, each)
+                await asyncio.to_thread(self._static_topics.forget, name)
         except MessageIllegalError as error:
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, str(error)) from error
         self._topics.removed()
@@ -168,7 +169,7 @@ class AdminTopics:
 
     @serves(RequestCode.GET_ALL_TOPIC_CONFIG, needs=needs.ADMIN)
     def list_all(self, _: Connection, __: RemotingCommand) -> RemotingCommand:
-        """Every topic; in `deletedTopics`, for our slaves, which were deleted."""
+        """Every topic; for slaves which are static, and in `deletedTopics` which were deleted."""
         table = self._topics.table
         topics = {topic.topic_name: topic.to_java() for topic in table}
         body = {
@@ -176,6 +177,7 @@ class AdminTopics:
             "deletedTopics": dict(self._store.followed_log.deletions()),
             "topicConfigTable": topics,
             **table.told_begin(),
+            **self._static_topics.told(),
         }
         return success({"totalTopicNum": str(len(topics))}, java_body(body))
 

@@ -88,6 +88,7 @@ class Replication:
             follow_deletion=parts.follow_deletion,
             has_messages=store.followed_log.has_messages,
             topics_changed=topics_changed,
+            statics_told=parts.static_topics.adopt,
             resets=parts.offsets.resets,
             clock_ms=world.clock_ms,
         )

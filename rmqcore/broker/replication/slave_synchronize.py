@@ -92,6 +92,7 @@ class SlaveSynchronize:
         follow_deletion: Callable[[str, int], bool],
         has_messages: Callable[[str, int], bool],
         topics_changed: Callable[[], None],
+        statics_told: Callable[[str], object] = lambda _: None,
         resets: Resets,
         clock_ms: Callable[[], int],
     ) -> None:
@@ -116,6 +117,7 @@ class SlaveSynchronize:
             has_messages: tells whether a topic has messages here that can be read, behind a
                 physical offset.
             topics_changed: called when topics, groups or modes are others than before.
+            statics_told: takes over which topics are static of what a master tells of topics.
             resets: where groups have to go on.
             clock_ms: Unix time in milliseconds.
         """
@@ -148,6 +150,7 @@ class SlaveSynchronize:
         self._follow_deletion = follow_deletion
         self._has_messages = has_messages
         self._topics_changed, self._resets = topics_changed, resets
+        self._statics_told = statics_told
         self._failures: dict[RequestCode, str] = {}
         self._standing = Standing()
         #: of these, the ones to which the last answer was none
@@ -326,12 +329,16 @@ class SlaveSynchronize:
 
         followed = self._adopt(address, code, self._topics, text, keep)
         try:
+            if followed:
+                await to_the_end(asyncio.to_thread(self._statics_told, text))
             for topic, phy_offset in (told or {}).items() if followed else ():
                 work = asyncio.to_thread(self._follow_deletion, topic, phy_offset)
                 followed &= await to_the_end(work)
         except (OSError, StoreError) as error:
             self._standing.note("deleting what the master has deleted", error)
             return False
+        except ValueError as error:
+            return self._failed(code, address, str(error))
         self._standing.end("deleting what the master has deleted")
         return followed
 

@@ -20,7 +20,7 @@ from rmqcore.broker.state.topics import Topics
 from rmqcore.broker.state.traffic import Traffic
 from rmqcore.files.group_table import SubscriptionGroupTable
 from rmqcore.files.request_mode_table import MessageRequestModeTable
-from rmqcore.files.static_topics import static_topics
+from rmqcore.files.static_topics import StaticTopics
 from rmqcore.services.standing import Standing
 from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.world import World
@@ -78,8 +78,8 @@ class BrokerState:
         self.world = world
         groups = SubscriptionGroupTable(folder, clock=world.clock_ms)
         modes = MessageRequestModeTable(folder, clock=world.clock_ms)
-        self.static_topics = static_topics(folder)
-        self.topics = Topics(store.topics, config, topics_changed, self.static_topics)
+        self.static_topics = StaticTopics(folder)
+        self.topics = Topics(store.topics, config, topics_changed, self.static_topics.is_one)
         self.groups = Groups(groups, config, groups_changed)
         self.modes = RequestModes(modes, groups_changed)
         resets, monotonic_s = Resets(folder), world.monotonic_s

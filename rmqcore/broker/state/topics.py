@@ -66,7 +66,7 @@ class Topics:
         table: TopicConfigTable,
         config: Callable[[], BrokerConfig],
         on_change: Callable[[], None],
-        static: frozenset[str] = frozenset(),
+        is_static: Callable[[str], bool] = lambda _: False,
     ) -> None:
         """Create the topics that every broker has.
 
@@ -74,10 +74,10 @@ class Topics:
             table: the store's topics.
             config: the broker's settings at this moment.
             on_change: called after each change, to write the table and to tell the name servers.
-            static: topics of RocketMQ's that are not served, see `static_topics`.
+            is_static: tells of a topic of RocketMQ's that is not served, see `StaticTopics`.
         """
         self.table = table
-        self._static = static
+        self._is_static = is_static
         self._config = config
         self._on_change = on_change
         #: topics that are being deleted
@@ -114,7 +114,7 @@ class Topics:
         return self.expect(topic)
 
     def _check_served(self, topic: str) -> None:
-        if topic in self._static:
+        if self._is_static(topic):
             remark = f"topic[{topic}] is a static one of RocketMQ's, which is not supported here"
             raise RequestRefusedError(ResponseCode.NO_PERMISSION, remark)
 
