@@ -17,14 +17,9 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
-from rmqcore.errors import (
-    NO_ROOM,
-    CorruptConfigFileError,
-    DiskFullError,
-    StoreNotFoundError,
-)
+from rmqcore.errors import NO_ROOM, CorruptConfigFileError, DiskFullError
 from rmqcore.files.config_file import place_of_damaged
-from rmqcore.files.store_dir import GONE, NOT_A_FILE
+from rmqcore.files.store_dir import NOT_A_FILE
 from rmqcore.files.zeros import read_small
 from rmqcore.native.base._mapped import reserve
 from rmqcore.world import sync_directory, sync_fd, sync_file
@@ -210,9 +205,10 @@ class LeaseJournal:
     Durability: page_cache when `append` returns, disk when `replace` does.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Name the file; nothing is opened."""
+    def __init__(self, path: Path, check_there: Callable[[], object] = bool) -> None:
+        """Name the file; nothing is opened. ``check_there`` raises where it is another store's."""
         self.path = path
+        self._check_there = check_there
         #: becomes the next file: it has room on the disk, which a full one has no more of
         self._next = path.with_suffix(".reserve")
         self.damaged_at = -1
@@ -342,10 +338,9 @@ class LeaseJournal:
         Raises:
             DiskFullError: there is no room.
             OSError: the system refused otherwise.
-            StoreNotFoundError: the old one has another name now, with the store that it is of.
+            StoreNotFoundError: the store that it is of has another name now.
         """
-        if self._file >= 0 and not _is_at(self._file, self.path):
-            raise StoreNotFoundError(self.path, GONE)
+        self._check_there()
         # this directory only: a store that was removed must not come into being again
         self.path.parent.mkdir(exist_ok=True)
         file = self._opened_next()

@@ -136,6 +136,18 @@ def test_a_put_that_rolls_says_in_its_status_that_the_store_is_not_there(replace
         old.close()
 
 
+def test_a_journal_of_leases_that_is_deleted_is_written_anew(tmp_path):
+    store = rmqcore.open_store(tmp_path, **SMALL)
+    store.put("T", b"x")
+    held = store.lease("g", {"T": "*"}, lease_ms=3_600_000, holder="h")
+    (tmp_path / "config" / "consumerLeases.log").unlink()
+    store.close()
+    assert held
+    assert not (tmp_path / "abort").exists()
+    with rmqcore.open_store(tmp_path) as again:
+        assert again.lease("g", {"T": "*"}) == []
+
+
 @pytest.mark.parametrize("how", ["SYNC_FLUSH", "ASYNC_FLUSH"])
 def test_nothing_is_on_the_disk_that_is_in_a_deleted_log_file(tmp_path, how):
     store = rmqcore.open_store(tmp_path, flush_disk_type=how, **SMALL)

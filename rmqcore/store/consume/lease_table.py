@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter
-from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
 from rmqcore.config import StoreConfig
@@ -24,6 +23,7 @@ from rmqcore.files.lease_journal import (
     QueueNamed,
     to_bytes,
 )
+from rmqcore.files.store_dir import StoreDir
 from rmqcore.message import (
     RETRY_PREFIX,
     GetMessageResult,
@@ -106,7 +106,7 @@ class LeaseTable:
 
     Args:
         store: whose messages are leased.
-        path: of the journal.
+        directory: of the store.
         clock_ms: Unix time in milliseconds.
         monotonic_s: seconds of a clock that never steps back.
         catch_up_all: catches up with what has been put, so that `arrived` has heard of it.
@@ -123,7 +123,7 @@ class LeaseTable:
     def __init__(
         self,
         store: LeasedStore,
-        path: Path,
+        directory: StoreDir,
         clock_ms: Callable[[], int],
         monotonic_s: Callable[[], float],
         catch_up_all: Callable[[], None],
@@ -138,7 +138,7 @@ class LeaseTable:
         #: what the time of day was last ahead of the time that passes
         self._ahead_ms = clock_ms() - self._passed_ms()
         self._catch_up_all = catch_up_all
-        self._journal = LeaseJournal(path)
+        self._journal = LeaseJournal(directory.consumer_leases, directory.check_there)
         self._compact_at = _COMPACT_AT_LEAST
         self._numbered: dict[int, LeaseQueue] = {}
         self._next_number = 1

@@ -16,7 +16,6 @@ import itertools
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Final, TypeAlias
 
 from rmqcore.arguments import text, whole_number
@@ -28,6 +27,7 @@ from rmqcore.errors import (
 )
 from rmqcore.files.config_tables import TopicConfig
 from rmqcore.files.lease_journal import Done, Entry, Leased
+from rmqcore.files.store_dir import StoreDir
 from rmqcore.message import DEAD_LETTER_PREFIX, RETRY_PREFIX, Lease, Message, QueueLag
 from rmqcore.status import Durability
 from rmqcore.store.consume.arrivals import Arrivals
@@ -64,7 +64,7 @@ class Leases:
 
     Args:
         store: whose messages are leased.
-        path: of the journal.
+        directory: of the store.
         clock_ms: Unix time in milliseconds.
         monotonic_s: seconds of a clock that never steps back.
         arrivals: who waits for messages.
@@ -78,7 +78,7 @@ class Leases:
     def __init__(
         self,
         store: LeasedStore,
-        path: Path,
+        directory: StoreDir,
         clock_ms: Callable[[], int],
         monotonic_s: Callable[[], float],
         arrivals: Arrivals,
@@ -93,7 +93,7 @@ class Leases:
         self._mover = Holder()
         #: has what is leased for nobody by name: it comes again when this process ends
         self._nameless = Holder()
-        self._table = LeaseTable(store, path, clock_ms, monotonic_s, catch_up_all)
+        self._table = LeaseTable(store, directory, clock_ms, monotonic_s, catch_up_all)
         self._reads = LeaseReads(store)
         #: numbers of leases that gave something, by which queues take turns
         self._gave = itertools.count(1)

@@ -163,7 +163,7 @@ class Parts:
         return Consuming(
             self.handle,
             self.inner,
-            self.files.directory.consumer_leases,
+            self.files.directory,
             self.level,
             self.log_services.arrival.listen,
             self.world.clock_ms,

@@ -16,8 +16,7 @@ from rmqcore.store.consume.holders import is_gone
 from rmqcore.store.consume.interrupt_safe_lock import InterruptSafeLock
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from rmqcore.files.store_dir import StoreDir
     from rmqcore.message import GetMessageResult, LeaseSettings, MessageExt
     from rmqcore.services.arrival import ArrivalListener
     from rmqcore.store.consume.lease_request import LeaseRequest
@@ -44,7 +43,7 @@ class Consuming:
     Args:
         handle: says whether the store is open.
         store: what is leased and followed.
-        journal: where leases are written down.
+        directory: of the store.
         level: catches up with what has been put.
         listen: hears of messages that have come, see `MessageArrival.listen`.
         clock_ms: Unix time in milliseconds.
@@ -55,7 +54,7 @@ class Consuming:
         self,
         handle: Handle,
         store: FollowedStore,
-        journal: Path,
+        directory: StoreDir,
         level: Level,
         listen: Callable[[ArrivalListener], object],
         clock_ms: Callable[[], int],
@@ -63,7 +62,7 @@ class Consuming:
     ) -> None:
         self._handle = handle
         self._store = store
-        self._journal = journal
+        self._directory = directory
         self._level = level
         self._clock_ms = clock_ms
         self._monotonic_s = monotonic_s
@@ -82,7 +81,7 @@ class Consuming:
         """Know what an earlier opening has leased; nothing is read where nobody did."""
         self._set_offsets_back()
         self._store.consumer_offsets.on_set = self._follow_set
-        if self._journal.exists():
+        if self._directory.consumer_leases.exists():
             self._made_leases()
 
     def stop(self) -> None:
@@ -139,7 +138,7 @@ class Consuming:
 
                     self._leases = Leases(
                         self._store,
-                        self._journal,
+                        self._directory,
                         self._clock_ms,
                         self._monotonic_s,
                         self._arrivals,
