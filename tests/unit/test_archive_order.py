@@ -54,7 +54,7 @@ def test_a_store_is_told_of_a_file_when_the_manifest_names_it(store, tmp_path, m
     assert archived_end(StoreDir(store)) == report.end == 2 * FILE_SIZE
 
 
-def test_a_deleted_topic_is_gone_before_the_next_file_is_full(store, tmp_path):
+def test_a_deleted_topic_is_gone_before_the_next_file_is_full(store, tmp_path, monkeypatch):
     archive, one = tmp_path / "archive", Archiver(store, str(tmp_path / "archive"))
     assert one.run_once().files
     with open_store(store, mapped_file_size_commit_log=FILE_SIZE) as opened:
@@ -64,10 +64,12 @@ def test_a_deleted_topic_is_gone_before_the_next_file_is_full(store, tmp_path):
     restore(str(archive), tmp_path / "restored")
     for place in archive, tmp_path / "restored":
         assert not list(read_store(place, ("topic",)))
-    # nothing has changed since: there is no manifest more
+    # nothing has changed since: there is no manifest more, and a third round reads nothing
     there = list((archive / "manifest").iterdir())
     one.run_once()
     assert list((archive / "manifest").iterdir()) == there
+    monkeypatch.setattr(archiver, "read_table", lambda *_: pytest.fail("nothing is read"))
+    one.run_once()
 
 
 def test_a_restored_file_is_on_the_disk_before_it_has_its_name(store, tmp_path):

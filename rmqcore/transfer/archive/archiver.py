@@ -99,6 +99,9 @@ class Archiver:
         self._manifest: Manifest | None = None
         #: the archive's last file, as the store has it: where it begins, its inode and last change
         self._last_file: tuple[int, int, int] | None = None
+        #: the deleted topics that the archive knows of, and the name of the object that has them
+        self._known_deletions: dict[str, int] = {}
+        self._deletions_of: str | None = None
         #: objects of the present file, which no manifest names yet
         self._made: list[str] = []
 
@@ -310,8 +313,10 @@ class Archiver:
         """The deleted topics of now, and those that the store has forgotten with their records."""
         now = _deletions_in(data)
         known = manifest.tables.get(DELETED_TOPICS_NAME)
-        before = {} if known is None else _deletions_in(read_table(self._objects, known))
-        both = {**before, **now}
+        if known is not None and known != self._deletions_of:
+            self._known_deletions = _deletions_in(read_table(self._objects, known))
+            self._deletions_of = known
+        both = {**(self._known_deletions if known is not None else {}), **now}
         return sealed(format_java_json({"deletedTopics": both})).encode() if both else b""
 
     def _note(self, log: LogPlan, manifest: Manifest) -> None:
