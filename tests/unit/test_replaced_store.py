@@ -3,10 +3,11 @@
 import contextlib
 
 import pytest
-from patience import until
+from patience import TIMEOUT_S, until
 
 import rmqcore
 from rmqcore.errors import RmqCoreError, StoreNotFoundError
+from rmqcore.store.sharing.place import AppendsPlace
 
 pytestmark = pytest.mark.engine
 
@@ -134,6 +135,19 @@ def test_a_put_that_rolls_says_in_its_status_that_the_store_is_not_there(replace
     assert "open it where it is now" in receipts[-1].reason
     with pytest.raises(StoreNotFoundError):
         old.close()
+
+
+def test_the_old_broker_lets_staged_appends_find_the_new_one(replaced):
+    rmqcore.open_store(replaced.path, **SMALL).close()
+    old, new = AppendsPlace(replaced.path), AppendsPlace(replaced.path)
+    with old.listen():
+        replaced()
+        rmqcore.open_store(replaced.path, **SMALL).close()
+        with new.listen():
+            old.forget_socket()
+            with new.connect(TIMEOUT_S):
+                new.forget_socket()
+    assert new.connect(TIMEOUT_S) is None
 
 
 def test_a_journal_of_leases_that_is_deleted_is_written_anew(tmp_path):

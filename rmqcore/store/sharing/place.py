@@ -175,6 +175,7 @@ class AppendsPlace(MeetingPlace):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._word_path = StoreDir(path).config / APPENDS_NAME
+        self._word = ""
 
     def listen(self) -> socket.socket:
         """Listen at a new name, and let those who may append know it.
@@ -188,6 +189,7 @@ class AppendsPlace(MeetingPlace):
             with self._address(word) as address:
                 listening.bind(address)
             listening.listen(_BACKLOG)
+            self._word = word
             self._publish(word)
         except BaseException:
             listening.close()
@@ -216,8 +218,10 @@ class AppendsPlace(MeetingPlace):
         return connected
 
     def forget_socket(self) -> None:
-        """Remove the file that names the socket."""
-        self._word_path.unlink(missing_ok=True)
+        """Remove the file that names the socket; one of another store that is there stays."""
+        with suppress(FileNotFoundError):
+            if self._word_path.read_bytes() == self._word.encode():
+                self._word_path.unlink()
 
     def may_append(self, connected: socket.socket) -> bool:
         """Tell whether the other side's process is root's, or of the directory's owner."""
