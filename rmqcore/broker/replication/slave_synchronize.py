@@ -146,11 +146,9 @@ class SlaveSynchronize:
         self.is_other = False
         self._log_end = log_end
         self._queue_end = queue_end
-        self._flush = flush
-        self._follow_deletion = follow_deletion
-        self._has_messages = has_messages
+        self._flush, self._follow_deletion = flush, follow_deletion
+        self._has_messages, self._statics_told = has_messages, statics_told
         self._topics_changed, self._resets = topics_changed, resets
-        self._statics_told = statics_told
         self._failures: dict[RequestCode, str] = {}
         self._standing = Standing()
         #: of these, the ones to which the last answer was none
