@@ -11,7 +11,7 @@ from typing import Final
 from rmqcore.doctor.verify import verify
 from rmqcore.errors import RmqCoreError
 from rmqcore.simulation.history import Delivery, History, Outcome, Place, Put, number_of
-from rmqcore.simulation.plan import Does, Fault, Plan, Way, servers_of
+from rmqcore.simulation.plan import Befalls, Does, Fault, Plan, Way, servers_of
 from rmqcore.simulation.promotion import Masters
 from rmqcore.store.opening import open_store
 
@@ -173,19 +173,32 @@ def weak_brokers(plan: Plan) -> set[str]:
     """The masters that lose what they have acknowledged at a level that does not survive that.
 
     Those whose power is cut although they acknowledge before the disk has a message, and those that
-    are killed although they acknowledge what is in their own memory only. What such an end takes,
-    and gives to others, is nobody's fault. Where slaves are promoted, each broker of the group
-    counts: it may be the only one that has a message, and in memory.
+    are killed, or stop while their disk is full, although they acknowledge what is in their own
+    memory only. What such an end takes, and gives to others, is nobody's fault. Where slaves are
+    promoted, each broker of the group counts: it may be the only one that has a message, and in
+    memory.
     """
     cut = {fault.whom for fault in plan.faults if fault.what is Fault.POWER_CUT}
-    killed = cut | {fault.whom for fault in plan.faults if fault.what is Fault.KILL}
+    full = [fault for fault in plan.faults if fault.what is Fault.FULL]
+    ended = cut | {
+        fault.whom
+        for fault in plan.faults
+        if fault.what is Fault.KILL
+        or (fault.what is Fault.RESTART and any(_is_beside(fault, one) for one in full))
+    }
     return {
         group.name
         for group in plan.groups
         if (group.name in cut and group.settings.get("flushDiskType") != "SYNC_FLUSH")
         or (group.name in promoted_groups(plan) and not cut.isdisjoint(servers_of((group,))))
-        or (group.name in killed and group.settings.get("transientStorePoolEnable"))
+        or (group.name in ended and group.settings.get("transientStorePoolEnable"))
     }
+
+
+def _is_beside(fault: Befalls, longer: Befalls) -> bool:
+    """Whether a fault befalls a broker while another one lasts there."""
+    begins_s, ends_s = longer.at_s, longer.at_s + longer.for_s
+    return fault.whom == longer.whom and begins_s <= fault.at_s <= ends_s
 
 
 def promoted_groups(plan: Plan) -> set[str]:
