@@ -11,7 +11,7 @@ from rmqcore.services.running_flags import RunningFlag, RunningFlags
 pytestmark = pytest.mark.logic
 
 BLOCKS = {
-    # flag: (bit, puts), RocketMQ's RunningFlags.java
+    # flag: (bit, puts), RocketMQ's RunningFlags.java, and one behind them
     RunningFlag.NOT_READABLE: (0x01, False),
     RunningFlag.NOT_WRITEABLE: (0x02, True),
     RunningFlag.WRITE_LOGICS_QUEUE_ERROR: (0x04, True),
@@ -19,6 +19,7 @@ BLOCKS = {
     RunningFlag.DISK_FULL: (0x10, True),
     RunningFlag.FENCED: (0x20, True),
     RunningFlag.LOGIC_DISK_FULL: (0x40, True),
+    RunningFlag.POOL_DISK_FULL: (0x80, True),
 }
 
 
@@ -90,4 +91,4 @@ def test_threads_do_not_lose_each_others_flags():
         thread.start()
     for thread in threads:
         thread.join()
-    assert flags.bits == 0x7F
+    assert flags.bits == 0xFF

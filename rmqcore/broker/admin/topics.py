@@ -115,7 +115,7 @@ class AdminTopics:
 
     @serves(RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC, needs=needs.ADMIN)
     def refuse_static(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Refused with code 3: static topics are not known, and nothing is created."""
+        """Refused with code 3, and nothing is created; what goes to those of RocketMQ's with 16."""
         remark = (
             f"static topics are not supported, and {request.text('topic', '')[:255]} was not "
             f"created: request type {request.code} needs a broker of RocketMQ"
