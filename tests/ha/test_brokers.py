@@ -70,6 +70,14 @@ class Pair:
         command = RemotingCommand(code, texts, body)
         return await self.client.invoke(broker.address, command, 1000 * TIMEOUT_S)
 
+    async def follows(self):
+        """Wait until the slave has reported; a put counts on nobody who has only connected."""
+
+        def reported():
+            return any(one.ack_offset >= 0 for one in self.master.replication.service.connections)
+
+        await until_async(reported, "the slave follows")
+
     async def in_step(self):
         def acknowledged():
             slaves = self.master.replication.service.connections
@@ -108,7 +116,7 @@ async def running(path, **properties):
     await pair.master.start()
     await pair.slave.start()
     try:
-        await until_async(lambda: pair.master.replication.service.connections, "the slave follows")
+        await pair.follows()
         yield pair
     finally:
         await pair.client.close()

@@ -281,9 +281,7 @@ def test_brokers_agree_on_a_topic_that_was_deleted(tmp_path, away, again):
             if away:
                 pair.slave = Pair(tmp_path, pair.namesrv, {}).slave
                 await pair.slave.start()
-                await until_async(
-                    lambda: pair.master.replication.service.connections, "the slave follows"
-                )
+                await pair.follows()
             await pair.in_step()
             await until_async(lambda: pair.slave.replication.client.agrees, "it has compared")
             await pair.synchronize()
