@@ -286,18 +286,21 @@ def test_a_take_over_that_was_interrupted_is_made_by_the_next_call(paths, monkey
 def test_an_interrupted_connection_frees_nothing_that_its_client_has(store_path, monkeypatch):
     # only calls connect
     monkeypatch.setattr(shared_handle, "watch_owner", lambda *_: None)
-    with rmqcore.open_shared(store_path, **SIZES) as owner:
+    with (
+        rmqcore.open_shared(store_path, **SIZES) as owner,
+        rmqcore.open_shared(store_path) as client,
+    ):
+        client.put("T", b"x")
+        # of whom somebody has reached, not before
         connections = owner._server._server
-        with rmqcore.open_shared(store_path) as client:
-            client.put("T", b"x")
-            client.lease("g", {"T": "*"}, lease_ms=3_600_000)
-            for interrupt in each_interrupt(2, ["shared_handle.py", "channel.py"]):
-                client.reach_owner().lose()
-                interrupt.during(client.reach_owner)
-                client.stats()
-                until(lambda: len(connections.connections) == 1, "the end of the others")
-                (lag,) = client.lag("g", ["T"])
-                assert (lag.ready, lag.leased) == (0, 1), interrupt.at
+        client.lease("g", {"T": "*"}, lease_ms=3_600_000)
+        for interrupt in each_interrupt(2, ["shared_handle.py", "channel.py"]):
+            client.reach_owner().lose()
+            interrupt.during(client.reach_owner)
+            client.stats()
+            until(lambda: len(connections.connections) == 1, "the end of the others")
+            (lag,) = client.lag("g", ["T"])
+            assert (lag.ready, lag.leased) == (0, 1), interrupt.at
 
 
 def test_what_an_interrupted_lease_of_a_client_was_given_comes_again_at_once(store_path):

@@ -150,6 +150,8 @@ def test_what_a_refused_flush_has_dropped_is_not_taken_as_stored(
 ):
     store = rmqcore.open_store(store_path, **SETTINGS)
     assert store.parts.upkeep.runner.stop(store.parts.log_services.flush_queues)
+    # a checkpoint is written
+    store.flush()
     for number in range(30):
         put(store, number)
     store.max_queue_offset("T0", 0)

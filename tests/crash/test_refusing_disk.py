@@ -110,6 +110,8 @@ def test_a_checkpoint_that_cannot_be_written_is_written_later(store_path, monkey
     settings = SETTINGS | {"flush_interval_consume_queue_ms": 10}
     refuses = refusing(monkeypatch, StoreCheckpoint, "flush", code)
     with rmqcore.open_store(store_path, **settings) as store:
+        # the first is written
+        store.flush()
         refuses.append(True)
         put(store, 0)
         rounds(store.parts.log_services.flush_queues, 2)
