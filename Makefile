@@ -20,7 +20,7 @@ export OPENBLAS_NUM_THREADS := 1
 SIDE_BY_SIDE := -n 3
 
 .PHONY: help setup build run test lint types stubs tests installed storm peers measure mutants everything steady repeat \
-	near owed \
+	late near owed \
 	asan tsan debug wheel single-file site debian bench bench-smoke bench-peers bench-broker bench-grpc bench-ha bench-counts bench-spark clean
 
 help: ## this list
@@ -106,6 +106,11 @@ steady: ## the gate N=20 times on a fresh clone, beside four busy loops and a dd
 
 repeat: build ## one test so often beside that load: T=path::name N=50
 	@scripts/steady $(N) $(BIN)/pytest $(T) -q -m ""
+
+LATE := $(shell date +%s)
+late: build $(VENV)/spark ## the gate's tests of threads, held up at random: LATE=7 again, ARGS=tests/ha
+	@echo "late: number $(LATE)"
+	@PYTHONHASHSEED=0 scripts/in-memory $(BIN)/pytest $(or $(ARGS),tests) -m "engine or process" --late $(LATE) -n 5
 
 near: build ## the tests of rooms and of all that stand on them: ROOM="broker store", else of what has changed
 	@$(BIN)/pytest $$($(PY) scripts/rooms near $(ROOM)) -q $(SIDE_BY_SIDE)

@@ -19,6 +19,7 @@ from figure import figure  # noqa: F401 - a fixture
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 from lanes import LanePlugin
+from late import LatePlugin
 from temporary import AT_END
 from traces import traces_of
 
@@ -90,6 +91,7 @@ def pytest_addoption(parser):
     group = parser.getgroup("rmqcore")
     group.addoption("--seed", type=int, help="the seed of every test that has one: replays it")
     group.addoption("--storm", type=int, help="draw the seeds of all tests from this number")
+    group.addoption("--late", type=int, help="hold tests up, as this number says: late.py")
     group.addoption("--no-skip", action="store_true", help="a test that is skipped has failed")
     group.addoption("--rmqcore-from", metavar="DIR", help="refuse any other rmqcore")
 
@@ -110,6 +112,8 @@ def refuse_full_disk(path):
 
 def pytest_configure(config):
     config.pluginmanager.register(LanePlugin(), "lanes")
+    if (number := config.getoption("--late")) is not None:
+        config.pluginmanager.register(LatePlugin(number), "late")
     profile = "gate" if config.getoption("--storm") is None else "storm"
     profile = os.environ.get("HYPOTHESIS_PROFILE", profile)
     settings.load_profile(profile)

@@ -37,9 +37,10 @@ from pathlib import Path
 
 import conftest
 import lanes
+import late
 
 HERE = Path(__file__).parent
-conftest.ROOT = lanes.TESTS = HERE
+conftest.ROOT = lanes.TESTS = late.TESTS = HERE
 conftest.SEEDS = HERE / "seeds.txt"
 
 
@@ -325,6 +326,58 @@ def test_a_seed_that_is_given_is_every_tests(tmp_path):
     assert replayed["test_own"][0].split()[0] == "5"
     assert replayed["test_kept"] == ["5"]
     assert results["test_skipped"][0] == "failed"
+
+
+# ---- tests that are held up
+
+LATE = """
+import threading
+from concurrent.futures import ThreadPoolExecutor
+import late
+import pytest
+waits = []
+late._sleep = waits.append
+def begin():
+    waits.clear()
+    thread = threading.Thread(target=int)
+    thread.start()
+    thread.join()
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(int, "7").result() == 7
+    print("drew", len(waits), sum(waits))
+@pytest.mark.engine
+@pytest.mark.parametrize("number", range(40))
+def test_engine(number): begin()
+@pytest.mark.process
+def test_process():
+    for _ in range(20): begin()
+@pytest.mark.logic
+def test_logic():
+    waits.clear()
+    numbers = [one for one in range(20)]
+    assert len(numbers) == 20
+    print("drew", len(waits))
+"""
+
+
+def held_up(folder, *options):
+    """{test: [how often it waited, and how long]} of small tests that begin threads."""
+    results, _ = run_small(folder, LATE, "-rA", *options)
+    assert {rest[0] for rest in results.values()} == {"passed"}
+    drawn = draws(results)
+    assert drawn.pop("test_logic") == ["0"]
+    return drawn
+
+
+def test_a_test_is_held_up_as_a_number_says_and_by_nothing_else(tmp_path):
+    alone = held_up(tmp_path)
+    assert {line for lines in alone.values() for line in lines} == {"0 0"}
+    first, again, second = (held_up(tmp_path, "--late", str(number)) for number in (1, 1, 2))
+    assert first == again != second
+    assert first.keys() == alone.keys()
+    # of threads, of calls, and of the lines of some tests
+    often = {int(line.split()[0]) for lines in first.values() for line in lines}
+    assert {0, 1, 2} < often
 
 
 @pytest.mark.logic
