@@ -29,6 +29,7 @@ from rmqcore.chance import token_bytes
 from rmqcore.errors import ConfigError, MessageIllegalError, RmqCoreError, StoreClosedError
 from rmqcore.message import DEAD_LETTER_PREFIX
 from rmqcore.store.consume.holders import is_gone
+from rmqcore.store.consume.undoing import undone_if_interrupted
 
 _log = logging.getLogger("rmqcore")
 
@@ -167,6 +168,7 @@ class RmqStorage(BaseStorage):  # type: ignore[misc]
         queue_id = _PRIORITY_ZERO + level
         self.store.put(self._topic, data, queue_id=queue_id, properties=properties)
 
+    @undone_if_interrupted
     def dequeue(self) -> bytes | None:
         """Take the next task off the queue: it is handed out once."""
         taken = self.lease(_TAKEN_WITHIN_MS)
@@ -175,6 +177,7 @@ class RmqStorage(BaseStorage):  # type: ignore[misc]
         self.take(lease_of(taken))
         return bytes(taken.body)
 
+    @undone_if_interrupted
     def lease(self, lease_ms: int) -> ReceivedMessage | None:
         """The next task, which comes again unless it is acknowledged in time; None without one."""
         opened = self._open
@@ -441,6 +444,7 @@ class RmqHuey(Huey):  # type: ignore[misc]
             raise ConfigError("worker_type", kind, rule)
         return super().create_consumer(**options)
 
+    @undone_if_interrupted
     def dequeue(self) -> Any:
         """The next task; None when there is none."""
         storage = self.storage
@@ -454,11 +458,6 @@ class RmqHuey(Huey):  # type: ignore[misc]
             task = self._read(bytes(taken.body))
         except Exception:
             storage.bury(lease)
-            raise
-        except BaseException:
-            # the worker is told to end, but its process may go on
-            with suppress(*_REFUSALS):
-                storage.give_back(lease)
             raise
         if storage.lease_ms is None:
             storage.take(lease)

@@ -26,6 +26,7 @@ from rmqcore.adapters.opened import DELETE_CONSUMED_EVERY_S, OpenedStore, lease_
 from rmqcore.errors import ConfigError, StoreClosedError, StoreError
 from rmqcore.message import EXPIRES_MS
 from rmqcore.store.consume.lease_request import LEASE_MS_MAX
+from rmqcore.store.consume.undoing import undone_if_interrupted
 from rmqcore.version import __version__
 
 if TYPE_CHECKING:
@@ -156,6 +157,7 @@ class Channel(SharedQueues):
         if queue is not None and queue not in self._active_queues:
             self._consuming.leave(queue)
 
+    @undone_if_interrupted
     def basic_get(self, queue: str, no_ack: bool = False, **_: object) -> Any:
         """One message of a queue; None when there is none.
 
@@ -178,11 +180,13 @@ class Channel(SharedQueues):
             return message
         return None
 
+    @undone_if_interrupted
     def _get(self, queue: str, timeout: float | None = None) -> dict[str, Any]:
         for raw in self._received_one(queue, timeout or 0, no_ack=False):
             return raw
         raise Empty
 
+    @undone_if_interrupted
     def _received_one(self, queue: str, timeout_s: float, *, no_ack: bool) -> list[dict[str, Any]]:
         """One message of a queue, or none; what the store does not let go of goes back."""
         leased = self.lease([queue], 1, timeout_s)
@@ -192,6 +196,7 @@ class Channel(SharedQueues):
             self.give_back([lease_of(message) for message in leased])
             raise
 
+    @undone_if_interrupted
     def lease(
         self, queues: Iterable[str], max_messages: int, timeout_s: float = 0
     ) -> list[ReceivedMessage]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from rmqcore.arguments import directory_path
 from rmqcore.errors import ConfigError, StoreError, StoreNotFoundError
 from rmqcore.store.consume.holders import Holder
+from rmqcore.store.consume.undoing import undone_if_interrupted
 from rmqcore.store.consumer import keep_room_for_leases
 from rmqcore.store.sharing import open_shared
 
@@ -87,6 +88,7 @@ class OpenedStore:
         """Who holds what this use leases: in a forked child another than in its parent."""
         return self._holder.name
 
+    @undone_if_interrupted
     def lease(
         self, group: str, subscriptions: Mapping[str, str], **terms: Any
     ) -> list[ReceivedMessage]:

@@ -10,6 +10,7 @@ from rmqcore.errors import ArgumentError, StoreClosedError, StoreError
 from rmqcore.message import Lease, QueueLag, ReceivedMessage
 from rmqcore.store.consume.arrivals import Deadline
 from rmqcore.store.consume.holders import Holder
+from rmqcore.store.consume.undoing import undone_if_interrupted
 from rmqcore.store.protocol import MessageStore
 
 #: A wait ends after this at the latest and begins anew. `close` ends it sooner, except when the
@@ -107,6 +108,7 @@ class Consumer:
 
     # ---- handing out
 
+    @undone_if_interrupted
     def receive(
         self, max_messages: int = 1, timeout_ms: float | None = None
     ) -> list[ReceivedMessage]:
@@ -171,6 +173,7 @@ class Consumer:
     def __iter__(self) -> Self:
         return self
 
+    @undone_if_interrupted
     def __next__(self) -> ReceivedMessage:
         for message in () if self._closed else self.receive():
             return message

@@ -15,6 +15,7 @@ from rmqcore.native.base._lock import ReentrantLock, locks_held
 from rmqcore.native.log._putter import MessagePutter
 from rmqcore.services.delay_schedule import QueueAtDelivery, as_asked
 from rmqcore.services.runner import Runner, Threads, refuse_greenlets
+from rmqcore.store.consume.undoing import undone_if_interrupted
 from rmqcore.store.forwarding import forwards, in_the_words_of
 from rmqcore.store.open_stores import OPEN_STORES, close_forgotten
 from rmqcore.store.parts.all_parts import Parts
@@ -163,7 +164,7 @@ class DefaultMessageStore(MessagePutter, ReadableStore):
         async for message in self.parts.consuming.follow(topic, queue_id, start):
             yield message
 
-    lease = forwards("parts.consuming", Consuming.lease)
+    lease = undone_if_interrupted(forwards("parts.consuming", Consuming.lease))
     lease_async = forwards("parts.consuming", Consuming.lease_async)
     acknowledge = forwards("parts.consuming", Consuming.acknowledge)
     change_lease = forwards("parts.consuming", Consuming.change_lease)

@@ -7,6 +7,7 @@ import weakref
 
 import pytest
 from children import Program
+from interrupts import each_interrupt
 from patience import TIMEOUT_S, until
 
 from rmqcore import DiskFullError
@@ -62,6 +63,15 @@ def test_what_an_interrupted_get_was_given_comes_again_at_once(connection, monke
         with pytest.raises(KeyboardInterrupt):
             channel.basic_get("q")
     assert channel.basic_get("q").payload == 1
+
+
+def test_what_a_get_was_given_that_is_interrupted_anywhere_comes_again_at_once(connection):
+    publish(connection, 1, kombu.Queue("q"))
+    channel = connection.channel()
+    for interrupt in each_interrupt(1, ["kombu.py", "opened.py", "shared_store.py"]):
+        message = interrupt.during(lambda: channel.basic_get("q")) or channel.basic_get("q")
+        assert message.payload == 1, interrupt.at
+        message.requeue()
 
 
 def test_a_consumer_that_was_busy_for_longer_than_its_queue_lives_deletes_it_not(connection, clock):

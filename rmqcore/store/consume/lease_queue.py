@@ -111,6 +111,16 @@ class LeaseQueue:
         value = self._open.get(offset)
         return value is not None and value & HOLDER_MAX > 0 and _times(value) == attempt + 1
 
+    def is_leased(self, offset: int, times: int, due_ms: int) -> bool:
+        """Tell whether one lease of a message still holds.
+
+        Args:
+            offset: queue offset.
+            times: how often it was handed out, by that lease too.
+            due_ms: when the lease ends, Unix time.
+        """
+        return self.is_held(offset, times - 1) and self.due_ms(offset) == due_ms
+
     def due_ms(self, offset: int) -> int:
         """When a message comes again, Unix time; 0 when it may at once, or is not open."""
         return self._open.get(offset, 0) >> _HOLDER_BITS + _TIMES_BITS

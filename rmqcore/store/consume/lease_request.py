@@ -168,26 +168,38 @@ def _wanted_of(subscriptions: object) -> dict[str, TopicFilter]:
     return {topic: TopicFilter.of(expression) for topic, expression in wanted.items()}
 
 
+#: a queue, when the leases end, and of each message its offset and how often it was handed out
+LeasedOf: TypeAlias = tuple[LeaseQueue, int, list[tuple[int, int]]]
+
+
 class LeaseResult:
     """What one lease collects.
 
     Attributes:
         found: what is handed out.
         dead: what was handed out too often, or cannot be read.
+        leased: both, by queue.
         left: how many may still be handed out.
         looks: how many messages may still be looked at; 0 when there is more to be looked at.
     """
 
-    __slots__ = ("dead", "due_ms", "found", "left", "looks", "now_ms", "request")
+    __slots__ = ("dead", "due_ms", "found", "leased", "left", "looks", "now_ms", "request")
 
-    def __init__(self, request: LeaseRequest, now_ms: int, due_ms: int) -> None:
+    def __init__(self, request: LeaseRequest) -> None:
         self.request = request
-        self.now_ms = now_ms
-        self.due_ms = due_ms
+        self.now_ms = 0
+        self.due_ms = 0
+        self.leased: list[LeasedOf] = []
         self.left = request.max_messages
         self.looks = LOOKS_MAX
         self.found: list[ReceivedMessage] = []
         self.dead: list[tuple[LeaseQueue, LeasedItem, Lease]] = []
+
+    def leased_of(self, queue: LeaseQueue) -> list[tuple[int, int]]:
+        """A list of what is leased of a queue."""
+        leased: list[tuple[int, int]] = []
+        self.leased.append((queue, self.due_ms, leased))
+        return leased
 
     def add(self, queue: LeaseQueue, item: LeasedItem, lease: Lease) -> None:
         """Take a message that is leased.

@@ -295,17 +295,15 @@ class LeaseTable:
             OSError: it cannot be written.
         """
         freed = []
-        for number, first, count, times, _ in self._handed.pop(call, ()):
+        for number, first, count, times, _ in self._handed.get(call, ()):
             queue = self._numbered.get(number)
+            if queue is None:
+                continue
             for offset in range(first, first + count):
-                if (
-                    queue is not None
-                    and queue.is_held(offset, times - 1)
-                    and queue.holder(offset) == holder
-                ):
-                    self.write((Leased(number, offset, 1, 0, 0, times - 1),))
-                    queue.lease(offset, 1, 0, 0, times - 1)
+                if queue.is_held(offset, times - 1) and queue.holder(offset) == holder:
+                    self.set(queue, offset, 0, 0, undone=True)
                     freed.append(queue.topic)
+        self._handed.pop(call, None)
         return freed
 
     def held_by_others(self, known: Iterable[str]) -> list[str]:
@@ -548,7 +546,9 @@ class LeaseTable:
             if queue is not None and 0 < queue.due_ms(offset) <= now_ms:
                 queue.give_free(offset)
 
-    def set(self, queue: LeaseQueue, offset: int, due_ms: int, holder: int) -> None:
+    def set(
+        self, queue: LeaseQueue, offset: int, due_ms: int, holder: int, *, undone: bool = False
+    ) -> None:
         """Let an open message come again at another time; 0 is at once.
 
         Args:
@@ -556,12 +556,13 @@ class LeaseTable:
             offset: queue offset of one that is open.
             due_ms: Unix milliseconds at which it comes again.
             holder: number of who has it until then; 0 for nobody.
+            undone: count it as not handed out the last time.
 
         Raises:
             KeyError: the message is not open.
             OSError: it cannot be written.
         """
-        times = queue.times(offset)
+        times = queue.times(offset) - undone
         self.write((Leased(queue.number, offset, 1, due_ms, holder, times),))
         if due_ms:
             # before the lease counts, so that an interrupt leaves no lease that never ends

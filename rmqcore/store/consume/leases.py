@@ -19,12 +19,7 @@ from contextlib import suppress
 from typing import Final, TypeAlias
 
 from rmqcore.arguments import text, whole_number
-from rmqcore.errors import (
-    MessageIllegalError,
-    PutMessageError,
-    StoreClosedError,
-    StoreError,
-)
+from rmqcore.errors import MessageIllegalError, PutMessageError, StoreClosedError, StoreError
 from rmqcore.files.config_tables import TopicConfig
 from rmqcore.files.lease_journal import Done, Entry, Leased
 from rmqcore.files.store_dir import StoreDir
@@ -39,11 +34,13 @@ from rmqcore.store.consume.lease_request import (
     LEASE_MS_MAX,
     Damaged,
     LeasedItem,
+    LeasedOf,
     LeaseRequest,
     LeaseResult,
 )
 from rmqcore.store.consume.lease_table import LeasedStore, LeaseTable
 from rmqcore.store.consume.retry import damaged_letter, first_retry_level, retry_ms, sent_again
+from rmqcore.store.consume.undoing import Undoing
 
 _log = logging.getLogger("rmqcore")
 
@@ -74,6 +71,7 @@ class Leases:
     """
 
     request = staticmethod(LeaseRequest.of)
+    taking = LeaseResult
 
     def __init__(
         self,
@@ -89,6 +87,7 @@ class Leases:
         self._lock = InterruptSafeLock()
         self._closed = False
         self._kept: frozenset[str] = frozenset()
+        self.interrupted = Undoing(self._undo)
         #: holds the messages that are being put into another topic
         self._mover = Holder()
         #: has what is leased for nobody by name: it comes again when this process ends
@@ -129,24 +128,26 @@ class Leases:
         self._table.abandon()
 
     def _check_open(self) -> None:
+        """Refuse a call inside another one of the same thread, and one of a closed store."""
+        self._lock.refuse_interrupt()
         if self._closed:
             raise StoreClosedError("the store has been closed")
 
-    def hand_out(self, request: LeaseRequest) -> LeaseResult:
+    def hand_out(self, taken: LeaseResult) -> None:
         """Hand out what there is now; see `MessageStore.lease`.
 
-        Returns:
-            what was found. Dead letters are for `bury`, which waits for the disk; where there is
-            more to be looked at, this is to be called again.
+        Args:
+            taken: gets what was found. Dead letters are for `bury`, which waits for the disk; where
+                there is more to be looked at, this is to be called again.
 
         Raises:
             StoreError: the journal takes nothing, or the store is closed; nothing is handed out.
         """
         with self._lock.within():
-            self._lock.refuse_interrupt()
             self._check_open()
-            now_ms = self._table.now_ms()
-            taken = LeaseResult(request, now_ms, now_ms + request.lease_ms)
+            self.interrupted.undo_all()
+            request, now_ms = taken.request, self._table.now_ms()
+            taken.now_ms, taken.due_ms = now_ms, now_ms + request.lease_ms
             self._table.free_due(now_ms)
             holder = self._table.holder_number(request.holder or self._nameless.name)
             if request.call:
@@ -156,7 +157,22 @@ class Leases:
                 if taken.left <= 0 or taken.looks <= 0:
                     break
             self._table.compact()
-        return taken
+
+    def undo_interrupted(self) -> None:
+        """Let count as never handed out what interrupted calls have leased."""
+        with self._lock.within():
+            self._check_open()
+            self.interrupted.undo_all()
+
+    def _undo(self, leased: list[LeasedOf]) -> None:
+        for queue, due_ms, messages in leased:
+            for offset, times in messages:
+                if offset >= queue.position:
+                    # the journal has nothing of it
+                    queue.done(offset)
+                elif self._is_known(queue) and queue.is_leased(offset, times, due_ms):
+                    self._table.set(queue, offset, 0, 0, undone=True)
+            self._arrivals.wake((queue.topic,))
 
     def bury(self, taken: LeaseResult) -> bool:
         """Put the dead letters that were found; what cannot be put now is tried again later.
@@ -195,6 +211,7 @@ class Leases:
         items: list[tuple[int, int, LeasedItem]] = []
         entries: list[Entry] = []
         due_ms, position = taken.due_ms, queue.position
+        leased = taken.leased_of(queue)
         following = position
         try:
             while (
@@ -210,6 +227,7 @@ class Leases:
                     entries.append(Done(queue.number, offset, 1))
                     continue
                 # before it counts as leased: an interrupt leaves no lease that nobody has
+                leased.append((offset, times))
                 items.append((offset, times, item))
                 self._table.due.add(due_ms, queue.number, offset)
                 queue.lease(offset, 1, due_ms, holder, times)
@@ -217,6 +235,7 @@ class Leases:
             if len(items) < taken.left:
                 fresh = self._reads.fresh(queue, taken, taken.left - len(items))
                 following = fresh.following
+                leased.extend((offset, 1) for offset, _ in fresh.items)
                 for offset, _ in fresh.items:
                     self._table.due.add(due_ms, queue.number, offset)
                 for offset, count, _ in runs_of((each, 0) for each, _ in fresh.items):
@@ -226,8 +245,9 @@ class Leases:
                 items.extend((offset, 1, item) for offset, item in fresh.items)
             self._table.hand_out(entries, taken.request.call)
         except BaseException:
-            # a lease that the journal does not have is given to nobody, and what was never handed
-            # out still was not: for the journal, all in front of what it has next is done with
+            # a lease that the journal lacks is nobody's, and what was never handed out still was
+            # not: for the journal, all in front of what it has next is done with
+            self.interrupted.add(taken.leased)
             queue.take_back(position)
             for offset, times, _ in items:
                 if queue.is_open(offset):
@@ -244,7 +264,6 @@ class Leases:
     def acknowledge(self, group: str, leases: Iterable[Lease]) -> int:
         """Be done with messages; see `MessageStore.acknowledge`."""
         with self._lock.within():
-            self._lock.refuse_interrupt()
             self._check_open()
             queues: dict[LeaseQueue, set[int]] = {}
             for lease in map(Lease._make, leases):
@@ -284,7 +303,6 @@ class Leases:
         """Let leases end at another time; see `MessageStore.change_lease`."""
         whole_number("lease_ms", lease_ms, 1, LEASE_MS_MAX)
         with self._lock.within():
-            self._lock.refuse_interrupt()
             self._check_open()
             held = self._still_held(group, leases)
             due_ms = self._table.now_ms() + lease_ms
@@ -324,7 +342,6 @@ class Leases:
     ) -> list[tuple[LeaseQueue, Lease]]:
         """Put off what is still held; what has to be put elsewhere comes to ``moves``."""
         with self._lock.within():
-            self._lock.refuse_interrupt()
             self._check_open()
             held = self._still_held(group, leases)
             now_ms = self._table.now_ms()
@@ -337,9 +354,8 @@ class Leases:
                 if message is None:
                     levels_ms = self._store.config.delay_levels_ms
                     wait_ms = retry_ms(item, lease, levels_ms) if delay_ms is None else delay_ms
-                    self._table.set(
-                        queue, lease.queue_offset, now_ms + wait_ms if wait_ms else 0, 0
-                    )
+                    due_ms = now_ms + wait_ms if wait_ms else 0
+                    self._table.set(queue, lease.queue_offset, due_ms, 0)
                 else:
                     moves.append((queue, lease, item, message))
                     self._begin_move(queue, lease)
@@ -459,7 +475,6 @@ class Leases:
     def release(self, holder: str) -> int:
         """Let come again at once what somebody has; see `MessageStore.release_leases`."""
         with self._lock.within():
-            self._lock.refuse_interrupt()
             self._check_open()
             topics = self._table.release(holder or self._nameless.name)
         self._arrivals.end_waits(holder)
@@ -469,7 +484,6 @@ class Leases:
     def undo_lease(self, call: str, holder: str) -> None:
         """Let count as never handed out what a call was given; see `Consuming.undo_lease`."""
         with self._lock.within():
-            self._lock.refuse_interrupt()
             self._check_open()
             topics = self._table.undo_lease(call, self._table.holders.get(holder, 0))
         self._arrivals.wake(topics)
@@ -481,7 +495,6 @@ class Leases:
     def release_ended(self, known: Iterable[str], has_ended: Callable[[str], bool]) -> int:
         """Free what processes hold that have ended; see `Consuming.release_ended`."""
         with self._lock.within():
-            self._lock.refuse_interrupt()
             self._check_open()
             held = self._table.held_by_others(known)
         ended = [holder for holder in held if has_ended(holder)]
@@ -492,7 +505,6 @@ class Leases:
     def lag(self, group: str, topics: Iterable[str]) -> list[QueueLag]:
         """What a group has before it; see `MessageStore.lag`."""
         with self._lock.within():
-            self._lock.refuse_interrupt()
             self._check_open()
             self._table.free_due(self._table.now_ms())
             return [self._lag_of(group, *key) for key in self._table.keys_of(group, topics)]
@@ -520,7 +532,6 @@ class Leases:
     def ready(self, group: str, topic: str) -> list[tuple[int, int, int]]:
         """Which messages can be handed out now; see `MessageStore.ready`."""
         with self._lock.within():
-            self._lock.refuse_interrupt()
             self._check_open()
             self._table.free_due(self._table.now_ms())
             return [
@@ -541,7 +552,6 @@ class Leases:
         """Be done with all that is ready; see `MessageStore.purge`."""
         topic = text("topic", topic)
         with self._lock.within():
-            self._lock.refuse_interrupt()
             self._check_open()
             self._table.free_due(self._table.now_ms())
             count = 0
@@ -579,6 +589,5 @@ class Leases:
     def forget_topic(self, topic: str) -> None:
         """Know nothing of a topic any more: it is deleted."""
         with self._lock.within():
-            self._lock.refuse_interrupt()
             self._check_open()
             self._table.forget(topic)

@@ -14,6 +14,7 @@ from rmqcore.services.event_loop import one_turn, running_loop
 from rmqcore.store.consume.arrivals import Arrivals, AsyncSleeper, Deadline, Sleeper
 from rmqcore.store.consume.holders import is_gone
 from rmqcore.store.consume.interrupt_safe_lock import InterruptSafeLock
+from rmqcore.store.consume.undoing import hands_out, hands_out_nothing
 
 if TYPE_CHECKING:
     from rmqcore.files.store_dir import StoreDir
@@ -292,9 +293,13 @@ class Consuming:
     def _lease_now(self, leases: Leases, request: LeaseRequest) -> list[ReceivedMessage]:
         """What there is, however many messages have to be passed over for it."""
         while True:
-            taken = leases.hand_out(request)
+            taken = leases.taking(request)
+            hands_out(taken.leased, leases.interrupted, leases.undo_interrupted)
+            leases.hand_out(taken)
             # there may be other messages behind the dead letters
             goes_on = bool(taken.dead) and leases.bury(taken)
+            if not taken.found:
+                hands_out_nothing()
             if taken.found or (taken.looks > 0 and not goes_on):
                 return taken.found
 
@@ -303,7 +308,8 @@ class Consuming:
     ) -> list[ReceivedMessage]:
         """As `_lease_now`; others have their turn meanwhile, and dead letters go by themselves."""
         while True:
-            taken = leases.hand_out(request)
+            taken = leases.taking(request)
+            leases.hand_out(taken)
             burying = None
             if taken.dead:
                 burying = running_loop().run_in_executor(None, leases.bury, taken)

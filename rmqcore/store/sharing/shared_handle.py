@@ -23,6 +23,7 @@ from rmqcore.remoting import RemotingCommand
 from rmqcore.services.event_loop import running_loop
 from rmqcore.store.closed_by_with import ClosedByWith
 from rmqcore.store.consume.holders import new_holder
+from rmqcore.store.consume.undoing import Undoing, hands_out, hands_out_nothing
 from rmqcore.store.message_store import DefaultMessageStore
 from rmqcore.store.sharing.calls import result_of
 from rmqcore.store.sharing.channel import ChannelLostError, OwnerChannel
@@ -98,6 +99,7 @@ class SharedStoreHandle(ClosedByWith):
         self._keys = UniqueKeys()
         self._client = new_holder()
         self._closed = False
+        self._interrupted = Undoing(self._undo_lease)
         self._listeners = Listeners(cast("SharedHandle", self))
         self._topics = SharedTopics(self._call)
         self._consumer_offsets = SharedConsumerOffsets(self._call)
@@ -269,15 +271,15 @@ class SharedStoreHandle(ClosedByWith):
 
     def _result(self, channel: OwnerChannel, request: RemotingCommand) -> Any:
         """What the owner answers; a lease that an interrupt keeps from the caller comes again."""
+        if "call" in request.ext_fields:
+            self._interrupted.undo_all()
+            hands_out(request, self._interrupted, self._interrupted.undo_all)
         try:
             answer = self._aside(request) if channel.interrupted else channel.call(request)
             return result_of(answer)
-        except ChannelLostError:
-            raise
-        except BaseException as error:
-            # nobody knows whether the channel has told the owner: the answer may have been there
-            if channel.lost or not isinstance(error, RmqCoreError | OSError):
-                self._undo_lease(request)
+        except (RmqCoreError, OSError):
+            if not channel.lost:
+                hands_out_nothing()
             raise
 
     def _undo_lease(self, request: RemotingCommand) -> None:
@@ -385,6 +387,7 @@ class SharedStoreHandle(ClosedByWith):
         self._unbind()
         self._keys = UniqueKeys()
         self._client = new_holder()
+        self._interrupted = Undoing(self._undo_lease)
         self._listeners = Listeners(cast("SharedHandle", self))
         if server is not None:
             _PARENTS.append((server, store))

@@ -18,6 +18,7 @@ from rmqcore.services.arrival import ArrivalListener
 from rmqcore.services.event_loop import running_loop
 from rmqcore.status import Durability
 from rmqcore.store.column_reads import ColumnReads
+from rmqcore.store.consume.undoing import undone_if_interrupted
 from rmqcore.store.parts.iteration import OnDamage, checked_bounds, topic_messages
 from rmqcore.store.protocol import MessageStore
 from rmqcore.store.readable_store import broker_conf
@@ -166,7 +167,7 @@ class SharedMessageStore(SharedStoreHandle, ColumnReads):
     kv_count = _one_call(MessageStore.kv_count)
     wait = _one_call(MessageStore.wait)
     wait_async = _one_call(MessageStore.wait_async)
-    lease = _one_call(MessageStore.lease)
+    lease = undone_if_interrupted(_one_call(MessageStore.lease))
     lease_async = _one_call(MessageStore.lease_async)
     acknowledge = _one_call(MessageStore.acknowledge)
     change_lease = _one_call(MessageStore.change_lease)

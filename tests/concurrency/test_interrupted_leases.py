@@ -1,0 +1,97 @@
+"""A signal handler that raises anywhere in a lease: what nobody was given is leased to nobody."""
+
+from contextlib import nullcontext
+
+import pytest
+from interrupts import Interrupt, each_interrupt
+from patience import TIMEOUT_S
+
+import rmqcore
+from rmqcore.store.consume.lease_queue import LeaseQueue
+from rmqcore.store.consume.undoing import Undoing
+
+pytestmark = pytest.mark.engine
+
+SIZES = {
+    "mapped_file_size_commit_log": 1 << 16,
+    "mapped_file_size_consume_queue": 2000,
+    "max_hash_slot_num": 16,
+    "max_index_num": 64,
+    "allocate_ahead": 0,
+}
+TERMS = {"lease_ms": 3_600_000, "max_reconsume_times": 1 << 30}
+#: files that a message goes through on its way to who leases it
+WAYS = (
+    *("leases.py", "lease_table.py", "lease_queue.py", "lease_request.py", "undoing.py"),
+    *("consuming.py", "forwarding.py", "shared_store.py", "shared_handle.py", "consumer.py"),
+)
+
+
+@pytest.mark.parametrize("receives", [False, True])
+@pytest.mark.parametrize("role", ["only", "owner", "client"])
+def test_what_an_interrupted_lease_was_given_comes_again_at_once(store_path, role, receives):
+    opens = rmqcore.open_store if role == "only" else rmqcore.open_shared
+    owns = rmqcore.open_shared(store_path, **SIZES) if role == "client" else nullcontext()
+    with owns, opens(store_path, **SIZES) as store:
+        consumer = rmqcore.Consumer(store, "g", {"T": "*"}, **TERMS)
+
+        def lease(timeout_ms=0):
+            if receives:
+                return consumer.receive(3, timeout_ms=timeout_ms)
+            return store.lease("g", {"T": "*"}, timeout_ms=timeout_ms, **TERMS)
+
+        for interrupt in each_interrupt(1, WAYS):
+            store.put("T", b"x")
+            # dispatched now: of each lease the places are the same
+            store.lag("g", ["T"])
+            got = interrupt.during(lease) or lease(1000 * TIMEOUT_S)
+            assert [each.reconsume_times for each in got] == [0], interrupt.at
+            store.acknowledge("g", [each.place for each in got])
+
+
+class InterruptedAgainError(KeyboardInterrupt):
+    """What a second handler raises."""
+
+
+def interrupt_again():
+    raise InterruptedAgainError
+
+
+@pytest.fixture
+def seconds(monkeypatch):
+    """A list; what is undone while there is an interrupt in it is interrupted by that."""
+    there = []
+
+    def interruptible(kind, name):
+        undo = getattr(kind, name)
+
+        def interrupted(self, *args):
+            for second in there:
+                return second.during(lambda: undo(self, *args))
+            return undo(self, *args)
+
+        monkeypatch.setattr(kind, name, interrupted)
+
+    interruptible(LeaseQueue, "take_back")
+    interruptible(Undoing, "undo_all")
+    return there
+
+
+def test_a_second_interrupt_while_a_lease_is_undone_leaves_nothing_leased(store_path, seconds):
+    with rmqcore.open_store(store_path, **SIZES) as store:
+        for number in (3, 11, 29):
+            for first in each_interrupt(2, WAYS):
+                for body in (b"0", b"1", b"2"):
+                    store.put("T", body)
+                (returned,) = store.lease("g", {"T": "*"}, max_messages=1, **TERMS)
+                terms = {"delay_ms": 0, "max_reconsume_times": 1 << 30}
+                store.give_back("g", [returned.place], **terms)
+                seconds.append(Interrupt(number, interrupt_again))
+                try:
+                    got = first.during(lambda: store.lease("g", {"T": "*"}, **TERMS))
+                except InterruptedAgainError:
+                    got = None
+                where = first.at, seconds.pop().at
+                got = got or store.lease("g", {"T": "*"}, **TERMS)
+                assert [bytes(each.body) for each in got] == [b"0", b"1", b"2"], where
+                store.acknowledge("g", [each.place for each in got])
