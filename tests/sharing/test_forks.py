@@ -1,5 +1,6 @@
 """A process that has a shared store open forks: who owns it then, and whose files are whose."""
 
+import asyncio
 import errno
 import fcntl
 import os
@@ -11,10 +12,11 @@ from contextlib import suppress
 
 import pytest
 from children import Forked, in_child
-from patience import TIMEOUT_S, until
+from patience import TIMEOUT_S, until, until_async
 from sharing.processes import owner_of, program
 
 import rmqcore
+from rmqcore.store.sharing import shared_handle
 from rmqcore.store.sharing.channel import OwnerChannel
 from rmqcore.store.sharing.place import MeetingPlace
 from rmqcore.store.sharing.shared_handle import SharedStoreHandle
@@ -194,3 +196,32 @@ def test_a_fork_while_other_threads_call_is_safe(store):
         for thread in threads:
             thread.join()
     assert store.max_queue_offset("U", 0) == 10
+
+
+@pytest.mark.engine
+def test_a_close_that_waits_for_an_owner_keeps_no_fork_of_another_thread_waiting(
+    store, monkeypatch
+):
+    goodbye, free = SharedStoreHandle._say_goodbye, []
+
+    def may_fork():
+        with suppress(RuntimeError):
+            free.append(shared_handle._OPENING.acquire(blocking=False))
+            shared_handle._OPENING.release()
+
+    def say_goodbye(handle):
+        with ThreadPoolExecutor(1) as threads:
+            threads.submit(may_fork).result()
+        goodbye(handle)
+
+    async def cancel():
+        waiting = asyncio.ensure_future(store.lease_async("g", {"T": "*"}, timeout_ms=None))
+        await until_async(lambda: store.reach_owner()._waiting, "a call that waits for messages")
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    monkeypatch.setattr(SharedStoreHandle, "_say_goodbye", say_goodbye)
+    asyncio.run(cancel())
+    store.close()
+    assert free == [True]

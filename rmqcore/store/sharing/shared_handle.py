@@ -349,10 +349,7 @@ class SharedStoreHandle(ClosedByWith):
         with self._owner_lock, _OPENING:
             self._closed = True
             self._unbind()
-            if self._channel is not None:
-                if not self._channel.close():
-                    self._say_goodbye()
-                self._channel = None
+            channel = self._channel
             if self._server is not None:
                 self._place.forget_socket()
                 self._server.stop()
@@ -365,7 +362,12 @@ class SharedStoreHandle(ClosedByWith):
                     if not self._store.has_files:
                         self._place.unlock()
                         self._store = self._server = None
-            _HANDLES.discard(self)
+        # without the locks: an owner that hangs is waited for
+        if channel is not None:
+            if not channel.close():
+                self._say_goodbye()
+            self._channel = None
+        _HANDLES.discard(self)
 
     def _say_goodbye(self) -> None:
         """Tell the owner over another connection: an interrupted call has ended the one before.
