@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, TypeAlias
 from rmqcore.errors import NO_ROOM, CorruptConfigFileError, DiskFullError
 from rmqcore.files.config_file import place_of_damaged
 from rmqcore.files.store_dir import NOT_A_FILE
-from rmqcore.files.zeros import read_small
+from rmqcore.files.zeros import PAGE_SIZE, read_small
 from rmqcore.native.base._mapped import reserve
 from rmqcore.world import sync_directory, sync_fd, sync_file
 
@@ -35,7 +35,8 @@ _NUMBER: Final = struct.Struct(">I")
 _NAMED_QUEUE: Final = struct.Struct(">Ii")
 _HANDED: Final = struct.Struct(">IqII")
 _FILE_MODE: Final = 0o644
-#: Room on the disk that the next file has before it is written.
+#: Room on the disk that the next file has before it is written; twice what this one has where that
+#: is more: all that holds takes no more than it took to say it.
 _RESERVE_SIZE: Final = 1 << 16
 #: Behind damage, whole records up to this size are looked for: names are shorter.
 _LOOKED_AT_MAX: Final = 1024
@@ -216,6 +217,8 @@ class LeaseJournal:
         self.may_lack_some = False
         self._file = -1
         self._size = 0
+        #: what was reserved for the next file
+        self._room = 0
 
     @property
     def size(self) -> int:
@@ -316,6 +319,8 @@ class LeaseJournal:
                 self.may_lack_some = True
             raise DiskFullError(self.path)
         self._size += written
+        if self._size > self._room:
+            self._keep_room(0)
 
     def sync(self) -> None:
         """Bring all that was appended to the disk.
@@ -383,13 +388,15 @@ class LeaseJournal:
         except IsADirectoryError as error:
             raise CorruptConfigFileError(self._next, -1, NOT_A_FILE) from error
 
-    def _keep_room(self) -> None:
-        """Keep room for the next file, if there is any now."""
+    def _keep_room(self, truncate: int = os.O_TRUNC) -> None:
+        """Keep room for the next file, if there is any now; with 0 beside that which it has."""
+        self._room = max(_RESERVE_SIZE, 2 * self._size)
         with suppress(OSError):
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+            self._check_there()
+            flags = os.O_WRONLY | os.O_CREAT | truncate | os.O_CLOEXEC
             file = os.open(self._next, flags, _FILE_MODE)
             try:
-                reserve(file, 0, _RESERVE_SIZE, keep_size=True)
+                _reserve_up_to(file, self._room)
             finally:
                 os.close(file)
 
@@ -420,6 +427,18 @@ def _is_at(file: int, path: Path) -> bool:
     with suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(file), path.stat())
     return False
+
+
+def _reserve_up_to(file: int, size: int) -> None:
+    """Reserve so many bytes of a file, or as many as there are: one call takes all or nothing."""
+    at, step = 0, size
+    while at < size and step >= PAGE_SIZE:
+        try:
+            reserve(file, at, step, keep_size=True)
+        except OSError:
+            step //= 2
+        else:
+            at += step
 
 
 def _write(file: int, raw: bytes | bytearray) -> None:

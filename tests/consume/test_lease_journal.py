@@ -1,12 +1,13 @@
 """The journal of leases: interrupts between its steps, a full disk behind them, its name."""
 
+import errno
 import os
 
 import pytest
 from interrupts import Interrupt, Interrupted
 from syncs import watched
 
-from rmqcore.errors import DiskFullError
+from rmqcore.errors import DiskFullError, StoreNotFoundError
 from rmqcore.files import lease_journal
 from rmqcore.files.lease_journal import Done, LeaseJournal, to_bytes
 
@@ -46,6 +47,49 @@ def test_a_full_disk_behind_an_interrupted_write_takes_no_whole_record(journal, 
     assert list(journal.entries()) == [FIRST, SECOND]
     journal.append(to_bytes(THIRD))
     assert list(journal.entries()) == [FIRST, SECOND, THIRD]
+
+
+def test_there_is_room_for_all_that_holds_however_much_that_is(journal):
+    reserved = journal.path.with_suffix(".reserve")
+    for number in range(9000):
+        journal.append(to_bytes(Done(0, number, 1)))
+        if number % 500 == 0:
+            assert reserved.stat().st_blocks * 512 >= journal.size
+    assert journal.size > 3 << 16
+    journal.replace([FIRST])
+    assert reserved.stat().st_blocks * 512 == 1 << 16
+    assert list(journal.entries()) == [FIRST]
+
+
+def test_of_a_disk_that_is_nearly_full_all_room_is_reserved(journal, monkeypatch):
+    left = [50_000]
+
+    def reserve(_file, _at, size, *, keep_size):
+        if size > left[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        left[0] -= size
+
+    monkeypatch.setattr(lease_journal, "reserve", reserve)
+    journal.replace([FIRST])
+    assert left[0] < 4096
+
+
+def test_room_is_reserved_in_no_other_store(tmp_path):
+    there = []
+
+    def check_there():
+        if there:
+            raise StoreNotFoundError(tmp_path)
+
+    journal = LeaseJournal(tmp_path / "consumerLeases.log", check_there)
+    journal.replace([FIRST])
+    reserved = journal.path.with_suffix(".reserve")
+    reserved.unlink()
+    there.append(False)
+    while journal.size <= 1 << 16:
+        journal.append(to_bytes(SECOND))
+    assert not reserved.exists()
+    journal.close()
 
 
 def test_it_is_read_up_to_the_first_record_that_is_not_whole(journal):
