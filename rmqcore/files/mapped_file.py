@@ -282,14 +282,15 @@ class MappedFile:
 
         Args:
             whole: reserve every byte on disk now; else space is reserved ahead of each write.
-            over_zeros: take the place of a file that holds nothing, which an interrupted caller
-                leaves behind.
+            over_zeros: replace a file that holds nothing, which an interrupted caller leaves.
 
         Raises:
             DiskFullError: there is no room; nothing is left behind.
             OSError: the file exists and holds data, or any other refusal.
         """
         self._open_files.check_there()
+        # a file that could not be mapped would be made, and removed, by every put that is refused
+        MappedRegion(None, self.size, writable=False, path=self.path)
         if over_zeros and self.path.exists() and holds_nothing(self.path):
             self.path.unlink()
         with room_at(self.path):

@@ -18,7 +18,7 @@ import rmqcore
 from crash.small_store import SETTINGS, check_against_log, numbers_in, put
 from rmqcore import PutMessageStatus
 from rmqcore.derived import consume_queue_store, index_service
-from rmqcore.files import commit_log_writer, index_file, kept_dirty
+from rmqcore.files import commit_log_writer, index_file, kept_dirty, mapped_file
 from rmqcore.files.index_file import IndexFile
 from rmqcore.files.kept_dirty import keep_dirty
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
@@ -150,6 +150,41 @@ def test_a_log_file_that_cannot_be_made_is_made_later(store_path, monkeypatch, c
         acknowledged.append(1000)
     with rmqcore.open_store(store_path) as store:
         assert [int(bytes(message.body)) for message in store.messages()] == acknowledged
+
+
+def test_a_log_file_that_could_not_be_mapped_is_not_made(store_path, monkeypatch):
+    made, refuses = [], []
+    set_length, real = MappedFile._set_length, mapped_file.MappedRegion
+
+    def region(*arguments, path, **named):
+        if refuses and "commitlog" in str(path):
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), str(path))
+        return real(*arguments, path=path, **named)
+
+    def counted(file, *arguments, **named):
+        if file.path.parent.name == "commitlog":
+            made.append(file.path.name)
+        set_length(file, *arguments, **named)
+
+    monkeypatch.setattr(MappedFile, "_set_length", counted)
+    monkeypatch.setattr(mapped_file, "MappedRegion", region)
+    with rmqcore.open_store(store_path, allocate_ahead=0, **SETTINGS) as store:
+        assert put(store, 0).ok
+        made.clear()
+        refuses.append(True)
+        for number in range(1, 1000):
+            with contextlib.suppress(rmqcore.StoreNotWritableError):
+                assert put(store, number).ok
+                continue
+            break
+        for _ in range(3):
+            with pytest.raises(rmqcore.StoreNotWritableError, match="Cannot allocate memory"):
+                put(store, number)
+        assert not made
+        assert numbers_in(store) == list(range(number))
+        refuses.clear()
+        assert put(store, number).ok
+        assert numbers_in(store) == list(range(number + 1))
 
 
 def test_an_index_file_that_cannot_be_removed_goes_with_the_next_round(store_path, monkeypatch):
