@@ -15,7 +15,7 @@ from rmqcore.cli import complete
 from rmqcore.cli.exit_codes import ExitCode
 from rmqcore.cli.failures import MissingWarning, as_followed, warn
 from rmqcore.config import load_config
-from rmqcore.errors import ArgumentError, CorruptStoreError
+from rmqcore.errors import ArgumentError, CorruptConsumeQueueError, CorruptStoreError
 from rmqcore.files.config_tables import TopicConfigTable
 from rmqcore.files.store_dir import StoreDir
 from rmqcore.world import wall_clock_ms
@@ -209,8 +209,7 @@ def check_queue(
         if queue is not None:
             raise typer.BadParameter("a queue of which topic? give one", param_hint="--queue")
         return
-    check_queues_are_there(store)
-    queues = store.queues()
+    queues = queues_of(store, lost)
     numbers = sorted({number for name, number in queues if name == topic}.union(lost))
     names = {name for name, _ in queues} | {
         config.topic_name
@@ -226,6 +225,24 @@ def check_queue(
         raise error
     if error is not None:
         warn(f"{error}; waiting for it", as_json=False)
+
+
+def queues_of(store: ReadOnlyMessageStore, lost: Collection[int]) -> list[tuple[str, int]]:
+    """The topic and number of each queue.
+
+    Args:
+        store: an open one.
+        lost: see `check_queue`; where there are some, all files may be gone.
+
+    Raises:
+        CorruptConsumeQueueError: as `check_queues_are_there`.
+    """
+    try:
+        return store.queues()
+    except CorruptConsumeQueueError:
+        if not lost:
+            raise
+        return []
 
 
 def check_queues_are_there(store: ReadOnlyMessageStore) -> None:

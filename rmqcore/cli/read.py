@@ -24,9 +24,9 @@ from rmqcore.cli.options import (
     SkipDamaged,
     StorePath,
     check_queue,
-    check_queues_are_there,
     is_cluster,
     open_for_reading,
+    queues_of,
 )
 from rmqcore.cli.times import parse_time
 from rmqcore.errors import CorruptConfigFileError, CorruptConsumeQueueError, CorruptStoreError
@@ -97,7 +97,7 @@ def cat(
             messages = opened.messages(topic, queue, start=start, stop=stop)
         else:
             messages = chain.from_iterable(
-                _of_queue(opened, topic, number, start or 0, stop, passed)
+                _of_queue(opened, topic, number, start or 0, stop, passed, lost)
                 for number in _queues(opened, topic, queue, lost)
             )
         for message in islice(_selected(messages, tags, begin_ms, end_ms), count):
@@ -128,7 +128,7 @@ def tail(
     with open_for_reading(store, config, settings) as opened:
         lost = _lost_queues(opened, topic) if skip_damaged else []
         check_queue(opened, topic, queue, may_come=follow, lost=lost)
-        check_queues_are_there(opened)
+        queues_of(opened, lost)
         reader = _Tail(opened, topic, queue, damage if skip_damaged else None, lost)
         last: deque[MessageExt] = deque(maxlen=count)
         try:
@@ -184,20 +184,27 @@ def _log_from(
 
 
 def _queues(
-    store: ReadOnlyMessageStore, topic: str | None, queue: int | None, lost: Iterable[int] = ()
+    store: ReadOnlyMessageStore, topic: str | None, queue: int | None, lost: Collection[int] = ()
 ) -> list[int]:
-    numbers = {number for name, number in store.queues() if name == topic}.union(lost)
+    numbers = {number for name, number in queues_of(store, lost) if name == topic}.union(lost)
     return sorted(number for number in numbers if queue in (None, number))
 
 
 def _lost_queues(store: ReadOnlyMessageStore, topic: str | None) -> list[int]:
-    """The queues of a topic that the last writer had, and of which there is no file."""
-    if topic is None or not store.missing():
+    """The queues of a topic of which there is no file: the last writer had them, or the log has."""
+    if topic is None:
+        return []
+    try:
+        known = set(store.queues())
+    except CorruptConsumeQueueError:
+        # all are gone; what is damaged is told when it is read to be shown
+        every = store.messages(on_damage=lambda *_: None)
+        return sorted({number for message in every for number in _queues_in(message, topic)})
+    if not store.missing():
         return []
     mark = StoreMark(StoreDir(store.path, store.config.store_path_commit_log))
     with suppress(CorruptConfigFileError, OSError):
         mark.load()
-    known = set(store.queues())
     return sorted(key[1] for key in mark.ends if key[0] == topic and key not in known)
 
 
@@ -212,6 +219,7 @@ def _of_queue(
     start: int,
     stop: int | None,
     on_damage: OnDamage,
+    lost: Collection[int],
 ) -> Iterator[MessageExt]:
     """The messages of a queue; from where its units are damaged, or end too soon, of the log."""
 
@@ -221,12 +229,15 @@ def _of_queue(
             raise _UnitsEnd
 
     begin = store.min_phy_offset
+    listed: Iterable[MessageExt] = ()
+    if queue_id not in lost:
+        listed = store.messages(topic, queue_id, start=start, stop=stop, on_damage=damaged)
     try:
-        for message in store.messages(topic, queue_id, start=start, stop=stop, on_damage=damaged):
+        for message in listed:
             yield message
             start = _number_in(topic, queue_id, message, message.queue_offset) + 1
             begin = message.phy_offset + message.store_size
-        if not store.missing():
+        if not store.missing() and queue_id not in lost:
             return
     except _UnitsEnd:
         pass
@@ -236,6 +247,12 @@ def _of_queue(
         number = _number_in(topic, queue_id, message, -1)
         if start <= number and (stop is None or number < stop):
             yield message
+
+
+def _queues_in(message: MessageExt, topic: str) -> list[int]:
+    """The queues of a topic that list a message."""
+    light = [0] if topic in dict(light_numbers(message)) else []
+    return [message.queue_id] if message.topic == topic else light
 
 
 def _number_in(topic: str, queue_id: int, message: MessageExt, other: int) -> int:
@@ -277,7 +294,7 @@ class _Tail:
             for number in _queues(self._store, self._topic, self._queue, self._lost):
                 end = self._end_of_queue(number)
                 self._queue_ends[number] = max(end - count, 0)
-            return self._new_of_queues(to_log_end=bool(self._store.missing()))
+            return self._new_of_queues(to_log_end=bool(self._lost or self._store.missing()))
         offsets = [
             unit[0]
             for queue in self._store.consume_queues
@@ -312,10 +329,11 @@ class _Tail:
             if on_damage is None:
                 parts.append(self._store.messages(topic, number, start=start, stop=end))
             elif to_log_end:
-                found = _of_queue(self._store, topic, number, start, None, on_damage)
+                found = _of_queue(self._store, topic, number, start, None, on_damage, self._lost)
                 parts.append(self._noted(number, found))
             elif start < end:
-                parts.append(_of_queue(self._store, topic, number, start, end, on_damage))
+                found = _of_queue(self._store, topic, number, start, end, on_damage, self._lost)
+                parts.append(found)
         return merge(*parts, key=lambda message: message.phy_offset)
 
     def _noted(self, number: int, messages: Iterator[MessageExt]) -> Iterator[MessageExt]:

@@ -223,3 +223,20 @@ def test_messages_of_a_queue_whose_files_are_lost_are_shown_of_the_log(rmqcore, 
         assert "queue Letters/0 ends at 0, and has ended at 5" in shown.stderr
     one = rmqcore("cat", store, "Letters", "--queue", 0, "--start", 1, "--skip-damaged")
     assert one.stdout == "b\nc\nd\ne\n"
+
+
+@pytest.mark.parametrize("told_by", ["the mark", "the log"])
+def test_a_store_whose_queues_are_all_lost_shows_what_its_log_has(rmqcore, store, told_by):
+    with open_store(store) as opened:
+        opened.put("Other", b"other")
+    shutil.rmtree(store / "consumequeue")
+    if told_by == "the log":
+        # as in a store that RocketMQ has written
+        (store / "config" / "storeMark.json").unlink()
+    for words in (["cat", store, "Letters"], ["tail", store, "Letters", "-n", 100]):
+        assert "rebuild cq" in rmqcore(*words).stderr
+        shown = rmqcore(*words, "--skip-damaged")
+        assert sorted(shown.stdout) == sorted("a\nb\nc\nd\ne\nA\nB\nC\nD\nE\n")
+    one = rmqcore("cat", store, "Letters", "--queue", 0, "--start", 1, "--skip-damaged")
+    assert one.stdout == "b\nc\nd\ne\n"
+    assert "rebuild cq" in rmqcore("cat", store, "Nothing", "--skip-damaged").stderr
