@@ -408,7 +408,11 @@ class LeaseJournal:
             os.close(former)
 
     def _as_full(self, error: OSError) -> OSError:
-        return DiskFullError(self.path) if error.errno in NO_ROOM else error
+        if error.errno in NO_ROOM:
+            return DiskFullError(self.path)
+        if error.filename is None:
+            error.filename = str(self.path)
+        return error
 
     def close(self) -> None:
         """Let the file go; idempotent."""

@@ -404,3 +404,29 @@ def test_leases_whose_journal_was_not_synced_once_are_written_anew(store_path):
         assert before not in synced
         assert after in synced
         consumer.close()
+
+
+@pytest.mark.parametrize("opens", [rmqcore.open_store, rmqcore.open_shared])
+@pytest.mark.parametrize("code", [errno.EROFS, errno.EIO, errno.EDQUOT])
+def test_a_store_with_leases_is_closed_on_a_disk_that_refuses_everything(
+    store_path, monkeypatch, opens, code
+):
+    def refuse(*_, **__):
+        raise OSError(code, os.strerror(code))
+
+    store = opens(store_path)
+    for number in range(3):
+        store.put("T", b"%d" % number)
+    store.lease("g", {"T": "*"}, max_messages=2)
+    with monkeypatch.context() as patch:
+        for call in ("write", "unlink", "replace", "rename"):
+            patch.setattr(os, call, refuse)
+        with pytest.raises(OSError, match=re.escape("[Errno")):
+            store.lease("g", {"T": "*"})
+        assert [message.body for message in store.messages("T", 0)] == [b"0", b"1", b"2"]
+        with pytest.raises(OSError, match=re.escape("[Errno")):
+            store.close()
+        store.close()
+    with opens(store_path) as store:
+        assert [message.body for message in store.messages("T", 0)] == [b"0", b"1", b"2"]
+        assert store.put("T", b"3").ok

@@ -106,12 +106,14 @@ class Leases:
         with self._lock.within():
             self._lock.refuse_interrupt()
             self._closed = True
-            for holder in list(self._table.holders):
-                if is_mine(holder) and holder not in self._kept:
-                    self._table.release(holder)
-            # an interrupt may have left an offset older than the journal, which it overrides
-            for queue in self._table.queues.values():
-                self._table.commit_oldest(queue)
+            # a store is closed on a disk that refuses this, too: its leases end with the process
+            with suppress(OSError):
+                for holder in list(self._table.holders):
+                    if is_mine(holder) and holder not in self._kept:
+                        self._table.release(holder)
+                # an interrupt may have left an offset older than the journal, which it overrides
+                for queue in self._table.queues.values():
+                    self._table.commit_oldest(queue)
 
     def close(self) -> None:
         """Write all down, behind ``consumerOffset.json``; after `stop`.

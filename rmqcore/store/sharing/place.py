@@ -124,9 +124,10 @@ class MeetingPlace:
     def forget_socket(self) -> None:
         """Remove the socket; only for who has the lock.
 
-        A directory that has been removed meanwhile, and made again, may have another owner's.
+        A directory that has been removed meanwhile, and made again, may have another owner's. What
+        a disk keeps, as one that can only be read any more, is one at which nobody listens.
         """
-        with suppress(FileNotFoundError, IsADirectoryError):
+        with suppress(OSError):
             lock = self._lock
             if lock is not None and os.path.samestat(self.path.stat(), os.fstat(lock.fileno())):
                 (self.path / SOCKET_NAME).unlink()
