@@ -32,6 +32,8 @@ _LOOK_AGAIN_S: Final = 0.5
 _COMPARED: Final = 32 * 1024
 #: After this many bytes others on the event loop have their turn.
 _RECEIVED_MAX: Final = 2 << 20
+#: So they have after so many frames: each may be a heart-beat, or a byte.
+_FRAMES_MAX: Final = 64
 #: After this many heart-beats with nothing between them the master has nothing to send.
 _IDLE_MAX: Final = 3
 
@@ -270,7 +272,9 @@ class HAClient:
                 return "it has closed the connection"
             self._heard()
             self._flow.add(size)
-            for offset, body in frames.received(size, expected):
+            for number, (offset, body) in enumerate(frames.received(size, expected), 1):
+                if number % _FRAMES_MAX == 0:
+                    await asyncio.sleep(0)
                 if offset != expected and not self._takes_last:
                     self._asks = 1
                     return f"it offers its log from {offset} on: asked for all of it"

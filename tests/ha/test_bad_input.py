@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import mmap
 import os
 import sys
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
@@ -31,7 +33,7 @@ from rmqcore.errors import (
     StoreError,
     StoreNotWritableError,
 )
-from rmqcore.ha import connection
+from rmqcore.ha import HAClient, connection
 from rmqcore.ha import service as service_module
 from rmqcore.native.log._tail import LogTail
 
@@ -233,6 +235,33 @@ def test_what_is_no_frame_of_a_master_is_told_once_and_nothing_is_written(
         assert store.followed_log.appended_offset == 0
     assert reported == [0] * 4
     assert [reason in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_others_on_the_loop_have_their_turn_in_a_flood_of_small_frames(tmp_path, monkeypatch):
+    """Each frame may be a heart-beat, or a byte."""
+    turns, in_turn = itertools.count(), Counter()
+    turn, append = next(turns), HAClient._append
+
+    async def counted(client, body, offset):
+        in_turn[turn] += 1
+        await append(client, body, offset)
+
+    async def others():
+        nonlocal turn
+        while True:
+            turn = next(turns)
+            await asyncio.sleep(0)
+
+    async def scenario(store):
+        task = asyncio.create_task(others())
+        async with peer_master(played(frame(0) * 5000)) as port, following(store, port):
+            await until_async(lambda: in_turn.total() == 5000, "all of them have come")
+        task.cancel()
+
+    monkeypatch.setattr(HAClient, "_append", counted)
+    with slave_store(tmp_path / "s") as store:
+        asyncio.run(scenario(store))
+    assert max(in_turn.values()) <= 64
 
 
 def test_a_wrong_byte_in_a_record_is_not_appended_nor_reported(tmp_path):
