@@ -20,6 +20,7 @@ from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.broker.state.offsets import ALL_CAME_S
 from rmqcore.broker.state.settings import BrokerConfig
 from rmqcore.broker.state.topic_attributes import is_compacted
+from rmqcore.broker.state.topics import queue_ids
 from rmqcore.broker.state.topics_of_log import lost_topics, unknown_topics
 from rmqcore.broker.timer.timer import TimerMessages
 from rmqcore.errors import DiskFullError, StoreClosedError, StoreError, StoreNotWritableError
@@ -341,7 +342,7 @@ class BrokerParts(BrokerState):
         most = 0 if known is None else max(known.read_queue_nums, known.write_queue_nums)
         # what was due later came to a topic that was deleted, and makes queues without making it
         filled = {queue_id for name, queue_id in self.store.queues() if name == topic}
-        return [(topic, queue_id) for queue_id in sorted({*range(most), *filled})]
+        return [(topic, queue_id) for queue_id in sorted({*queue_ids(most), *filled})]
 
     def _topic_made(self, topic: str) -> None:
         """Let groups begin with a topic in the place of one that was deleted, whoever did it."""

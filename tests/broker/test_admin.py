@@ -8,9 +8,12 @@ import pytest
 from broker.conftest import LONG_MS, Peer, held, records
 from broker.test_pop import handed_out, pop, send_many
 
+from rmqcore.broker.state import topics
+from rmqcore.broker.state.pop_scan import QueueScan
 from rmqcore.config import StoreConfig, parse_broker_conf
 from rmqcore.errors import DiskFullError
 from rmqcore.files.config_file import ConfigFile
+from rmqcore.files.config_tables import TopicConfig
 from rmqcore.java.json import parse_java_json
 from rmqcore.remoting import RequestCode, ResponseCode, success
 
@@ -93,6 +96,39 @@ def test_statistics_of_a_topic_are_keyed_by_queues(with_broker):
         assert offsets == {0: 0, 1: 1}
 
     with_broker(scenario)
+
+
+def test_no_request_looks_at_more_queues_than_a_topic_may_have(with_broker, monkeypatch):
+    """The table of another broker, which a slave takes over, may name 2^31 of them, and more."""
+    monkeypatch.setattr(topics, "QUEUES_MAX", 3)
+
+    async def scenario(broker, peer):
+        await create(peer, "T")
+        await peer.pull("T")
+        many = TopicConfig(topic_name="T", read_queue_nums=20, write_queue_nums=20)
+        broker.store.topics.put(many)
+        broker.store.consumer_offsets.commit("T", "CG", 0, 0)
+        fields = {"topic": "T", "group": "CG", "consumerGroup": "CG", "timestamp": "0"}
+        for code, member in (
+            (RequestCode.GET_TOPIC_STATS_INFO, "offsetTable"),
+            (RequestCode.QUERY_CONSUME_TIME_SPAN, "consumeTimeSpanSet"),
+            (RequestCode.GET_CONSUME_STATS, "offsetTable"),
+            (RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, "offsetTable"),
+        ):
+            answer = await peer.ask(code, {**fields, "offset": "-1"})
+            assert answer.code == ResponseCode.SUCCESS, answer.remark
+            assert len(parse_java_json(answer.body.decode())[member]) == 3
+        await peer.send("T", b"x", queue_id=1)
+        assert [found.queue_id for found, _ in handed_out(await pop(peer))] == [1]
+
+    with_broker(scenario)
+
+
+def test_a_pop_looks_at_no_more_queues_than_a_topic_may_have(monkeypatch):
+    monkeypatch.setattr(topics, "QUEUES_MAX", 3)
+    for downwards in (False, True):
+        assert sorted(QueueScan(False, 1, downwards).queues(20)) == [0, 1, 2]
+        assert sorted(QueueScan(False, 1, downwards).queues(2)) == [0, 1]
 
 
 def test_a_topic_of_an_unknown_filter_type_is_refused_and_not_made(with_broker):

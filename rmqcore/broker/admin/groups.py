@@ -12,6 +12,7 @@ from rmqcore.broker.admin.stored_time import stored_ms
 from rmqcore.broker.state.bodies import QueueKey, java_body, queue_key
 from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.broker.state.clients import Client
+from rmqcore.broker.state.topics import queue_ids
 from rmqcore.remoting import (
     Connection,
     RemotingCommand,
@@ -192,7 +193,7 @@ class AdminGroups:
         if config is None:
             return {}
         table: dict[QueueKey, dict[str, object]] = {}
-        for queue_id in range(config.read_queue_nums):
+        for queue_id in queue_ids(config.read_queue_nums):
             end = self._store.max_queue_offset(topic, queue_id)
             consumed = self._store.consumer_offsets.get(topic, group, queue_id) or 0
             table[queue_key(self._config().broker_name, topic, queue_id)] = {

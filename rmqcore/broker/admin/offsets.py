@@ -12,6 +12,7 @@ from rmqcore.broker.pop.order import PopOrder
 from rmqcore.broker.state.bodies import QueueKey, java_body, queue_key
 from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.broker.state.masters_only import masters_only
+from rmqcore.broker.state.topics import queue_ids
 from rmqcore.java.json import parse_java_json
 from rmqcore.remoting import (
     Connection,
@@ -70,7 +71,7 @@ class AdminOffsets:
         self._groups.expect_for_client(group)
         timestamp_ms = request.number("timestamp", -1)
         only, given = request.number("queueId", -1, bits=32), request.number("offset", -1)
-        queues = range(topic.read_queue_nums) if only < 0 else [only]
+        queues = queue_ids(topic.read_queue_nums) if only < 0 else [only]
         table: dict[QueueKey, int] = {}
         targets: dict[int, int] = {}
         for queue_id in queues:

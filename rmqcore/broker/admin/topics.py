@@ -15,7 +15,7 @@ from rmqcore.broker.admin.stored_time import stored_ms
 from rmqcore.broker.state.bodies import QueueKey, java_body, queue_key
 from rmqcore.broker.state.broker_state import BrokerState
 from rmqcore.broker.state.topic_attributes import QUEUE_TYPE, changed, parse_changes
-from rmqcore.broker.state.topics import QUEUES_MAX
+from rmqcore.broker.state.topics import QUEUES_MAX, queue_ids
 from rmqcore.errors import MessageIllegalError
 from rmqcore.files.config_tables import TopicConfig
 from rmqcore.remoting import (
@@ -196,7 +196,7 @@ class AdminTopics:
         """Where each queue of a topic begins and ends, and when it was last written."""
         topic = self._topics.expect(request.text("topic"))
         table = {}
-        for queue_id in range(max(topic.read_queue_nums, topic.write_queue_nums)):
+        for queue_id in queue_ids(max(topic.read_queue_nums, topic.write_queue_nums)):
             least = self._store.min_queue_offset(topic.topic_name, queue_id)
             most = self._store.max_queue_offset(topic.topic_name, queue_id)
             table[self._key(topic.topic_name, queue_id)] = {
@@ -222,7 +222,7 @@ class AdminTopics:
         """The store times of each queue's ends, and of what a group consumed last."""
         topic = self._topics.expect(request.text("topic"))
         group, name, spans = request.text("group"), topic.topic_name, []
-        for queue_id in range(topic.write_queue_nums):
+        for queue_id in queue_ids(topic.write_queue_nums):
             least = self._store.min_queue_offset(name, queue_id)
             most = self._store.max_queue_offset(name, queue_id)
             oldest = stored_ms(self._store, name, queue_id, least, -1)

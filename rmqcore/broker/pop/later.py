@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from rmqcore.broker.pop.answers import empty_answer
 from rmqcore.broker.pop.waiting import WaitingPop
+from rmqcore.broker.state.topics import queue_ids
 from rmqcore.errors import StoreError
 from rmqcore.remoting import RequestRefusedError, ResponseCode
 
@@ -43,7 +44,7 @@ class AnsweredLater:
         """The queues that a request asks for."""
         if wanted.queue_id >= 0:
             return [wanted.queue_id]
-        return list(range(self._topics.expect(wanted.topic).read_queue_nums))
+        return list(queue_ids(self._topics.expect(wanted.topic).read_queue_nums))
 
     def due_ms(self, wanted: PopRequest, queue_id: int) -> int:
         """Until when a queue waits for what was handed out in order.

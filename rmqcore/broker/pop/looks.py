@@ -14,6 +14,7 @@ from rmqcore.broker.pop.request_checks import check_request
 from rmqcore.broker.pop.retried import comes_again_for
 from rmqcore.broker.pop.waiting import WaitingPops
 from rmqcore.broker.state.broker_state import BrokerState
+from rmqcore.broker.state.topics import queue_ids
 from rmqcore.remoting import (
     Connection,
     RemotingCommand,
@@ -85,7 +86,7 @@ class PopLooks:
         topic = self._topics.get(retry_topic_of(wanted.group, wanted.topic))
         if topic is None or topic.topic_name == wanted.topic:
             return []
-        return [(topic.topic_name, queue_id) for queue_id in range(topic.read_queue_nums)]
+        return [(topic.topic_name, queue_id) for queue_id in queue_ids(topic.read_queue_nums)]
 
     def _peeked_position(self, wanted: PopRequest, topic: str, queue_id: int) -> int:
         stored = self._store.consumer_offsets.get(topic, wanted.group, queue_id)

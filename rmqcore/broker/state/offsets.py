@@ -13,7 +13,7 @@ from rmqcore.broker.state.budgets import OFFSETS_MAX, BudgetExceededError
 from rmqcore.broker.state.groups import TOOLS_GROUP, Groups
 from rmqcore.broker.state.queued import places_of
 from rmqcore.broker.state.resets import Resets
-from rmqcore.broker.state.topics import QUEUES_MAX, Topics
+from rmqcore.broker.state.topics import Topics, queue_ids
 from rmqcore.errors import MessageIllegalError
 from rmqcore.files.readers_of_lost import ReadQueue
 from rmqcore.remoting import (
@@ -161,9 +161,8 @@ class Offsets:
         """All queues that have messages, or may get some; by topic and queue id."""
         queues = set(self._store.queues())
         for topic in self._topics.table:
-            # another broker's table may name any number
-            most = min(QUEUES_MAX, max(topic.read_queue_nums, topic.write_queue_nums))
-            queues.update((topic.topic_name, queue_id) for queue_id in range(most))
+            most = max(topic.read_queue_nums, topic.write_queue_nums)
+            queues.update((topic.topic_name, queue_id) for queue_id in queue_ids(most))
         return queues
 
     def may_move(self, key: ReadQueue) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rmqcore.broker.state.settings import BrokerConfig
+from rmqcore.broker.state.topics import queue_ids
 from rmqcore.chance import randrange
 from rmqcore.files.config_tables import TopicConfig
 
@@ -57,9 +58,10 @@ class QueueScan:
 
     def queues(self, count: int) -> list[int]:
         """The numbers of so many queues; with ``first`` 0 from the highest or lowest number on."""
+        numbers = queue_ids(count)
         if self.downwards:
-            return [(self.first - 1 - n) % count for n in range(count)]
-        return [(self.first + n) % count for n in range(count)]
+            return [(self.first - 1 - n) % len(numbers) for n in numbers]
+        return [(self.first + n) % len(numbers) for n in numbers]
 
 
 def priority_factor(group: Mapping[str, Any]) -> int:

@@ -55,6 +55,11 @@ _CLUSTER_QUEUES: Final = 16
 _REVIVE_QUEUES: Final = 8
 
 
+def queue_ids(count: int) -> range:
+    """Those of a topic's queues; another broker's table may name any number of these."""
+    return range(min(count, QUEUES_MAX))
+
+
 class Topics:
     """Which topics there are, and the creation of those that there are not.
 
