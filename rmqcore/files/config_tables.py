@@ -146,8 +146,8 @@ class DataVersion:
     state_version: int = 0
 
     def next(self, now_ms: int) -> DataVersion:
-        """The version after one more change."""
-        return DataVersion(self.counter + 1, now_ms, self.state_version)
+        """The version after one more change; the last one that a file can hold is its own next."""
+        return DataVersion(min(self.counter + 1, OFFSET_MAX), now_ms, self.state_version)
 
     def to_java(self) -> dict[str, object]:
         """The object as it stands in the files."""

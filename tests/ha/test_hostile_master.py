@@ -1,0 +1,35 @@
+"""Tables of a hostile master: a slave refuses them, or takes them over, and goes on."""
+
+import asyncio
+
+import pytest
+from ha.test_tables import ANSWERS, KINDS, Slave
+
+from rmqcore.files.config_tables import OFFSET_MAX
+from rmqcore.remoting import RequestCode
+from rmqcore.world import wall_clock_ms
+
+pytestmark = pytest.mark.engine
+
+TABLES = (
+    RequestCode.GET_ALL_TOPIC_CONFIG,
+    RequestCode.GET_ALL_CONSUMER_OFFSET,
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+    RequestCode.GET_ALL_DELAY_OFFSET,
+)
+
+
+def test_tables_of_the_last_version_that_there_is_can_be_read_again(tmp_path, monkeypatch):
+    version = b'{"dataVersion":{"counter":%d,"timestamp":1},' % OFFSET_MAX
+    for code in TABLES:
+        monkeypatch.setitem(ANSWERS, code, version + ANSWERS[code][1:])
+    slave = Slave(tmp_path)
+    assert asyncio.run(slave.synchronize())
+    for _ in range(2):
+        for table in slave.tables:
+            table._changed = True
+            table.persist()
+    read = [kind(tmp_path, clock=wall_clock_ms) for kind in KINDS]
+    assert [table.is_whole for table in read[1:]] == [True] * 3
+    assert [table.to_text() for table in read] == [table.to_text() for table in slave.tables]
+    assert "delays" in slave.taken
