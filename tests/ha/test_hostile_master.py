@@ -6,6 +6,7 @@ import pytest
 from ha.test_tables import ANSWERS, KINDS, Slave
 
 from rmqcore.files.config_tables import OFFSET_MAX
+from rmqcore.files.consume_queue import SCHEDULE_TOPIC
 from rmqcore.remoting import RequestCode
 from rmqcore.world import wall_clock_ms
 
@@ -33,3 +34,12 @@ def test_tables_of_the_last_version_that_there_is_can_be_read_again(tmp_path, mo
     assert [table.is_whole for table in read[1:]] == [True] * 3
     assert [table.to_text() for table in read] == [table.to_text() for table in slave.tables]
     assert "delays" in slave.taken
+
+
+def test_a_delay_level_of_any_number_is_one_place_to_look_at(tmp_path, monkeypatch):
+    code = RequestCode.GET_ALL_DELAY_OFFSET
+    monkeypatch.setitem(ANSWERS, code, b'{"offsetTable":{"1":5,"1000000":7}}')
+    slave = Slave(tmp_path)
+    assert asyncio.run(slave.synchronize())
+    levels = [queue_id + 1 for topic, queue_id, _ in slave.pending() if topic == SCHEDULE_TOPIC]
+    assert levels == [*range(1, 1025), 1_000_000]

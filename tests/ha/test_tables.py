@@ -79,6 +79,7 @@ class Slave:
             clock_ms=wall_clock_ms,
         )
         self.synchronize, self.problem = self._synchronize.synchronize, self._synchronize.problem
+        self.pending = self._synchronize.pending
 
     def delete(self, topic, phy_offset):
         return self.deleted.setdefault(topic, phy_offset) == phy_offset

@@ -52,6 +52,8 @@ _TIMEOUT_MS: Final = 3000
 #: Delay levels up to this one are looked at whether the master has told of them or not.
 _LEVELS_MIN: Final = 18
 _RANGE: Final = RequestCode.GET_BROKER_RUNTIME_INFO
+#: So are those below the last one that it has told of, up to this one.
+_LEVELS_MAX: Final = 1024
 #: A master of a release before 5 knows no such table: it is taken for an empty one.
 _EMPTY_TABLES: Final = {RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: '{"messageRequestModeMap":{}}'}
 
@@ -199,7 +201,7 @@ class SlaveSynchronize:
             topic, queue id and queue offset; there may be no such message.
         """
         levels = self._delays.levels()
-        most = max([_LEVELS_MIN, *levels])
+        most = min(_LEVELS_MAX, max([_LEVELS_MIN, *levels]))
         found = [
             (SCHEDULE_TOPIC, queue_id_of_level(level), levels.get(level, 0))
             for level in range(1, most + 1)
