@@ -6,11 +6,15 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from errno import EADDRINUSE
+from typing import Final
 
 from rmqcore.errors import RmqCoreError, is_refusal
 from rmqcore.remoting.codes import ResponseCode
 
 logger = logging.getLogger(__name__)
+
+#: Of what another says so many characters are logged.
+_REASON_SIZE_MAX: Final = 500
 
 
 class RemotingError(RmqCoreError):
@@ -120,6 +124,13 @@ class RequestRefusedError(RemotingError):
         self.address = address
         by = f"{address} answered with " if address else ""
         super().__init__(f"{by}code {self.code}: {remark}")
+
+
+def shortened(reason: str) -> str:
+    """What another has said, for a line of the log: it may be as long as its answer."""
+    if len(reason) <= _REASON_SIZE_MAX:
+        return reason
+    return f"{reason[:_REASON_SIZE_MAX]}... ({len(reason)} characters)"
 
 
 @contextmanager

@@ -1,13 +1,14 @@
 """Tables of a hostile master: a slave refuses them, or takes them over, and goes on."""
 
 import asyncio
+import logging
 
 import pytest
 from ha.test_tables import ANSWERS, KINDS, Slave
 
 from rmqcore.files.config_tables import OFFSET_MAX
 from rmqcore.files.consume_queue import SCHEDULE_TOPIC
-from rmqcore.remoting import RequestCode
+from rmqcore.remoting import RequestCode, ResponseCode, failure
 from rmqcore.world import wall_clock_ms
 
 pytestmark = pytest.mark.engine
@@ -34,6 +35,19 @@ def test_tables_of_the_last_version_that_there_is_can_be_read_again(tmp_path, mo
     assert [table.is_whole for table in read[1:]] == [True] * 3
     assert [table.to_text() for table in read] == [table.to_text() for table in slave.tables]
     assert "delays" in slave.taken
+
+
+def test_what_a_master_says_is_told_in_short(tmp_path, monkeypatch, caplog):
+    slave = Slave(tmp_path)
+
+    async def refused(_, request, __):
+        return failure(ResponseCode.SYSTEM_ERROR, f"{request.code}" * 100_000)
+
+    monkeypatch.setattr(slave, "invoke", refused)
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(slave.synchronize())
+    assert "300008 characters" in max(caplog.messages, key=len)
+    assert max(map(len, [*caplog.messages, slave.problem()])) < 1000
 
 
 def test_a_delay_level_of_any_number_is_one_place_to_look_at(tmp_path, monkeypatch):

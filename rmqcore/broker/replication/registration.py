@@ -24,6 +24,7 @@ from rmqcore.remoting import (
     ResponseCode,
 )
 from rmqcore.remoting.codes import PERM_READ, PERM_WRITE
+from rmqcore.remoting.errors import shortened
 
 logger = logging.getLogger(__name__)
 
@@ -165,6 +166,7 @@ class Registration:
         return answer
 
     def _log_refusal(self, address: str, reason: str) -> None:
+        reason = shortened(reason)
         if self._refused.get(address) != reason:
             self._refused[address] = reason
             logger.warning("name server %s: does not take the registration: %s", address, reason)

@@ -34,6 +34,7 @@ from rmqcore.remoting import (
     RequestCode,
     ResponseCode,
 )
+from rmqcore.remoting.errors import shortened
 from rmqcore.services.delay_schedule import queue_id_of_level
 from rmqcore.services.event_loop import to_the_end
 from rmqcore.services.standing import Standing
@@ -441,6 +442,7 @@ class SlaveSynchronize:
 
     async def _log_range(self, address: str) -> LogRange | None:
         command = RemotingCommand(_RANGE)
+        reason = shortened(reason)
         try:
             self.is_other = not await self._has_witness(address)
             if self.is_other:
