@@ -354,7 +354,7 @@ class ConfigTable:
         with self._lock.within():
             if not counts():
                 return False
-            before, followed = self._encode(), self._followed or DataVersion()
+            before, followed = self._content(), self._followed or DataVersion()
             names, kept = self._names(told), self._kept
             another = None not in (begun_ms, self.begun_ms) and begun_ms != self.begun_ms
             if another or version.counter < followed.counter or self._is_empty(told):
@@ -369,7 +369,7 @@ class ConfigTable:
                 self._changed |= begun_ms != self.begun_ms
                 self.begun_ms = begun_ms
             self._adopt_besides(besides)
-            changed = self._encode() != before
+            changed = self._content() != before
             if changed:
                 # a slave of this broker, once it is a master, must not see a lower version either
                 counter = max(self.data_version.counter, version.counter)
@@ -430,6 +430,10 @@ class ConfigTable:
     def _encode(self) -> dict[str, object]:
         """This table's fields of the file's content."""
         raise NotImplementedError
+
+    def _content(self) -> object:
+        """What tells whether a table that was taken over has changed this one; never changed."""
+        return self._encode()
 
 
 class TopicConfigTable(ConfigTable):
@@ -508,6 +512,9 @@ class TopicConfigTable(ConfigTable):
 
     def _encode(self) -> dict[str, object]:
         return {"topicConfigTable": self._texts.table(self._topics)}
+
+    def _content(self) -> object:
+        return self._topics
 
 
 _Content = tuple[dict[str, object], DataVersion, object]

@@ -413,6 +413,9 @@ class ConsumerOffsetTable(ConfigTable):
         ends = {} if self._revive_ends is None else {_REVIVE_ENDS: self._revive_ends}
         return {"offsetTable": self._encoded(self._offsets), **ends}
 
+    def _content(self) -> object:
+        return self._offsets, self._revive_ends
+
     @staticmethod
     def _encoded(table: Mapping[str, Mapping[int, int]]) -> dict[str, dict[int, int]]:
         return {key: dict(sorted(queues.items())) for key, queues in sorted(table.items())}

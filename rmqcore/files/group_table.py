@@ -174,6 +174,9 @@ class SubscriptionGroupTable(ConfigTable):
             "subscriptionGroupTable": dict(sorted(self._groups.items())),
         }
 
+    def _content(self) -> object:
+        return self._groups, self._forbidden
+
 
 def _objects(name: str, content: dict[str, object]) -> dict[str, dict[str, Any]]:
     """Take a member out that is an object of objects; one that is missing has none."""

@@ -1,7 +1,9 @@
 """Tables of a hostile master: a slave refuses them, or takes them over, and goes on."""
 
 import asyncio
+import json
 import logging
+import threading
 
 import pytest
 from ha.test_tables import ANSWERS, KINDS, Slave
@@ -37,6 +39,25 @@ def test_tables_of_the_last_version_that_there_is_can_be_read_again(tmp_path, mo
     assert "delays" in slave.taken
 
 
+def test_the_loop_goes_on_while_tables_are_taken_over(tmp_path, monkeypatch):
+    """One of 10 MiB took it for 14 seconds."""
+    threads = []
+
+    def noting(adopt):
+        def noted(*args):
+            threads.append(threading.current_thread())
+            return adopt(*args)
+
+        return noted
+
+    slave = Slave(tmp_path)
+    for table in slave.tables:
+        monkeypatch.setattr(table, "adopt", noting(table.adopt))
+    assert asyncio.run(slave.synchronize())
+    assert len(threads) == len(KINDS)
+    assert threading.current_thread() not in threads
+
+
 def test_what_a_master_says_is_told_in_short(tmp_path, monkeypatch, caplog):
     slave = Slave(tmp_path)
 
@@ -48,6 +69,16 @@ def test_what_a_master_says_is_told_in_short(tmp_path, monkeypatch, caplog):
         asyncio.run(slave.synchronize())
     assert "300008 characters" in max(caplog.messages, key=len)
     assert max(map(len, [*caplog.messages, slave.problem()])) < 1000
+
+
+def test_a_range_of_the_log_that_is_no_short_answer_is_none(tmp_path, monkeypatch):
+    code = RequestCode.GET_BROKER_RUNTIME_INFO
+    told = json.loads(ANSWERS[code])
+    slave = Slave(tmp_path)
+    for size, taken in (1000, True), (64 << 10, False):
+        told["table"]["more"] = "x" * size
+        monkeypatch.setitem(ANSWERS, code, json.dumps(told).encode())
+        assert asyncio.run(slave.synchronize()) is taken
 
 
 def test_a_delay_level_of_any_number_is_one_place_to_look_at(tmp_path, monkeypatch):

@@ -52,9 +52,11 @@ _CATCH_UP_S: Final = 1.0
 _TIMEOUT_MS: Final = 3000
 #: Delay levels up to this one are looked at whether the master has told of them or not.
 _LEVELS_MIN: Final = 18
-_RANGE: Final = RequestCode.GET_BROKER_RUNTIME_INFO
 #: So are those below the last one that it has told of, up to this one.
 _LEVELS_MAX: Final = 1024
+_RANGE: Final = RequestCode.GET_BROKER_RUNTIME_INFO
+#: A longer answer to that is none: a broker's has some 10 KiB, and it is read on the loop.
+_RANGE_SIZE_MAX: Final = 64 << 10
 #: A master of a release before 5 knows no such table: it is taken for an empty one.
 _EMPTY_TABLES: Final = {RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: '{"messageRequestModeMap":{}}'}
 
@@ -205,7 +207,7 @@ class SlaveSynchronize:
         most = min(_LEVELS_MAX, max([_LEVELS_MIN, *levels]))
         found = [
             (SCHEDULE_TOPIC, queue_id_of_level(level), levels.get(level, 0))
-            for level in range(1, most + 1)
+            for level in sorted({*range(1, most + 1), *levels})
         ]
         half = self._offsets.get(HALF_TOPIC, TRANSACTION_GROUP, 0) or 0
         found.append((HALF_TOPIC, 0, half))
@@ -257,7 +259,8 @@ class SlaveSynchronize:
                     # it has no version that tells of a loss; its groups' table, which came before
                     # it, has
                     groups.update(self._groups.names())
-                done.append(self._adopt(address, code, table, text, groups.__contains__))
+                keep = groups.__contains__
+                done.append(await self._adopt(address, code, table, text, keep))
         if in_order:
             done.append(await self._follow_progress(address))
         if log is None:
@@ -290,7 +293,7 @@ class SlaveSynchronize:
             self._failures.pop(code, None)
         return text
 
-    def _adopt(
+    async def _adopt(
         self,
         address: str,
         code: RequestCode,
@@ -299,17 +302,24 @@ class SlaveSynchronize:
         keep: Callable[[str], bool] = lambda _: False,
         counts: Callable[[], bool] = lambda: True,
     ) -> bool:
-        """Put a table in the place of the one that is here; whether it is one."""
-        if not self._agrees():
-            # the connection has gone since: nobody knows whose answer this is
-            return False
+        """Put a table in the place of the one that is here; whether it is one.
+
+        A large one takes seconds: the loop goes on meanwhile.
+        """
+
+        def is_known() -> bool:
+            # else the connection has gone since: nobody knows whose answer this is
+            return self._agrees() and counts()
+
         try:
-            changed = table.adopt(text, keep, counts)
+            changed = await to_the_end(asyncio.to_thread(table.adopt, text, keep, is_known))
         except ValueError as error:
             return self._failed(code, address, str(error))
-        self._failures.pop(code, None)
         if changed:
             self._topics_changed()
+        if not self._agrees():
+            return False
+        self._failures.pop(code, None)
         return True
 
     async def _adopt_topics(self, address: str, text: str) -> bool:
@@ -320,7 +330,7 @@ class SlaveSynchronize:
         """
         code = RequestCode.GET_ALL_TOPIC_CONFIG
         try:
-            told = deletions_told(text)
+            told = await to_the_end(asyncio.to_thread(deletions_told, text))
         except ValueError as error:
             return self._failed(code, address, str(error))
         self.tells_deletions = told is not None
@@ -328,7 +338,7 @@ class SlaveSynchronize:
         def keep(topic: str) -> bool:
             return told is not None and self._has_messages(topic, told.get(topic, 0))
 
-        followed = self._adopt(address, code, self._topics, text, keep)
+        followed = await self._adopt(address, code, self._topics, text, keep)
         try:
             if followed:
                 await to_the_end(asyncio.to_thread(self._statics_told, text))
@@ -362,8 +372,8 @@ class SlaveSynchronize:
             return forgotten == self._offsets.forgotten
 
         # at once: where groups go on relies on nothing that is still to come
-        if groups is not None and self._agrees() and counts():
-            had &= self._adopt_resets(address, groups)
+        if groups is not None:
+            had &= await self._adopt_resets(address, groups, counts)
         if not await self._has_all():
             return had
         if not self._agrees():
@@ -371,7 +381,7 @@ class SlaveSynchronize:
         for code, table, text in zip(
             codes, (self._offsets, self._delays), (groups, delays), strict=True
         ):
-            had &= text is not None and self._adopt(address, code, table, text, counts=counts)
+            had &= text is not None and await self._adopt(address, code, table, text, counts=counts)
         if not counts():
             return False
         try:
@@ -381,12 +391,14 @@ class SlaveSynchronize:
             self._standing.note("keeping how far the master's deliveries are", error)
         return had
 
-    def _adopt_resets(self, address: str, text: str) -> bool:
+    async def _adopt_resets(self, address: str, text: str, counts: Callable[[], bool]) -> bool:
         """Take over where groups have to go on, which comes with their offsets; whether it does."""
         try:
             # a large table is read once more only where it has a member that counts here
             told = any(f'"{name}"' in text for name in RESETS_TOLD)
-            self._resets.adopt(parse_java_json(text) if told else {})
+            content = await to_the_end(asyncio.to_thread(parse_java_json, text)) if told else {}
+            if self._agrees() and counts():
+                self._resets.adopt(content)
         except ValueError as error:
             return self._failed(RequestCode.GET_ALL_CONSUMER_OFFSET, address, str(error))
         return True
@@ -430,6 +442,7 @@ class SlaveSynchronize:
 
     def _failed(self, code: RequestCode, address: str, reason: str) -> bool:
         """Log why a table did not come, once for each reason."""
+        reason = shortened(reason)
         if self._failures.get(code) != reason:
             self._failures[code] = reason
             logger.warning("master %s: %s was not had: %s", address, code.name, reason)
@@ -442,13 +455,12 @@ class SlaveSynchronize:
 
     async def _log_range(self, address: str) -> LogRange | None:
         command = RemotingCommand(_RANGE)
-        reason = shortened(reason)
         try:
             self.is_other = not await self._has_witness(address)
             if self.is_other:
                 return None
             answer = await self._client.invoke(address, command, _TIMEOUT_MS)
-            if answer.code != ResponseCode.SUCCESS:
+            if answer.code != ResponseCode.SUCCESS or len(answer.body) > _RANGE_SIZE_MAX:
                 return None
             table = parse_java_json(bytes(answer.body).decode())["table"]
             self._of_a_slave = table.get("brokerRole") == BrokerRole.SLAVE.value
