@@ -415,7 +415,7 @@ class ConsumeQueueStore:
 
     def _sync(self, queues: Iterable[StoredQueue], waited: dict[StoredQueue, int]) -> None:
         if self._sync_failure is not None:
-            raise self._sync_failure
+            raise self._sync_failure.with_traceback(None)
         names: dict[Path, None] = {}
         chosen = list(queues)
         try:

@@ -397,7 +397,7 @@ class IndexService:
             OSError: the disk refused it.
         """
         if self._sync_failure is not None:
-            raise self._sync_failure
+            raise self._sync_failure.with_traceback(None)
 
     def _sync_full(self, file: IndexFile) -> None:
         """Write a full file through to the disk; where that is refused, a flush hears of it."""

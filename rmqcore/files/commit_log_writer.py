@@ -303,7 +303,7 @@ class CommitLogWriter:
         """
         with self.flush_lock.within():
             if self._flush_failure is not None:
-                raise self._flush_failure
+                raise self._flush_failure.with_traceback(None)
             with self._roll_lock.within():
                 # one step: a put that rolls in between would leave bytes in the buffer of a file
                 # that counts as flushed because the next one is

@@ -252,7 +252,7 @@ class MessageStore(PartitionReader):
         if self._reason is None and self._commit is not None:
             self._commit.wait()
         elif self._reason is not None and self.unflushed:
-            raise self._reason
+            raise self._reason.with_traceback(None)
 
     @property
     def unflushed(self) -> bool:
@@ -420,7 +420,7 @@ class MessageStore(PartitionReader):
     def _sync(self) -> None:
         """Flush what was written; the first time that fails ends all appends."""
         if self._reason is not None:
-            raise self._reason
+            raise self._reason.with_traceback(None)
         last = self._segments[-1]
         self._tail.noticed = False
         if last.messages.size_in_bytes == last.messages.high_water_mark:
@@ -458,7 +458,7 @@ class MessageStore(PartitionReader):
     def _explain(self, error: Exception) -> Exception:
         """The error a caller gets: why the store is closed, or what the disk said."""
         if self._reason is not None:
-            return self._reason
+            return self._reason.with_traceback(None)
         last = self._segments[-1].messages
         if isinstance(error, StoreClosedError):
             self._reason = StoreNotWritableError(

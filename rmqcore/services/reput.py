@@ -131,7 +131,7 @@ class ReputMessageService(Service):
             if not mine or self._lock.depth > 1:
                 return
             if self._failure is not None:
-                raise self._failure
+                raise self._failure.with_traceback(None)
             try:
                 self._dispatch_below(end)
                 self._report_refusal(None)

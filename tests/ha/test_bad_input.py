@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from ha.pair import (
+    SMALL,
     all_gone,
     derived,
     fill,
@@ -26,9 +27,11 @@ from ha.pair import (
 )
 from patience import TIMEOUT_S, until_async
 
-from reference.records import encode_blank
+from reference.records import Record, encode_blank, encode_record
+from rmqcore import open_store
 from rmqcore.errors import (
     CorruptRecordError,
+    CorruptStoreError,
     MessageIllegalError,
     StoreError,
     StoreNotWritableError,
@@ -278,6 +281,23 @@ def test_a_wrong_byte_in_a_record_is_not_appended_nor_reported(tmp_path):
         assert store.followed_log.appended_offset == fourth
         store.followed_log.append_data(log[fourth:], fourth)
         assert log_bytes(store) == log
+
+
+def test_a_record_that_no_queue_takes_is_told_to_every_reader_alike(tmp_path):
+    """Nothing is kept of who was told before."""
+    with master_store(tmp_path / "m", 6) as master:
+        log = log_bytes(master)
+    jumped = Record(topic="T0", queue_offset=1 << 40, body=b"x", phy_offset=len(log))
+    store, depths = open_store(tmp_path / "s", broker_role="SLAVE", **SMALL), []
+    store.followed_log.append_data(log + encode_record(jumped), 0)
+    for _ in range(4):
+        with pytest.raises(CorruptStoreError, match="1099511627776") as caught:
+            store.max_queue_offset("T0", 0)
+        depths.append(len(caught.traceback))
+    with pytest.raises(CorruptStoreError):
+        store.close()
+    # the first may have found it
+    assert len(set(depths[1:])) == 1
 
 
 def test_only_what_follows_is_appended_and_only_to_a_slave(tmp_path):
