@@ -480,7 +480,7 @@ class Connection(asyncio.Protocol):
 
     def _work_on(self, request: RemotingCommand, result: Awaitable[Answer]) -> None:
         if isinstance(result, OnlyWaits):
-            self._turns.allow(len(request.body))
+            self._turns.allow(request)
         self._add_task(self._finish_request(request, result), 0, len(request.body))
 
     def _add_task(self, work: Coroutine[Any, Any, None], held_size: int, body_size: int) -> None:

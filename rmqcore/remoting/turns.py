@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable, Generator, Sized
 from typing import Any, Final, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
+from rmqcore.remoting.command import RemotingCommand
+
 #: After this many frames other connections have their turn, and behind the frame that ends after
 #: this time.
 TURN_FRAMES: Final = 128
@@ -31,8 +33,10 @@ T = TypeVar("T")
 class OnlyWaits(Generic[T]):
     """What a request still waits for when its work is done: it does not count for the turn.
 
+    The request's body is let go.
+
     Args:
-        rest: waits, and makes the answer.
+        rest: waits, and makes the answer; it keeps nothing of the body.
     """
 
     __slots__ = ("_rest",)
@@ -151,14 +155,10 @@ class Turn:
             or self._loop.time() > self._end_s
         )
 
-    def allow(self, body_size: int) -> None:
-        """Let a task that only waits count for nothing.
-
-        Args:
-            body_size: bytes of its request's body.
-        """
+    def allow(self, request: RemotingCommand) -> None:
+        """Let a request that only waits count for nothing, and be kept without its body."""
         self._most += 1
-        self._worked_most += body_size
+        request.body = b""
 
     def end(self, worked_size: int = 0) -> None:
         """Note whether it was used up; argument as that of `is_over`."""

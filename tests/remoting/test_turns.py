@@ -191,22 +191,23 @@ def test_requests_that_only_wait_for_something_take_no_turn(run, monkeypatch, wr
     monkeypatch.setattr(turns, "TURN_S", 3600)
 
     async def scene():
-        begun = 0
+        begun = []
 
         async def rest():
             return success()
 
-        def work(_, __):
-            nonlocal begun
-            begun += 1
+        def work(_, asked):
+            begun.append(asked)
             return wrapped(rest()) if wrapped else rest()
 
         connection, transport = connected(work)
         body = b"b" * (TURN_BODY_SIZE // TURN_TASKS - 1)
         count = 4 * TURN_TASKS
         connection.data_received(frame_of(request(SLOW, 1, body)) * count)
-        assert begun == at_once
+        assert len(begun) == at_once
         assert transport.reads == (wrapped is not None)
+        # who only waits keeps nothing of the request's
+        assert {each.body for each in begun} == {b"" if wrapped else body}
         await answered(transport, count)
         assert transport.reads
 

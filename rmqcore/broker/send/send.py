@@ -10,7 +10,7 @@ import itertools
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+from typing import Final, TypeAlias
 
 from rmqcore._codec import decode_properties
 from rmqcore.broker.send._direct_sends import DirectSends
@@ -55,6 +55,8 @@ logger = logging.getLogger(__name__)
 
 _ANSWER_ENDS: Final = b',"serializeTypeCurrentRPC":"JSON","version":%d}' % VERSION
 _KNOWS_RECONSUME_MAX: Final = 121
+#: Topic, queue id, unique key and kind of a message, of which the answer to a send tells.
+_Place: TypeAlias = tuple[str, int, str | None, str]
 
 _CODES: Final = {
     PutMessageStatus.PUT_OK: (ResponseCode.SUCCESS, None),
@@ -269,30 +271,28 @@ class SendMessages:
             remark = "flag, sysFlag or reconsumeTimes is no number of 32 bits"
             raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark) from error
         waits = self._store.waits and wanted.waits
-        if receipt is None or waits:
-            rest = self._finish(message, receipt, unique_key, waits, _kind(wanted))
-            return rest if receipt is None else OnlyWaits(rest)
+        place = wanted.topic, queue_id, unique_key, _kind(wanted)
+        if receipt is None:
+            return self._finish(message, waits, place)
+        if waits:
+            # of the message nothing is kept meanwhile
+            return OnlyWaits(self._confirm(receipt, place))
         if self._store.waits:
             self._store.not_waited_for(receipt)
-        return self._answer(receipt, wanted.topic, queue_id, unique_key, _kind(wanted))
+        return self._answer(receipt, *place)
 
-    async def _finish(
-        self,
-        message: WireMessage,
-        receipt: PutMessageResult | None,
-        unique_key: str | None,
-        waits: bool,
-        kind: str,
-    ) -> RemotingCommand:
+    async def _finish(self, message: WireMessage, waits: bool, place: _Place) -> RemotingCommand:
         """What of a send takes its time: the next log file, the disk, the slaves."""
         try:
-            if receipt is None:
-                receipt = await self._append_later(message)
+            receipt = await self._append_later(message)
         except (MessageIllegalError, StoreError) as error:
             raise _refusal(error) from error
-        if receipt.ok and waits:
+        return await self._confirm(receipt, place) if waits else self._answer(receipt, *place)
+
+    async def _confirm(self, receipt: PutMessageResult, place: _Place) -> RemotingCommand:
+        if receipt.ok:
             receipt = await self._store.confirmed(receipt)
-        return self._answer(receipt, message.topic, message.queue_id, unique_key, kind)
+        return self._answer(receipt, *place)
 
     async def _append_later(self, message: WireMessage) -> PutMessageResult:
         """Append with whatever that takes, and note since when it waits."""
