@@ -37,6 +37,8 @@ LENGTH_SIZE = 4
 #: The bytes between the length and the header, which the length counts.
 TYPE_SIZE = 4
 HEADER_SIZE_MAX = 2**24 - 1
+#: So many bytes that were taken may be kept in front of others.
+_TAKEN_MAX = 64 * 1024
 INT16_MAX = 2**15 - 1
 INT32_MAX = 2**31 - 1
 
@@ -152,11 +154,18 @@ class FrameDecoder:
             whole = memoryview(buffer)
             command.body = bytes(whole[body_at:end])
             whole.release()
+        self._take(end)
+        return command
+
+    def _take(self, end: int) -> None:
+        """Let go of what was taken, once it is the larger part: `size` does not count it."""
+        buffer = self._buffer
         if end == len(buffer):
             self._buffer, self._at = b"", 0
-        else:
+        elif end < _TAKEN_MAX or end <= len(buffer) // 2:
             self._at = end
-        return command
+        else:
+            self._buffer, self._at = buffer[end:], 0
 
     def answer_directly(self, direct: DirectAnswers, peer: str) -> bytes | LaterAnswers:
         """Let frames be answered without becoming commands, as far as that goes.
@@ -170,9 +179,8 @@ class FrameDecoder:
         """
         if self._at == len(self._buffer):
             return b""
-        self._at, answers = direct(self._buffer, self._at, self._limits, peer)
-        if self._at == len(self._buffer):
-            self._buffer, self._at = b"", 0
+        end, answers = direct(self._buffer, self._at, self._limits, peer)
+        self._take(end)
         return answers
 
     def _check_length(self, length: int) -> None:

@@ -238,6 +238,29 @@ def test_what_was_taken_is_not_kept():
     assert peak_memory(feed) < 100_000
 
 
+@pytest.mark.process
+@pytest.mark.parametrize("pieces", [1, 2])
+@pytest.mark.parametrize("directly", [False, True])
+def test_the_first_byte_of_a_frame_keeps_nothing_of_the_one_before(pieces, directly):
+    """`size`, by which connections are bounded, does not count it."""
+    data = encode(RemotingCommand(1, body=bytes(1 << 20))) + b"\0"
+    whole, size = memoryview(data), -(-len(data) // pieces)
+
+    def feed():
+        decoders = [FrameDecoder() for _ in range(20)]
+        for decoder in decoders:
+            for number in range(pieces):
+                decoder.feed(bytes(whole[number * size : (number + 1) * size]))
+            if directly:
+                answers = decoder.answer_directly(lambda *_: (len(data) - 1, b"answers"), "peer")
+                assert answers == b"answers"
+            else:
+                assert decoder.next().code == 1
+            assert decoder.size == 1
+
+    assert peak_memory(feed) < 8 << 20
+
+
 def damaged(rng, data):
     data = bytearray(data)
     for _ in range(rng.randint(1, 4)):
