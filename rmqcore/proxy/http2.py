@@ -21,6 +21,7 @@ import urllib.parse
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, cast
 
 from ngh2 import Configuration, Connection, NGH2Error, Role, events
@@ -28,7 +29,7 @@ from ngh2 import Configuration, Connection, NGH2Error, Role, events
 from rmqcore.proxy.calls import READ_HEADERS, Answer, Call, Methods
 from rmqcore.proxy.grpc_status import CallFailedError, GrpcStatus
 from rmqcore.remoting.first_bytes import OtherProtocol
-from rmqcore.remoting.shared_bound import SharedBound
+from rmqcore.remoting.shared_bound import SharedBound, Total
 from rmqcore.remoting.sockets import address_text
 from rmqcore.remoting.turns import Turn
 
@@ -51,6 +52,8 @@ _REFUSED_STREAM: Final = 7
 _CANCEL: Final = 8
 _ENHANCE_YOUR_CALM: Final = 11
 _RATE: Final = (2_000, 400)
+#: A message of more bytes is refused while those that are worked on have too many.
+_LARGE: Final = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +70,8 @@ class Http2Settings:
             call that goes beyond is refused.
         unfinished_total_max: the same of all connections of a service together; beyond it those
             that keep the most lose their calls.
+        worked_size_max: bytes of messages that are worked on; beyond it large ones are refused.
+        worked_total_max: the same of all connections of a service together.
         queued_size_max: bytes of answers that the peer's windows keep here, above which new calls
             are refused.
         queued_total_max: the same of all connections of a service together; beyond it those that
@@ -82,6 +87,8 @@ class Http2Settings:
     message_size_max: int = 8 * 1024 * 1024
     unfinished_size_max: int = 64 * 1024 * 1024
     unfinished_total_max: int = 256 * 1024 * 1024
+    worked_size_max: int = 64 * 1024 * 1024
+    worked_total_max: int = 256 * 1024 * 1024
     queued_size_max: int = 32 * 1024 * 1024
     queued_total_max: int = 256 * 1024 * 1024
     write_high_size: int = 1024 * 1024
@@ -109,6 +116,7 @@ class Http2Connection(OtherProtocol):
         open_calls: SharedBound,
         unfinished: SharedBound,
         unread: SharedBound,
+        worked: Total,
         on_close: Callable[[OtherProtocol], None] | None = None,
     ) -> None:
         """Make the protocol of a connection that an event loop opens.
@@ -119,6 +127,7 @@ class Http2Connection(OtherProtocol):
             open_calls: how many calls all connections have.
             unfinished: what connections keep of messages that are not whole.
             unread: what they keep of answers.
+            worked: what they keep of messages of calls that are worked on.
             on_close: called when the connection is gone.
         """
         self.peer = ""
@@ -140,6 +149,7 @@ class Http2Connection(OtherProtocol):
         self.open_calls = open_calls.share(self._give_up_calls)
         self.unfinished = unfinished.share(self._give_up_unfinished)
         self.unread = unread.share(self._give_up_unread)
+        self._worked, self._worked_size = worked, 0
         self._write_paused = False
         #: what has come and is still to be handled
         self._events: deque[events.Event] = deque()
@@ -378,6 +388,10 @@ class Http2Connection(OtherProtocol):
     # ---- answering --------------------------------------------------------------------------
 
     def _work_on(self, call: Call, message: bytes) -> None:
+        if len(message) > _LARGE and self._works_on_much:
+            reason = "too many large messages are worked on; call again"
+            self.fail(call, GrpcStatus.RESOURCE_EXHAUSTED, reason)
+            return
         try:
             answer = call.method.handle(call, message)
         except CallFailedError as error:
@@ -390,7 +404,18 @@ class Http2Connection(OtherProtocol):
             else:
                 task = self._loop.create_task(self._finish_call(call, answer))
                 self._tasks.add(task)
+                self._count_worked(len(message))
                 task.add_done_callback(self._tasks.discard)
+                task.add_done_callback(partial(self._count_worked, -len(message)))
+
+    @property
+    def _works_on_much(self) -> bool:
+        most = self._settings.worked_size_max, self._settings.worked_total_max
+        return self._worked_size >= most[0] or self._worked.size >= most[1]
+
+    def _count_worked(self, size: int, _: object = None) -> None:
+        self._worked_size += size
+        self._worked.size += size
 
     async def _finish_call(self, call: Call, answer: Awaitable[Answer]) -> None:
         try:

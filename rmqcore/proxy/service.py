@@ -36,7 +36,7 @@ from rmqcore.remoting import Account, RemotingCommand, RequestRefusedError
 from rmqcore.remoting.background import restarted
 from rmqcore.remoting.first_bytes import OtherProtocol
 from rmqcore.remoting.permissions import may_end_transaction
-from rmqcore.remoting.shared_bound import SharedBound
+from rmqcore.remoting.shared_bound import SharedBound, Total
 from rmqcore.world import REAL, World
 
 logger = logging.getLogger(__name__)
@@ -69,6 +69,7 @@ class Service:
         self._open_calls = SharedBound(self._settings.call_total_max)
         self._unfinished = SharedBound(self._settings.unfinished_total_max)
         self._unread = SharedBound(self._settings.queued_total_max)
+        self._worked = Total()
         self.renewals = Renewals(cluster, world)
         self.clients = Clients(cluster, self._client_has_gone, world.monotonic_s)
         settling = SettlingCalls(cluster, self.renewals)
@@ -219,6 +220,7 @@ class Service:
             self._open_calls,
             self._unfinished,
             self._unread,
+            self._worked,
             on_close,
         )
 

@@ -67,6 +67,17 @@ class SharedBound:
             share.give_up()
 
 
+class Total:
+    """What all connections have together of one kind; who adds to it looks at it before.
+
+    Attributes:
+        size: bytes.
+    """
+
+    def __init__(self) -> None:
+        self.size = 0
+
+
 class Share:
     """What one connection keeps.
 

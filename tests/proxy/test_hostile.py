@@ -4,6 +4,7 @@ import asyncio
 import select
 import struct
 from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import replace
 
 import pytest
 from ngh2 import NGH2Error
@@ -215,6 +216,45 @@ def test_beyond_what_all_may_keep_those_with_the_most_lose_it():
         await until_async(lambda: served.service._unfinished.size == 0, "nothing is kept")
 
     run(scenario, unfinished_total_max=100_000)
+
+
+@pytest.mark.parametrize("bound", ["worked_size_max", "worked_total_max"])
+def test_large_messages_are_refused_while_much_is_worked_on(bound):
+    """Such as messages whose sends wait for a disk, or a slave, that stands still."""
+
+    async def scenario(served):
+        begun, go_on = [], asyncio.Event()
+
+        async def send(call, message):
+            begun.append(len(message))
+            await go_on.wait()
+            return b""
+
+        methods = served.service.methods
+        methods[SEND] = replace(methods[SEND], handle=send)
+        first = await served.connect()
+        wires = [first, first if bound == "worked_size_max" else await served.connect()]
+
+        def calls(size):
+            stream = wires[len(begun) % 2].open(SEND)
+            stream.send(bytes(size), end=True)
+            return stream
+
+        waiting = []
+        for size in (40_000, 30_000, 100):
+            waiting.append(calls(size))
+            await until_async(lambda: len(begun) == len(waiting), "it is worked on")
+            if size == 30_000:
+                with pytest.raises(Ended) as ended:
+                    await calls(20_000).end()
+                assert ended.value.status == GrpcStatus.RESOURCE_EXHAUSTED
+        go_on.set()
+        for stream in waiting:
+            await stream.end()
+        await calls(20_000).end()
+        assert begun == [40_000, 30_000, 100, 20_000]
+
+    run(scenario, **{bound: 70_000})
 
 
 def test_beyond_the_calls_that_all_may_have_those_with_the_most_are_closed():
