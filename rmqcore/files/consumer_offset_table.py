@@ -312,13 +312,13 @@ class ConsumerOffsetTable(ConfigTable):
         return len(gone)
 
     @contextmanager
-    def removing(self, topic: str) -> Iterator[None]:
-        """Forget the offsets of a topic on the disk, and at the end of the context in memory.
+    def removing(self, topics: Collection[str]) -> Iterator[None]:
+        """Forget the offsets of topics on the disk, and at the end of the context in memory.
 
         What raises in it, or refuses to write, leaves them in memory, and for the next `persist`.
 
         Args:
-            topic: by name; one without offsets is nothing to do.
+            topics: by name; without offsets they are nothing to do.
 
         Raises:
             OSError: it could not be written.
@@ -328,7 +328,7 @@ class ConsumerOffsetTable(ConfigTable):
                 kept = {
                     key: queues
                     for key, queues in self._encoded(self._offsets).items()
-                    if key.partition(_GROUP_SEPARATOR)[0] != topic
+                    if key.partition(_GROUP_SEPARATOR)[0] not in topics
                 }
                 if had := len(kept) < len(self._offsets):
                     self.data_version = self.data_version.next(self._clock())
@@ -342,7 +342,8 @@ class ConsumerOffsetTable(ConfigTable):
                     self._file.store(text)
             yield
             # whoever deletes a topic tells leases of it: none is asked between two of its steps
-            self._forget_queues(topic, lambda _: True)
+            for topic in topics:
+                self._forget_queues(topic, lambda _: True)
 
     def told_text(self, besides: Mapping[str, object]) -> str:
         """The file's content with other members, for slaves; RocketMQ's pass over these."""

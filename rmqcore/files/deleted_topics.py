@@ -15,6 +15,7 @@ derived from the log again must leave them out. Three things tell:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -186,12 +187,12 @@ class DeletedTopics:
         """Topics that were deleted here, with the end of the log at that time."""
         return dict(self._deleted_at)
 
-    def delete(self, topic: str, phy_offset: int, log_start: int = 0) -> None:
-        """Write down that a topic's records below a physical offset are deleted.
+    def delete(self, deleted_at: Mapping[str, int], log_start: int = 0) -> None:
+        """Write down that records of topics below a physical offset are deleted, or of none.
 
         Args:
-            topic: by name; a later deletion of it takes the place of this one.
-            phy_offset: the end of the log at that moment; records from there on are of a new topic.
+            deleted_at: by name the end of the log at that moment; records from there on are of a
+                new topic. A later deletion of a topic takes the place of this one.
             log_start: where the log begins: what was deleted before there is forgotten, so that a
                 program which deletes topics for ever has as many of them as the log.
 
@@ -199,7 +200,7 @@ class DeletedTopics:
             OSError: it could not be written; nothing has changed.
         """
         kept = {name: at for name, at in self._deleted_at.items() if at > log_start}
-        self._store({**kept, topic: phy_offset})
+        self._store({**kept, **deleted_at})
 
     def fit(self, log_start: int, log_end: int, *, deriving: bool) -> None:
         """Forget what the log has no more, and let no note speak of what is still to be put.

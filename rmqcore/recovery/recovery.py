@@ -254,7 +254,7 @@ class Recovery:
         """Keep a topic whose deletion was interrupted before it dropped anything."""
         mine = self._queues.of_topic(topic)
         firsts = [unit[0] for queue in mine if (unit := queue.unit_at(queue.min_offset))]
-        self._deleted.delete(topic, min(firsts))
+        self._deleted.delete({topic: min(firsts)})
         self.report.findings.append(
             f"topic {topic}: its deletion was interrupted before anything was dropped, and did not "
             "take place"

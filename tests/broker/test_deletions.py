@@ -59,15 +59,15 @@ def test_topics_that_are_deleted_at_the_same_time_begin_anew_for_who_has_read_th
         for topic in topics:
             await peer.send(topic, b"x")
             await peer.pull(topic, offset=1, sysFlag=COMMITS, commitOffset=1)
-        delete_topic = broker.store.delete_topic
+        delete_together = broker.store.parts.topics.delete_together
 
-        def slowly(topic):
-            if topic == "T":
+        def slowly(names):
+            if "T" in names:
                 begun.set()
                 assert go_on.wait(TIMEOUT_S)
-            return delete_topic(topic)
+            return delete_together(names)
 
-        monkeypatch.setattr(broker.store, "delete_topic", slowly)
+        monkeypatch.setattr(broker.store.parts.topics, "delete_together", slowly)
         deleting = asyncio.ensure_future(delete(peer, "T"))
         await until_async(begun.is_set, "the deletion has begun")
         await delete(peer, "U")

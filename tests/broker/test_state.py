@@ -180,14 +180,14 @@ def test_nothing_is_handed_out_of_a_topic_that_is_being_deleted(with_broker, mon
     async def scenario(broker, peer):
         await send_many(peer, 3, queues=1)
         begun, go_on = threading.Event(), threading.Event()
-        real = broker.store.delete_topic
+        real = broker.store.parts.topics.delete_together
 
-        def slowly(topic):
+        def slowly(topics):
             begun.set()
             assert go_on.wait(TIMEOUT_S)
-            return real(topic)
+            return real(topics)
 
-        monkeypatch.setattr(broker.store, "delete_topic", slowly)
+        monkeypatch.setattr(broker.store.parts.topics, "delete_together", slowly)
         deleting = asyncio.ensure_future(delete(peer))
         await until_async(begun.is_set, "the deletion has begun")
         for order in ("false", "true"):

@@ -159,8 +159,8 @@ class AdminTopics:
         try:
             with expect_written(f"the deletion of {name}"):
                 async with self._deleting(name) as along:
-                    for each in (*along, name):
-                        await asyncio.to_thread(self._store.delete_topic, each)
+                    delete = self._store.parts.topics.delete_together
+                    await asyncio.to_thread(delete, (name, *along))
                 await asyncio.to_thread(self._static_topics.forget, name)
         except MessageIllegalError as error:
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, str(error)) from error

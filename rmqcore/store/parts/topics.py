@@ -6,7 +6,7 @@ The queues of a topic that is deleted go, its records stay in the log until they
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Protocol
 
 from rmqcore.arguments import text
@@ -109,69 +109,94 @@ class Topics:
             AdminBrokerProcessor.java, deleteTopic.
         Differs: what was deleted stays deleted when queues are derived from the log again.
         """
+        return self.delete_together([topic])
+
+    def delete_together(self, topics: Sequence[str]) -> bool:
+        """As `delete_topic`, of several topics: a kill or a refusal leaves all of them, or none.
+
+        Args:
+            topics: by name.
+
+        Returns:
+            False when there was none of them.
+
+        Raises:
+            MessageIllegalError, OSError, StoreNotWritableError: as of `delete_topic`.
+        """
         self._handle.check_open()
-        topic = text("topic", topic)
-        check_topic_name(topic)
-        if topic == SCHEDULE_TOPIC:
-            raise MessageIllegalError(f"{topic} holds delayed messages of all topics; it stays")
-        with self._alone.within():
+        topics = [text("topic", topic) for topic in topics]
+        for topic in topics:
+            check_topic_name(topic)
+            if topic == SCHEDULE_TOPIC:
+                raise MessageIllegalError(f"{topic} holds delayed messages of all topics; it stays")
+        with self._alone.within(), ExitStack() as forgetting:
             self._alone.refuse_interrupt()
             self._handle.check_open()
             self._files.directory.check_there()
-            with self._key_values.forgetting(topic):
-                return self._delete(topic)
+            for topic in topics:
+                forgetting.enter_context(self._key_values.forgetting(topic))
+            return self._delete(topics)
 
-    def _delete(self, topic: str) -> bool:
+    def _delete(self, topics: Sequence[str]) -> bool:
         self._level.catch_up_all()
-        self._remove_left(topic)
-        # A kill or an interrupt behind this repeats messages. Offsets and leases that outlive the
-        # queues would pass over new ones.
-        self._leases.forget_topic(topic)
+        for topic in topics:
+            self._remove_left(topic)
+            # A kill or an interrupt behind this repeats messages. Offsets and leases that outlive
+            # the queues would pass over new ones.
+            self._leases.forget_topic(topic)
         # a disk that is full refuses it before anything else is changed
-        with self._consumer_offsets.removing(topic):
-            has_queues = self._note_deletion(topic)
-        if has_queues:
-            self._delete_queues(topic)
-        self._leases.forget_topic(topic)
-        known = self._table.remove(topic)
-        self._consumer_offsets.remove(topic=topic)
+        with self._consumer_offsets.removing(topics):
+            with_queues = self._note_deletion(topics)
+        if with_queues:
+            self._delete_queues(with_queues)
+        known = False
+        for topic in topics:
+            self._leases.forget_topic(topic)
+            known |= self._table.remove(topic)
+            self._consumer_offsets.remove(topic=topic)
         self._table.persist()
         self._consumer_offsets.persist()
-        return has_queues or known
+        return bool(with_queues) or known
 
     def deleted_below(self, topic: str) -> int:
         """Physical offset below which records are of a topic of this name that was deleted."""
         return self._deleted.since(topic)
 
-    def _note_deletion(self, topic: str) -> bool:
-        """Write down that a topic is deleted; whether it has queues."""
-        log_start = self._files.log.min_offset
-        known_of = max(self._deleted.since(topic), log_start)
-        begun_at = self._consume_queues.begun_at.get(topic, 0)
-        has_queues = bool(self._consume_queues.of_topic(topic)) or begun_at > known_of
+    def _note_deletion(self, topics: Sequence[str]) -> list[str]:
+        """Write down that topics are deleted; which of them have queues."""
+        log_start, with_queues = self._files.log.min_offset, list[str]()
+        for topic in topics:
+            known_of = max(self._deleted.since(topic), log_start)
+            begun_at = self._consume_queues.begun_at.get(topic, 0)
+            if self._consume_queues.of_topic(topic) or begun_at > known_of:
+                with_queues.append(topic)
         # what waits for its time makes a queue without making the topic
-        if has_queues or self._table.get(topic) is not None:
-            self._deleted.delete(topic, self._files.tail.max_offset, log_start)
-        return has_queues
+        known = {topic for topic in topics if self._table.get(topic) is not None}
+        if noted := known.union(with_queues):
+            self._deleted.delete(dict.fromkeys(noted, self._files.tail.max_offset), log_start)
+        return with_queues
 
-    def _delete_queues(self, topic: str) -> None:
-        """Drop a topic's queues, and let its numbers begin anew.
+    def _delete_queues(self, topics: Sequence[str]) -> None:
+        """Drop the queues of topics, and let their numbers begin anew.
 
         Interrupted between any two steps, or refused by the system, it leaves either numbers that
         go on, in queues that are there or begin with them, or queues that begin with 0.
         """
         begun_at = self._consume_queues.begun_at
         with self._reput.stopped():
-            self._forget_ends(self._consume_queues.of_topic(topic))
-            dropped = self._consume_queues.drop_topic(topic)
-            self._files.tail.begin_topic_anew(topic, begun_at)
+            dropped: list[StoredQueue] = []
+            for topic in topics:
+                self._forget_ends(self._consume_queues.of_topic(topic))
+                dropped += self._consume_queues.drop_topic(topic)
+                self._files.tail.begin_topic_anew(topic, begun_at)
             try:
                 self._flusher.flush()
                 # all before the new beginning is on the disk
-                self._deleted.delete(topic, begun_at[topic])
+                self._deleted.delete({topic: begun_at[topic] for topic in topics})
             finally:
                 self._remove_files(dropped)
-                self._note("topic", 1, f"{topic} was deleted")
+                for topic in topics:
+                    self._note("topic", 1, f"{topic} was deleted")
 
     def _forget_ends(self, queues: Sequence[StoredQueue]) -> None:
         gone = {(queue.topic, queue.queue_id) for queue in queues}
@@ -285,7 +310,7 @@ class Topics:
         with self._reput.stopped() as dispatch_below:
             self._flusher.flush()
             dispatch_below(phy_offset)
-            self._deleted.delete(topic, phy_offset)
+            self._deleted.delete({topic: phy_offset})
             queues = self._consume_queues.of_topic(topic)
             self._drop([queue for queue in queues if queue.end_phy_offset <= phy_offset])
             self._note("topic", 1, f"{topic} was deleted by the master")
