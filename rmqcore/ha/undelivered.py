@@ -29,6 +29,7 @@ from rmqcore.files.service_topics import (
     OP_HALF_TOPIC,
     REVIVE_GROUP,
     REVIVE_PREFIX,
+    TABLE_PREFIX,
     TRANSACTION_GROUP,
 )
 from rmqcore.files.store_dir import StoreDir, queue_id_of, subdirectories
@@ -162,6 +163,9 @@ def _set_back(
         for queue_id, offset in offsets.queues(topic, group).items():
             if group == TRANSACTION_GROUP and OP_HALF_TOPIC in topics:
                 # they are read again from the notes that are left
+                offsets.advance(topic, group, queue_id, 0)
+            elif topic.startswith(TABLE_PREFIX) and topic in topics:
+                # of what the table was put anew with, some may be gone; what was before it is there
                 offsets.advance(topic, group, queue_id, 0)
             elif group == REVIVE_GROUP and (of_pop or topic in topics):
                 popped_ms = max(0, since_ms - _POP_MAX_MS)
