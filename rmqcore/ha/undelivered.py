@@ -161,11 +161,9 @@ def _set_back(
     offsets = ConsumerOffsetTable(directory.config, clock=clock_ms)
     for topic, group in offsets.pairs():
         for queue_id, offset in offsets.queues(topic, group).items():
-            if group == TRANSACTION_GROUP and OP_HALF_TOPIC in topics:
-                # they are read again from the notes that are left
-                offsets.advance(topic, group, queue_id, 0)
-            elif topic.startswith(TABLE_PREFIX) and topic in topics:
-                # of what the table was put anew with, some may be gone; what was before it is there
+            is_table = topic.startswith(TABLE_PREFIX) and topic in topics
+            if is_table or (group == TRANSACTION_GROUP and OP_HALF_TOPIC in topics):
+                # read again from what is left: of a table, also from before it was put anew
                 offsets.advance(topic, group, queue_id, 0)
             elif group == REVIVE_GROUP and (of_pop or topic in topics):
                 popped_ms = max(0, since_ms - _POP_MAX_MS)
