@@ -73,7 +73,7 @@ class BrokerParts(BrokerState):
         self.transactions = Transactions(self)
         self.timer = TimerMessages(self, self._timer_arrived)
         self.checkpoints = Checkpoints(self)
-        self.pop_order = PopOrder(folder, self.world.clock_ms)
+        self.pop_order = PopOrder(folder, self.world.clock_ms, self.check_there)
         self.pop_acks = PopAcks(self, self.waiting_pops, self.checkpoints, self.pop_order)
         self.on_arrival(self.waiting_pulls.arrived)
         self.on_arrival(self.waiting_pops.arrived)

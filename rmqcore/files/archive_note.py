@@ -19,7 +19,7 @@ ARCHIVE_NOTE_NAME = "archive.json"
 
 
 def _file(directory: StoreDir) -> ConfigFile[tuple[str, int]]:
-    return ConfigFile(directory.config / ARCHIVE_NOTE_NAME, _decoded)
+    return ConfigFile(directory.config / ARCHIVE_NOTE_NAME, _decoded, directory.check_there)
 
 
 def load_archive_note(directory: StoreDir) -> tuple[str, int] | None:

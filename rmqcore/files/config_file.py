@@ -93,13 +93,18 @@ class ConfigFile(Generic[T]):
         here nothing is deleted, and two bad files are an error.
     """
 
-    def __init__(self, path: Path, decode: Callable[[str], T]) -> None:
+    def __init__(
+        self, path: Path, decode: Callable[[str], T], check_there: Callable[[], object] = bool
+    ) -> None:
         """Name a file; nothing is opened.
 
         Args:
             path: the file; the backup is ``path`` with ``.bak`` behind it.
             decode: makes a value of the text; raises ValueError when the text is damaged.
+            check_there: raises when another store's file has this name, see
+                `StoreDir.check_there`.
         """
+        self._check_there = check_there
         self.path = path
         self.backup_path = path.with_name(path.name + ".bak")
         self._decode = decode
@@ -163,6 +168,7 @@ class ConfigFile(Generic[T]):
 
         Durability: disk when it returns.
         """
+        self._check_there()
         directory = self.path.parent
         if not directory.is_dir():
             directory.mkdir(exist_ok=True)
@@ -195,6 +201,7 @@ class ConfigFile(Generic[T]):
 
     def remove(self) -> None:
         """Remove the file and its backup; killed in between, the file is there."""
+        self._check_there()
         self.backup_path.unlink(missing_ok=True)
         self.path.unlink(missing_ok=True)
 

@@ -203,7 +203,8 @@ class ConfigTable:
         self.ahead: Callable[[], object] | None = None
         self.check_there: Callable[[], object] = bool
         self._other: dict[str, object] = {}
-        self._file = ConfigFile(directory / self.file_name, _decoded_by(self._decode))
+        decode = _decoded_by(self._decode)
+        self._file = ConfigFile(directory / self.file_name, decode, self._check_there)
         #: the version that the master's table had when it was taken over; None when none was
         self._followed: DataVersion | None = None
         #: what the master had before it lost its table, and has not told again
@@ -271,6 +272,9 @@ class ConfigTable:
         with self._lock.within():
             self._changed |= not self.path.exists()
 
+    def _check_there(self) -> None:
+        self.check_there()
+
     def persist(self) -> bool:
         """Write the table if it changed, or `begin` found no file.
 
@@ -290,7 +294,6 @@ class ConfigTable:
                     text = self.to_text()
                 if self.ahead is not None:
                     self.ahead()
-                self.check_there()
                 self._file.store(text)
             except BaseException:
                 # the disk refuses, or a signal handler has raised

@@ -91,10 +91,11 @@ class ReadersOfLostFile:
 
     Args:
         folder: the store's ``config`` folder.
+        check_there: raises when it is another store's.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._file = ConfigFile(folder / READERS_OF_LOST_NAME, _readers_in)
+    def __init__(self, folder: Path, check_there: Callable[[], object] = bool) -> None:
+        self._file = ConfigFile(folder / READERS_OF_LOST_NAME, _readers_in, check_there)
 
     def load(self) -> ReadersOfLost:
         """Read it; one that is missing says nothing.

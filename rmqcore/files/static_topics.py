@@ -7,7 +7,7 @@ Source: RocketMQ broker/topic/TopicQueueMappingManager.java.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -33,13 +33,14 @@ class StaticTopics:
 
     Args:
         folder: the store's ``config`` folder.
+        check_there: raises when it is another store's.
 
     Raises:
         CorruptConfigFileError: the file and its backup can both not be read.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._file = ConfigFile(folder / _NAME, _content_of)
+    def __init__(self, folder: Path, check_there: Callable[[], object] = bool) -> None:
+        self._file = ConfigFile(folder / _NAME, _content_of, check_there)
         self._content = self._file.load() or {}
         self.names = frozenset(_details_in(self._content))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -97,9 +98,15 @@ class TimerCheck:
     Source: RocketMQ store/timer/TimerCheckpoint.java.
     """
 
-    def __init__(self, directory: Path) -> None:
-        """Name the file in a store's ``config`` folder; nothing is opened."""
+    def __init__(self, directory: Path, check_there: Callable[[], object] = bool) -> None:
+        """Name the file in a store's ``config`` folder; nothing is opened.
+
+        Args:
+            directory: the folder.
+            check_there: raises when it is another store's.
+        """
         self.path = directory / NAME
+        self._check_there = check_there
 
     def expect_file(self) -> None:
         """Refuse what is no file in its place.
@@ -176,6 +183,7 @@ class TimerCheck:
         _JAVA.pack_into(raw, 0, 0, 0, first, first, 0, now_ms, 1)
         _put_own(raw, progress)
         temporary = self.path.with_name(NAME + ".tmp")
+        self._check_there()
         # this directory only: a store that was removed must not come into being again
         self.path.parent.mkdir(exist_ok=True)
         with temporary.open("wb") as file:

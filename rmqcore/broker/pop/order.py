@@ -111,14 +111,20 @@ class PopOrder:
     Args:
         folder: the store's ``config`` folder.
         clock_ms: Unix time.
+        check_there: raises when the folder is another store's.
 
     Raises:
         CorruptConfigFileError: the batches cannot be read.
     """
 
-    def __init__(self, folder: Path, clock_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        clock_ms: Callable[[], int],
+        check_there: Callable[[], object] = bool,
+    ) -> None:
         self._clock_ms = clock_ms
-        self._file = ConfigFile(folder / _NAME, _batches_in)
+        self._file = ConfigFile(folder / _NAME, _batches_in, check_there)
         self._batches = self._file.load() or {}
         self._written: Mapping[OrderKey, Batch] = dict(self._batches)
         #: held while the file is written

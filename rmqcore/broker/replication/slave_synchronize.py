@@ -140,7 +140,8 @@ class SlaveSynchronize:
             clock=clock_ms,
             end_of=lambda level: queue_end(SCHEDULE_TOPIC, queue_id_of_level(level)),
         )
-        self._timer_check = TimerCheck(folder)
+        self._delays.check_there = topics.check_there
+        self._timer_check = TimerCheck(folder, topics.check_there)
         self._clock_ms = clock_ms
         self._first_pending: int | None = 0
         #: whether who was asked last for its log's range is a slave itself
@@ -149,8 +150,7 @@ class SlaveSynchronize:
         self._witness = witness
         #: whether the master that was asked last has another log than the one that comes
         self.is_other = False
-        self._log_end = log_end
-        self._queue_end = queue_end
+        self._log_end, self._queue_end = log_end, queue_end
         self._flush, self._follow_deletion = flush, follow_deletion
         self._has_messages, self._statics_told = has_messages, statics_told
         self._topics_changed, self._resets = topics_changed, resets

@@ -76,13 +76,16 @@ class BrokerState:
         self.folder = folder
         self.config = config
         self.world = world
+        #: raises when another store is where this one was
+        self.check_there = there = store.parts.files.directory.check_there
         groups = SubscriptionGroupTable(folder, clock=world.clock_ms)
         modes = MessageRequestModeTable(folder, clock=world.clock_ms)
-        self.static_topics = StaticTopics(folder)
+        groups.check_there = modes.check_there = there
+        self.static_topics = StaticTopics(folder, there)
         self.topics = Topics(store.topics, config, topics_changed, self.static_topics.is_one)
         self.groups = Groups(groups, config, groups_changed)
         self.modes = RequestModes(modes, groups_changed)
-        resets, monotonic_s = Resets(folder), world.monotonic_s
+        resets, monotonic_s = Resets(folder, there), world.monotonic_s
         self.offsets = Offsets(store, self.topics, self.groups, resets, monotonic_s)
         self.consumers = Consumers(ConsumerNotices())
         self.producers = Producers()

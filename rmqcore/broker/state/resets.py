@@ -219,16 +219,17 @@ class Resets(dict[ReadQueue, int]):
 
     Args:
         folder: the store's ``config`` folder.
+        check_there: raises when it is another store's.
 
     Raises:
         CorruptConfigFileError: what was kept cannot be read.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, check_there: Callable[[], object] = bool) -> None:
         super().__init__()
-        self._file = ConfigFile(folder / _NAME, _readers_in)
+        self._file = ConfigFile(folder / _NAME, _readers_in, check_there)
         self._kept, self._kept_offsets = self._file.load() or ([], {})
-        self._ends_file = ReadersOfLostFile(folder)
+        self._ends_file = ReadersOfLostFile(folder, check_there)
         lost = self._ends_file.load()
         self.ends, self.was_serving, self.log_end = lost.ends, lost.was_serving, lost.log_end
         self.deletions_end, self.found_end = lost.deletions_end, lost.found_end

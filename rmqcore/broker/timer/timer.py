@@ -85,7 +85,7 @@ class TimerMessages:
 
     def __init__(self, state: BrokerState, arrived: Arrived) -> None:
         self._store, self._config, self._topics = state.store, state.config, state.topics
-        self._check = TimerCheck(state.folder)
+        self._check = TimerCheck(state.folder, state.check_there)
         self._clock_ms = state.world.clock_ms
         #: where the queue ends before anything is put
         self._first_end = self._store.max_queue_offset(TIMER_TOPIC, 0)

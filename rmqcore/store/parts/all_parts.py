@@ -174,7 +174,7 @@ class Parts:
         return KeyValues(
             self.handle,
             self.settings,
-            self.files.directory.config,
+            self.files.directory,
             self.reading,
             self.writing,
             self.files.topics,

@@ -30,8 +30,7 @@ from rmqcore.store.parts.key_value_table import RECORD_HEAD_SIZE, Change, Table
 from rmqcore.store.parts.tables_aside import Aside, TablesAside
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from rmqcore.files.store_dir import StoreDir
     from rmqcore.message import PutMessageResult
     from rmqcore.native.base._lock import Attempt
     from rmqcore.store.parts.flushing import Flushing
@@ -68,7 +67,7 @@ class KeyValues:
     Args:
         handle: says whether the store is open.
         settings: of the store.
-        directory: its ``config`` folder.
+        directory: its.
         reading: reads the records of tables.
         writing: puts them.
         topics: of the store; a table's is in it.
@@ -83,7 +82,7 @@ class KeyValues:
         self,
         handle: Handle,
         settings: Settings,
-        directory: Path,
+        directory: StoreDir,
         reading: Reading,
         writing: Writing,
         topics: TopicConfigTable,

@@ -6,11 +6,10 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from rmqcore.files.config_file import ConfigFile, sealed, unsealed
-from rmqcore.files.store_dir import room_at
+from rmqcore.files.store_dir import StoreDir, room_at
 
 FILE_NAME: Final = "movingTables.json"
 RESERVE_NAME: Final = "movingTables.reserve"
@@ -34,15 +33,17 @@ class TablesAside:
     """The file ``config/movingTables.json``; docs/format/key-values.md describes it.
 
     Args:
-        directory: ``config/`` of the store.
+        directory: of the store.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self._file = ConfigFile(directory / FILE_NAME, _decode)
-        self._reserve = directory / RESERVE_NAME
+    def __init__(self, directory: StoreDir) -> None:
+        self._check_there = directory.check_there
+        self._file = ConfigFile(directory.config / FILE_NAME, _decode, self._check_there)
+        self._reserve = directory.config / RESERVE_NAME
 
     def reserve(self) -> None:
         """Keep room on the disk for the file, if there is any now."""
+        self._check_there()
         if self._reserve.exists():
             return
         try:
@@ -72,6 +73,7 @@ class TablesAside:
             topic: {"end": end, "entries": [_text_of(each) for each in entries]}
             for topic, (end, entries) in tables.items()
         }
+        self._check_there()
         self._reserve.unlink(missing_ok=True)
         with room_at(self._file.path):
             self._file.store(sealed(json.dumps(content)))
