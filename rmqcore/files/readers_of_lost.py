@@ -37,8 +37,8 @@ class ReadersOfLost:
             their own names, with a negative number, stand those that have come since.
         was_serving: whether a master that served the store last did not end in order; None: none
             did.
-        log_end: physical offset where the log ended when that master did, in order; below 0: the
-            log was cut since; None: not known.
+        log_end: physical offset where the log ended when that master did, in order, or which it
+            had reached when it did not; below 0: the log was cut since; None: not known.
         deletions_end: physical offset of the last deletion of a topic that it knew; None: not
             known.
         found_end: physical offset where the log ended when it was opened first behind that, if it
@@ -150,7 +150,7 @@ def begin_groups_anew(
     offsets.persist_removal()
 
 
-def note_found_end(folder: Path, log_end: int) -> None:
+def note_found_end(folder: Path, log_end: int, marked_end: int | None = None) -> None:
     """Note where a log ends that a broker has served, when it may have lost its end since.
 
     Whoever opens it puts others in the places of what is lost, maybe before the broker comes.
@@ -158,6 +158,7 @@ def note_found_end(folder: Path, log_end: int) -> None:
     Args:
         folder: the store's ``config`` folder.
         log_end: physical offset.
+        marked_end: physical offset which the log had reached before; None: not known.
 
     Raises:
         OSError, CorruptConfigFileError: it cannot be written, or read.
@@ -166,6 +167,9 @@ def note_found_end(folder: Path, log_end: int) -> None:
     readers = file.load()
     may_be_shorter = readers.was_serving or (readers.log_end or 0) > log_end
     if may_be_shorter and (readers.found_end is None or log_end < readers.found_end):
+        if readers.log_end is None and marked_end is not None:
+            # what lies behind it may be another broker's, which tells of no deletion
+            readers.log_end = min(marked_end, log_end)
         readers.found_end = log_end
         file.store(readers)
 

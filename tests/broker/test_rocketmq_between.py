@@ -17,7 +17,8 @@ pytestmark = pytest.mark.engine
 
 
 def written_by_rocketmq(path, deleted=()):
-    """Leave of the tables what RocketMQ's broker writes of them."""
+    """Leave of the tables what RocketMQ's broker writes of them, which ends in order."""
+    (path / "abort").unlink(missing_ok=True)
     for file in (path / "config").glob("topics.json*"):
         content = json.loads(file.read_text())
         content.pop("tableBegun", None)
@@ -34,12 +35,14 @@ def deletes(path):
 
 
 def deletes_and_makes_anew(path):
-    file = path / "config" / "topics.json"
-    topics = file.read_text()
+    names = ("topics.json", "storeMark.json", "readersOfLost.json")
+    before = {name: (path / "config" / name).read_bytes() for name in names}
     make_anew(path)
-    file.write_text(topics)
-    for note in (path / "config").glob("deletedTopics*"):
-        note.unlink()
+    for note in ("deletedTopics*", "storeMark*", "readersOfLost*"):
+        for file in (path / "config").glob(note):
+            file.unlink()
+    for name, content in before.items():
+        (path / "config" / name).write_bytes(content)
     written_by_rocketmq(path)
 
 
@@ -47,8 +50,9 @@ def goes_on(path):
     written_by_rocketmq(path)
 
 
+@pytest.mark.parametrize("killed", [False, True])
 @pytest.mark.parametrize("how", [deletes, deletes_and_makes_anew])
-def test_who_has_read_the_topic_before_gets_all_of_the_next(between, how):  # noqa: F811
+def test_who_has_read_the_topic_before_gets_all_of_the_next(between, how, killed):  # noqa: F811
     async def first(_, peer):
         await fill(peer)
         await peer.pull("T", offset=5, sysFlag=COMMITS, commitOffset=5)
@@ -62,7 +66,7 @@ def test_who_has_read_the_topic_before_gets_all_of_the_next(between, how):  # no
         assert moved.ext_fields["nextBeginOffset"] == "0"
         assert [message.body for message in records((await peer.pull("T")).body)] == NEW
 
-    between(first, how, second)
+    between(first, how, second, killed=killed)
 
 
 def test_who_has_read_a_topic_that_was_not_deleted_goes_on(between):  # noqa: F811

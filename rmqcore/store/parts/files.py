@@ -180,6 +180,7 @@ class StoreFiles:
         self.checkpoint.load()
         self.checkpoint.distrust_future(self._world.clock_ms())
         self.mark.load()
+        marked_end = self.mark.log_end if self.mark.is_known else None
         for table in (self.topics, self.deleted, self.mark):
             table.discard_unfinished()
         self.log.load(
@@ -208,7 +209,7 @@ class StoreFiles:
         shorten_archive_note(self.directory, report.end_offset)
         end_imports(self.directory, report.end_offset)
         try:
-            note_found_end(self.directory.config, report.end_offset)
+            note_found_end(self.directory.config, report.end_offset, marked_end)
         except (OSError, CorruptConfigFileError) as error:
             _log.warning("a broker will not know where the log ended: %s", error)
         self._begin_topics()
