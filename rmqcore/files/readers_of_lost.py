@@ -41,8 +41,8 @@ class ReadersOfLost:
             had reached when it did not; below 0: the log was cut since; None: not known.
         deletions_end: physical offset of the last deletion of a topic that it knew; None: not
             known.
-        found_end: physical offset where the log ended when it was opened first behind that, if it
-            may have lost its end; None: it has not, or was not opened since.
+        found_end: physical offset where the log ended when it was opened first behind that, or
+            behind a slave, if it may have lost its end; None: it has not, or was not opened since.
     """
 
     ends: dict[ReadQueue, int] = field(default_factory=dict)
@@ -150,7 +150,9 @@ def begin_groups_anew(
     offsets.persist_removal()
 
 
-def note_found_end(folder: Path, log_end: int, marked_end: int | None = None) -> None:
+def note_found_end(
+    folder: Path, log_end: int, marked_end: int | None = None, *, was_slaves: bool = False
+) -> None:
     """Note where a log ends that a broker has served, when it may have lost its end since.
 
     Whoever opens it puts others in the places of what is lost, maybe before the broker comes.
@@ -159,15 +161,17 @@ def note_found_end(folder: Path, log_end: int, marked_end: int | None = None) ->
         folder: the store's ``config`` folder.
         log_end: physical offset.
         marked_end: physical offset which the log had reached before; None: not known.
+        was_slaves: whether it was a slave's, and is none any more: groups may have read at its
+            master what it lacks.
 
     Raises:
         OSError, CorruptConfigFileError: it cannot be written, or read.
     """
     file = ReadersOfLostFile(folder)
     readers = file.load()
-    may_be_shorter = readers.was_serving or (readers.log_end or 0) > log_end
+    may_be_shorter = was_slaves or readers.was_serving or (readers.log_end or 0) > log_end
     if may_be_shorter and (readers.found_end is None or log_end < readers.found_end):
-        if readers.log_end is None and marked_end is not None:
+        if readers.was_serving and readers.log_end is None and marked_end is not None:
             # what lies behind it may be another broker's, which tells of no deletion
             readers.log_end = min(marked_end, log_end)
         readers.found_end = log_end

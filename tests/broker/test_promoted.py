@@ -111,6 +111,25 @@ def test_who_was_unknown_to_the_master_before_passes_over_nothing_of_it(lives):
     lives(as_a_slave, as_the_master)
 
 
+def test_what_is_put_before_a_slave_is_the_master_takes_no_place_that_was_read(lives, tmp_path):
+    """A program opens its store between; so does a broker that is killed before it serves."""
+
+    async def as_a_slave(broker, peer):
+        await a_slave(3, 3)(broker, peer)
+        broker.managers.offsets.resets.adopt({})
+        assert broker.managers.offsets.resets.found_end is None
+
+    async def as_the_master(_, peer):
+        assert await sent_to(peer, 5) == 3
+        assert await sent_to(peer, 3) is None
+
+    lives(as_a_slave)
+    with open_store(tmp_path / "store") as store:
+        for number in range(2):
+            store.put("T", b"between %d" % number)
+    lives(as_the_master)
+
+
 @pytest.mark.parametrize("long_ago", [False, True])
 def test_who_has_read_what_a_slave_lacked_when_its_masters_log_came_is_sent_back_for_a_while(
     lives, monkeypatch, long_ago

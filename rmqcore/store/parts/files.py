@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from rmqcore.config import BrokerRole
 from rmqcore.derived.consume_queue_store import ConsumeQueueStore
 from rmqcore.derived.index_service import IndexService
 from rmqcore.errors import CorruptConfigFileError, DiskFullError, MessageIllegalError
@@ -209,7 +210,10 @@ class StoreFiles:
         shorten_archive_note(self.directory, report.end_offset)
         end_imports(self.directory, report.end_offset)
         try:
-            note_found_end(self.directory.config, report.end_offset, marked_end)
+            was_slaves = self.topics.follows and self._config.broker_role is not BrokerRole.SLAVE
+            note_found_end(
+                self.directory.config, report.end_offset, marked_end, was_slaves=was_slaves
+            )
         except (OSError, CorruptConfigFileError) as error:
             _log.warning("a broker will not know where the log ended: %s", error)
         self._begin_topics()
