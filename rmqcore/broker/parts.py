@@ -200,7 +200,9 @@ class BrokerParts(BrokerState):
         may_be_shorter = promoted or before not in (None, end) or not report.clean_shutdown
         end_of = former_end_of = self.offsets.ends_at(end)
         found = resets.found_end
-        if found is not None and found < end and not (promoted and self._is_long_ago(found)):
+        if promoted and found is not None and found < end and self._is_long_ago(found):
+            found = before
+        if found is not None and 0 <= found < end:
             former_end_of = self.offsets.ends_at(max(found, store.min_phy_offset))
         was_cut = before is not None and not 0 <= before <= end
         deleted = resets.deleted_by_others(store.followed_log.deletions())

@@ -7,7 +7,7 @@ given to other messages.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -38,7 +38,8 @@ class ReadersOfLost:
         was_serving: whether a master that served the store last did not end in order; None: none
             did.
         log_end: physical offset where the log ended when that master did, in order, or which it
-            had reached when it did not; below 0: the log was cut since; None: not known.
+            had reached when it did not; where a slave's ended when it was opened first as no
+            slave's; below 0: the log was cut since; None: not known.
         deletions_end: physical offset of the last deletion of a topic that it knew; None: not
             known.
         found_end: physical offset where the log ended when it was opened first behind that, or
@@ -169,13 +170,18 @@ def note_found_end(
     """
     file = ReadersOfLostFile(folder)
     readers = file.load()
+    noted = replace(readers)
     may_be_shorter = was_slaves or readers.was_serving or (readers.log_end or 0) > log_end
     if may_be_shorter and (readers.found_end is None or log_end < readers.found_end):
-        if readers.was_serving and readers.log_end is None and marked_end is not None:
-            # what lies behind it may be another broker's, which tells of no deletion
-            readers.log_end = min(marked_end, log_end)
-        readers.found_end = log_end
-        file.store(readers)
+        noted.found_end = log_end
+    if readers.log_end is None and was_slaves:
+        # an older end may have been found, beyond which nobody comes any more
+        noted.log_end = log_end
+    elif readers.log_end is None and readers.was_serving and marked_end is not None:
+        # what lies behind it may be another broker's, which tells of no deletion
+        noted.log_end = min(marked_end, log_end)
+    if noted != readers:
+        file.store(noted)
 
 
 def _readers_in(text: str) -> ReadersOfLost:

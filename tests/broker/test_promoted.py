@@ -111,13 +111,23 @@ def test_who_was_unknown_to_the_master_before_passes_over_nothing_of_it(lives):
     lives(as_a_slave, as_the_master)
 
 
-def test_what_is_put_before_a_slave_is_the_master_takes_no_place_that_was_read(lives, tmp_path):
+@pytest.mark.parametrize("told", [True, False], ids=["named", "long followed"])
+def test_what_is_put_before_a_slave_is_the_master_takes_no_place_that_was_read(
+    lives, tmp_path, monkeypatch, told
+):
     """A program opens its store between; so does a broker that is killed before it serves."""
+    if not told:
+        monkeypatch.setattr("rmqcore.broker.parts.ALL_CAME_S", -1)
 
     async def as_a_slave(broker, peer):
-        await a_slave(3, 3)(broker, peer)
-        broker.managers.offsets.resets.adopt({})
-        assert broker.managers.offsets.resets.found_end is None
+        if not told:
+            await send_many(peer, 1, queues=1)
+            becomes_a_slave(broker)
+        await send_many(peer, 3 if told else 2, queues=1)
+        await commit(peer, 3)
+        if told:
+            becomes_a_slave(broker)
+            broker.managers.offsets.resets.adopt({})
 
     async def as_the_master(_, peer):
         assert await sent_to(peer, 5) == 3

@@ -204,7 +204,8 @@ class Resets(dict[ReadQueue, int]):
         was_serving: whether a master served the store last, and ended in order (False) or not,
             whoever has opened and closed it since; None where a slave did, or none is known.
         log_end: physical offset where the log ended when that broker ended in order, or which it
-            had reached when it did not; below 0: it was cut since; None: not known.
+            had reached when it did not; where a slave's ended when it was opened first as no
+            slave's; below 0: it was cut since; None: not known.
         deletions_end: physical offset of the last deletion of a topic that a broker knew, see
             `know_deletions`; None: not known.
         found_end: physical offset where the log ended when somebody opened it first behind a broker
