@@ -192,8 +192,7 @@ def test_a_queue_of_which_nothing_is_left_ends_at_its_beginning(lives):
 
 def test_no_number_of_queues_keeps_a_new_master_from_starting(lives, monkeypatch):
     """Its master's table may name any, and so may a message in the log."""
-    for module in (offsets, topics):
-        monkeypatch.setattr(module, "QUEUES_MAX", 16)
+    monkeypatch.setattr(topics, "QUEUES_MAX", 16)
 
     async def as_a_slave(broker, peer):
         await send_many(peer, 3, queues=1)
