@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Callable
 
 _Found = TypeVar("_Found")
 
@@ -41,6 +41,16 @@ async def one_turn() -> None:
     import asyncio  # noqa: PLC0415 - as above
 
     await asyncio.sleep(0)
+
+
+def in_thread(work: Callable[[], _Found]) -> asyncio.Future[_Found]:
+    """Do something in a thread of the running loop's, also where who awaits it is cancelled.
+
+    A call of the loop's own executor is given up then, while all its threads are at work.
+    """
+    import asyncio  # noqa: PLC0415 - as above
+
+    return asyncio.shield(running_loop().run_in_executor(None, work))
 
 
 async def to_the_end(work: Awaitable[_Found]) -> _Found:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol, TypeVar
 
-from rmqcore.services.event_loop import running_loop
+from rmqcore.services.event_loop import in_thread
 
 
 class _Closes(Protocol):
@@ -27,4 +27,4 @@ class ClosedByWith:
         return self
 
     async def __aexit__(self: _Closes, *_: object) -> None:
-        await running_loop().run_in_executor(None, self.close)
+        await in_thread(self.close)

@@ -7,6 +7,7 @@ import gc
 import json
 import os
 import shutil
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -508,12 +509,11 @@ ASKED_FLUSHES = {
     "flush_disk_type": "SYNC_FLUSH",
     "flush_commit_log_thorough_interval_ms": 3_600_000,
 }
+TABLE = pa.table({"topic": ["T", "T"], "body": pa.array([b"1", b"2"])})
 PUTS = {
     "batch": lambda store: store.put_messages(BATCH),
     "general": lambda store: store.put_message(BATCH[0], durability="disk"),
-    "table": lambda store: store.put_columns(
-        pa.table({"topic": ["T", "T"], "body": pa.array([b"1", b"2"])})
-    ),
+    "table": lambda store: store.put_columns(TABLE),
 }
 
 
@@ -529,18 +529,35 @@ def test_what_a_put_left_that_was_interrupted_before_its_wait_for_the_disk_is_re
     assert appended > 1
 
 
-def test_a_batch_whose_coroutine_is_cancelled_is_flushed(store_path):
-    async def cancel(store):
-        putting = asyncio.ensure_future(store.put_messages_async(BATCH))
-        # the thread that appends is on its way
+async def cancel_while_it_waits_for_a_thread(coroutine):
+    others, loop = threading.Event(), asyncio.get_running_loop()
+    with ThreadPoolExecutor(1) as pool:
+        loop.set_default_executor(pool)
+        pool.submit(others.wait)
+        cancelled = asyncio.ensure_future(coroutine)
         await asyncio.sleep(0)
-        putting.cancel()
+        cancelled.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await putting
+            await cancelled
+        others.set()
 
+
+@pytest.mark.parametrize(
+    "put",
+    [lambda store: store.put_messages_async(BATCH), lambda store: store.put_columns_async(TABLE)],
+    ids=["batch", "table"],
+)
+def test_a_put_whose_coroutine_is_cancelled_is_stored_and_flushed(store_path, put):
     with open_store(store_path, **ASKED_FLUSHES) as store:
-        asyncio.run(cancel(store))
-        until(lambda: store.max_queue_offset("T", 0) == 2, "the batch")
+        asyncio.run(cancel_while_it_waits_for_a_thread(put(store)))
+        until(lambda: store.max_queue_offset("T", 0) == 2, "the messages")
+
+
+def test_a_close_whose_coroutine_is_cancelled_is_made(store_path):
+    store = open_store(store_path)
+    asyncio.run(cancel_while_it_waits_for_a_thread(store.__aexit__()))
+    with open_store(store_path) as again:
+        assert again.put("T", b"x").ok
 
 
 def test_an_interrupted_close_leaves_nothing_in_the_transient_pool(paths):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
-from rmqcore.services.event_loop import running_loop
+from rmqcore.services.event_loop import in_thread
 from rmqcore.status import Durability, DurabilityName
 from rmqcore.store.parts.batches import as_message
 
@@ -88,8 +88,14 @@ class ColumnWriting:
         put_wait = self._confirmation.put_wait(settings.get("durability"))
         rows: dict[str, Any] = {**settings}
         rows.pop("durability", None)
-        call = partial(self._puts().put_table, table, **rows)
-        done = await running_loop().run_in_executor(None, call)
+        put_table = self._puts().put_table
+
+        def put_and_flush_soon() -> Appended:
+            done = put_table(table, **rows)
+            self._confirmation.flush_soon()
+            return done
+
+        done = await in_thread(put_and_flush_soon)
         confirmed = self._confirmation.confirmed_async
         return done.result(done.receipt and await confirmed(done.receipt, put_wait))
 

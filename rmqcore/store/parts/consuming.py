@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 from rmqcore.arguments import text, texts_of, whole_number
 from rmqcore.files.config_tables import check_topic_name
 from rmqcore.message import RETRY_PREFIX, Lease, QueueLag, ReceivedMessage
-from rmqcore.services.event_loop import one_turn, running_loop
+from rmqcore.services.event_loop import in_thread, one_turn
 from rmqcore.store.consume.arrivals import Arrivals, AsyncSleeper, Deadline, Sleeper
 from rmqcore.store.consume.holders import is_gone
 from rmqcore.store.consume.interrupt_safe_lock import InterruptSafeLock
@@ -312,7 +313,7 @@ class Consuming:
             leases.hand_out(taken)
             burying = None
             if taken.dead:
-                burying = running_loop().run_in_executor(None, leases.bury, taken)
+                burying = in_thread(partial(leases.bury, taken))
             if taken.found:
                 # from here on nothing is awaited: a caller that is cancelled has been given
                 # nothing

@@ -24,7 +24,7 @@ from rmqcore.message import BatchSettings, Message, MessageExt, PutMessageResult
 from rmqcore.native.log._putter import MessagePutter
 from rmqcore.native.log._tail import END_OF_FILE
 from rmqcore.services.delay_schedule import as_put
-from rmqcore.services.event_loop import running_loop
+from rmqcore.services.event_loop import in_thread
 from rmqcore.status import Durability, DurabilityName, PutMessageStatus
 from rmqcore.store.parts.batches import alone_for_light_queues, as_message, encoded_batch, listed
 
@@ -343,14 +343,14 @@ class Writing:
     async def _append_aside(
         self, append: Callable[..., PutMessageResult], *what: object
     ) -> PutMessageResult:
-        """Append in a thread; a coroutine that is cancelled meanwhile waits for no flush."""
+        """Append in a thread; a coroutine that is cancelled, at any moment, waits for no flush."""
 
         def append_and_flush_soon() -> PutMessageResult:
             receipt = append(*what)
             self._confirmation.flush_soon()
             return receipt
 
-        return await running_loop().run_in_executor(None, append_and_flush_soon)
+        return await in_thread(append_and_flush_soon)
 
     # ---- messages as clients sent them: stored as they are, nothing is delayed
 
