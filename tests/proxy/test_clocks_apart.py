@@ -1,8 +1,11 @@
 """Brokers elsewhere whose clock is not that of the proxy in front of them."""
 
+import asyncio
+
 import pytest
 from proxy.test_remote import another_proxy, run
 
+from rmqcore.broker.pop.acks import PopAcks
 from rmqcore.proxy.codes import Code
 from rmqcore.world import World, monotonic_s, wall_clock_ms
 
@@ -11,15 +14,26 @@ pytestmark = pytest.mark.engine
 HOUR_MS = 3_600_000
 
 
+@pytest.fixture(autouse=True)
+def nothing_comes_again(monkeypatch):
+    """What is due stays so."""
+
+    async def never(_):
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(PopAcks, "run", never)
+
+
 class Apart:
-    """The clocks of a broker, and of a proxy whose time of day is another."""
+    """The clocks of a broker, and of a proxy whose time of day is another; they stand still."""
 
     def __init__(self, broker_ms):
         self.passed_s = 0.0
-        self.of_broker = World(clock_ms=lambda: wall_clock_ms() + broker_ms + self.passed_ms)
+        began_ms, began_s = wall_clock_ms(), monotonic_s()
+        self.of_broker = World(clock_ms=lambda: began_ms + broker_ms + self.passed_ms)
         self.of_proxy = World(
-            clock_ms=lambda: wall_clock_ms() + self.passed_ms,
-            monotonic_s=lambda: monotonic_s() + self.passed_s,
+            clock_ms=lambda: began_ms + self.passed_ms,
+            monotonic_s=lambda: began_s + self.passed_s,
         )
 
     @property
