@@ -125,7 +125,9 @@ def test_a_peer_begins_so_many_requests_that_coroutines_work_on(run):
     run(scene())
 
 
-def test_bodies_that_are_worked_on_end_a_turn(run):
+def test_bodies_that_are_worked_on_end_a_turn(run, monkeypatch):
+    monkeypatch.setattr(turns, "TURN_S", 3600)
+
     async def scene():
         turn = Turn(asyncio.get_running_loop(), lambda: None, ())
         turn.begin(100)
