@@ -302,6 +302,11 @@ def test_an_interrupted_connection_frees_nothing_that_its_client_has(store_path,
             until(lambda: len(connections.connections) == 1, "the end of the others")
             (lag,) = client.lag("g", ["T"])
             assert (lag.ready, lag.leased) == (0, 1), interrupt.at
+        # each keeps a connection until it has begun
+        watches = [one for one in threading.enumerate() if one.name == "WatchOwner"]
+        for watch in watches:
+            watch.join()
+        gc.collect()
 
 
 def test_what_an_interrupted_lease_of_a_client_was_given_comes_again_at_once(store_path):

@@ -163,6 +163,6 @@ def test_a_client_that_closes_after_an_interrupted_call_leaves_no_lease(store_pa
         client.put("T", b"x")
         assert client.lease("g", {"T": "*"}, lease_ms=3_600_000)
         # as a signal handler does that raises in the middle of a frame
-        client._channel.end()
+        client._channel.lose()
         client.close()
         until(lambda: owner.lease("g", {"T": "*"}), "what the client had comes again")
