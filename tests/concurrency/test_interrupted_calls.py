@@ -305,7 +305,7 @@ def test_an_interrupted_connection_frees_nothing_that_its_client_has(store_path,
         # each keeps a connection until it has begun
         watches = [one for one in threading.enumerate() if one.name == "WatchOwner"]
         for watch in watches:
-            watch.join()
+            watch.join(TIMEOUT_S)
         gc.collect()
 
 
