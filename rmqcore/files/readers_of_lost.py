@@ -163,7 +163,7 @@ def note_found_end(
         log_end: physical offset.
         marked_end: physical offset which the log had reached before; None: not known.
         was_slaves: whether it was a slave's, and is none any more: groups may have read at its
-            master what it lacks.
+            master what it lacks, until it has led itself.
 
     Raises:
         OSError, CorruptConfigFileError: it cannot be written, or read.
@@ -171,6 +171,8 @@ def note_found_end(
     file = ReadersOfLostFile(folder)
     readers = file.load()
     noted = replace(readers)
+    # its tables say so for ever; where it has led since it knows itself where its log ended
+    was_slaves &= readers.was_serving is None
     may_be_shorter = was_slaves or readers.was_serving or (readers.log_end or 0) > log_end
     if may_be_shorter and (readers.found_end is None or log_end < readers.found_end):
         noted.found_end = log_end

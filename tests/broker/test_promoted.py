@@ -140,6 +140,25 @@ def test_what_is_put_before_a_slave_is_the_master_takes_no_place_that_was_read(
     lives(as_the_master)
 
 
+def test_what_is_put_behind_a_master_that_was_a_slave_once_is_read_once(lives, tmp_path):
+    """A program opens its store between, and a reader that keeps its offset has all of it."""
+    ends = []
+
+    async def as_the_master(broker, peer):
+        await send_many(peer, 3, queues=1)
+        assert await sent_to(peer, 0, group="OTHER") is None
+        ends.append(broker.store.max_queue_offset("T", 0))
+
+    async def again(_, peer):
+        assert await sent_to(peer, ends[0] + 2, group="OTHER") is None
+
+    lives(a_slave(3, 3), as_the_master)
+    with open_store(tmp_path / "store") as store:
+        for number in range(2):
+            store.put("T", b"between %d" % number)
+    lives(again)
+
+
 @pytest.mark.parametrize("long_ago", [False, True])
 def test_who_has_read_what_a_slave_lacked_when_its_masters_log_came_is_sent_back_for_a_while(
     lives, monkeypatch, long_ago
