@@ -107,6 +107,7 @@ class Recovery:
         progress: called now and then with a `RecoveryProgress`.
         keep_cut: copies what is about to be cut off the log, and says where to; see `KeptCuts`.
         begins_anew: see `QueueCheck`.
+        on_cut: called before the log is made shorter than it was.
         world: whose clock says when progress is saved, and how long it took.
 
     Source: RocketMQ store/CommitLog.java, recoverNormally and recoverAbnormally.
@@ -131,6 +132,7 @@ class Recovery:
         progress: Callable[[RecoveryProgress], None] | None = None,
         keep_cut: KeepCut | None = None,
         begins_anew: Callable[[str, int], object] = lambda *_: None,
+        on_cut: Callable[[], object] = bool,
         world: World = REAL,
     ) -> None:
         self._log = writer.log
@@ -144,7 +146,7 @@ class Recovery:
         self._batches = batches
         self._clean_shutdown = clean_shutdown
         self._progress = progress
-        self._keep_cut = keep_cut
+        self._keep_cut, self._on_cut = keep_cut, on_cut
         self._world = world
         self._start = WalkStart(writer.log, checkpoint, mark, clean_shutdown=clean_shutdown)
         self.report = RecoveryReport(clean_shutdown=clean_shutdown)
@@ -471,6 +473,8 @@ class Recovery:
     def _cut(self, walk: Walk, end: int) -> None:
         walk.wait()
         self.report.end_offset = end
+        if self.report.dropped_bytes or end < self._mark.log_end:
+            self._on_cut()
         self._keep_what_is_cut(end)
         # what is put next is not older than what was lost, and nothing of it is on the disk
         self._checkpoint.lower(walk.timestamp_ms)

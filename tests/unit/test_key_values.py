@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -273,6 +274,35 @@ def test_no_key_that_was_put_aside_comes_back_into_a_table_made_anew(tmp_path, m
         assert store.kv_count("u") == 20
         assert store.delete_topic("%KV%u")
         assert not store.parts.key_values._aside.load()
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_rot_in_what_a_table_was_put_anew_with_takes_no_other_entry(tmp_path, monkeypatch, killed):
+    """Nor what is put behind it, whose numbers lie in front of where the table began."""
+    monkeypatch.setattr(key_values, "COMPACTED_FROM", 12)
+    topic, keys = key_values.TOPIC_PREFIX + "t", (b"a", b"b", b"c")
+    with open_store(tmp_path / "s", **SMALL) as store:
+        for key in keys:
+            store.kv_put("t", key, b"kept")
+        while (begin := store.consumer_offsets.get(topic, key_values.GROUP, 0)) is None:
+            store.kv_put("t", b"a", b"kept")
+        places = [m.phy_offset for m in store.messages(topic, 0, start=begin - 1)]
+    assert len(places) == 1 + len(keys) + 1
+    for at in places:
+        path = tmp_path / f"{at}"
+        shutil.copytree(tmp_path / "s", path)
+        log = path / "commitlog" / f"{0:020d}"
+        with log.open("r+b") as file:
+            file.seek(log.read_bytes().index(b"kept", at))
+            file.write(b"rot!")
+        if killed:
+            (path / "abort").touch()
+        with open_store(path, on_corruption="truncate", **SMALL) as store:
+            assert store.max_phy_offset == at
+            assert store.kv_list("t") == [(key, b"kept") for key in keys]
+            store.kv_put("t", b"d", b"new")
+        with open_store(path, **SMALL) as store:
+            assert store.kv_get("t", [*keys, b"d"]) == [b"kept"] * 3 + [b"new"]
 
 
 @pytest.mark.parametrize("how", ["aside", "anew"])

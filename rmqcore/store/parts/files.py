@@ -16,12 +16,14 @@ from rmqcore.files.archive_note import shorten_archive_note
 from rmqcore.files.commit_log import CommitLog
 from rmqcore.files.commit_log_writer import CommitLogWriter
 from rmqcore.files.config_tables import TopicConfigTable
+from rmqcore.files.consumer_offset_table import ConsumerOffsetTable
 from rmqcore.files.deleted_topics import DeletedTopics
 from rmqcore.files.import_note import end_imports
 from rmqcore.files.kept_cuts import KeptCuts
 from rmqcore.files.mapped_file import MappedFile, OpenFiles
 from rmqcore.files.mapped_file_queue import MappedFileQueue
 from rmqcore.files.readers_of_lost import begin_groups_anew, note_found_end
+from rmqcore.files.service_topics import TABLE_PREFIX
 from rmqcore.files.store_checkpoint import StoreCheckpoint
 from rmqcore.files.store_mark import StoreMark
 from rmqcore.files.transient_store_pool import TransientStorePool
@@ -203,6 +205,7 @@ class StoreFiles:
             progress=progress,
             keep_cut=KeptCuts(self.directory.path).keep,
             begins_anew=self._forget_consumed,
+            on_cut=self._read_tables_again,
             world=self._world,
         )
         report, self.no_room = recovery.run(), recovery.no_room
@@ -226,6 +229,21 @@ class StoreFiles:
             OSError: it cannot be written.
         """
         begin_groups_anew(self.directory.config, [(topic, queue_id)], self._world.clock_ms)
+
+    def _read_tables_again(self) -> None:
+        """Let tables of keys and values begin with their oldest messages.
+
+        Of what they were put anew with, some may be gone; what was before it is there.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        offsets = ConsumerOffsetTable(self.directory.config, clock=self._world.clock_ms)
+        tables = [pair for pair in offsets.pairs() if pair[0].startswith(TABLE_PREFIX)]
+        for topic, group in tables:
+            for queue_id in offsets.queues(topic, group):
+                offsets.advance(topic, group, queue_id, 0)
+        offsets.persist_removal()
 
     def _begin_topics(self) -> None:
         """Tell the end of the log where each queue goes on, and which take inner batches."""
