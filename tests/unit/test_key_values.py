@@ -256,6 +256,13 @@ def test_a_table_is_gone_with_its_topic(tmp_path):
         assert store.kv_list("t") == [(b"c", b"1")]
 
 
+def test_tables_are_gone_that_are_deleted_together(store):
+    for table in ("t", "u"):
+        store.kv_put(table, b"k", b"v")
+    assert store.parts.topics.delete_together(["%KV%t", "%KV%u", "%KV%t", "unknown"])
+    assert [store.kv_list(table) for table in ("t", "u")] == [[], []]
+
+
 def test_no_key_that_was_put_aside_comes_back_into_a_table_made_anew(tmp_path, monkeypatch):
     monkeypatch.setattr(key_values, "COMPACTED_FROM", 1)
     with open_store(tmp_path / "s", **SMALL) as store:

@@ -470,16 +470,17 @@ class KeyValues:
         self._consumer_offsets.persist()
 
     @contextmanager
-    def forgetting(self, topic: str) -> Iterator[None]:
-        """Change no table while a topic is deleted, and know nothing of the topic's then."""
-        if not topic.startswith(TOPIC_PREFIX):
+    def forgetting(self, topics: Sequence[str]) -> Iterator[None]:
+        """Change no table while topics are deleted, and know nothing of theirs then."""
+        gone = [name.removeprefix(TOPIC_PREFIX) for name in topics if name.startswith(TOPIC_PREFIX)]
+        if not gone:
             yield
             return
         with self._tables_held():
             self._lock.refuse_interrupt()
-            self._tables.pop(topic.removeprefix(TOPIC_PREFIX), None)
+            self._tables = {name: each for name, each in self._tables.items() if name not in gone}
             yield
-            self._aside.forget(topic)
+            self._aside.forget(topics)
 
     def _write(
         self,

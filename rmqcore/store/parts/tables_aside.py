@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -78,13 +78,14 @@ class TablesAside:
         with room_at(self._file.path):
             self._file.store(sealed(json.dumps(content)))
 
-    def forget(self, topic: str) -> None:
-        """Have no table of a topic in the file."""
-        tables = dict(self.load())
-        if tables.pop(topic, None) is None:
+    def forget(self, topics: Collection[str]) -> None:
+        """Have no table of these topics in the file."""
+        tables = self.load()
+        left = {topic: table for topic, table in tables.items() if topic not in topics}
+        if len(left) == len(tables):
             return
-        if tables:
-            self.store(tables)
+        if left:
+            self.store(left)
         else:
             self.remove()
 

@@ -6,7 +6,7 @@ The queues of a topic that is deleted go, its records stay in the log until they
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from rmqcore.arguments import text
@@ -129,13 +129,12 @@ class Topics:
             check_topic_name(topic)
             if topic == SCHEDULE_TOPIC:
                 raise MessageIllegalError(f"{topic} holds delayed messages of all topics; it stays")
-        with self._alone.within(), ExitStack() as forgetting:
+        with self._alone.within():
             self._alone.refuse_interrupt()
             self._handle.check_open()
             self._files.directory.check_there()
-            for topic in topics:
-                forgetting.enter_context(self._key_values.forgetting(topic))
-            return self._delete(topics)
+            with self._key_values.forgetting(topics):
+                return self._delete(topics)
 
     def _delete(self, topics: Sequence[str]) -> bool:
         self._level.catch_up_all()
