@@ -1,14 +1,20 @@
 """A signal handler that raises anywhere in a lease: what nobody was given is leased to nobody."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
 import pytest
-from interrupts import Interrupt, each_interrupt
+from interrupts import Interrupt, Interrupted, each_interrupt
 from patience import TIMEOUT_S
 
 import rmqcore
 from rmqcore.store.consume.lease_queue import LeaseQueue
-from rmqcore.store.consume.undoing import Undoing
+from rmqcore.store.consume.lease_table import LeaseTable
+from rmqcore.store.consume.leases import Leases
+from rmqcore.store.consume.undoing import Undoing, undone_if_interrupted
+from rmqcore.store.parts.consuming import Consuming
+from rmqcore.store.sharing.shared_handle import SharedStoreHandle
 
 pytestmark = pytest.mark.engine
 
@@ -95,3 +101,57 @@ def test_a_second_interrupt_while_a_lease_is_undone_leaves_nothing_leased(store_
                 got = got or store.lease("g", {"T": "*"}, **TERMS)
                 assert [bytes(each.body) for each in got] == [b"0", b"1", b"2"], where
                 store.acknowledge("g", [each.place for each in got])
+
+
+def test_what_another_thread_is_given_of_an_interrupted_lease_stays_its_own(
+    store_path, monkeypatch
+):
+    lease_once, undo, given = Consuming.lease_once, Leases.undo_interrupted, []
+
+    def undo_before_another_thread_leases(leases):
+        undo(leases)
+        if not given:
+            with ThreadPoolExecutor(1) as threads:
+                given.extend(threads.submit(store.lease, "g", {"T": "*"}, **TERMS).result())
+
+    def interrupted(*args, **settings):
+        found = lease_once(*args, **settings)
+        if threading.current_thread() is threading.main_thread():
+            raise Interrupted
+        return found
+
+    monkeypatch.setattr(Leases, "undo_interrupted", undo_before_another_thread_leases)
+    monkeypatch.setattr(Consuming, "lease_once", interrupted)
+    with rmqcore.open_store(store_path, **SIZES) as store:
+        now_ms = store.world.clock_ms()
+        # within one millisecond
+        monkeypatch.setattr(LeaseTable, "now_ms", lambda _: now_ms)
+        store.put("T", b"x")
+        with pytest.raises(Interrupted):
+            rmqcore.Consumer(store, "g", {"T": "*"}, **TERMS).receive()
+        assert [each.reconsume_times for each in given] == [0]
+        monkeypatch.undo()
+        assert store.lease("g", {"T": "*"}, **TERMS) == []
+
+
+def test_only_what_a_client_was_given_is_undone(store_path, monkeypatch):
+    undone = []
+    monkeypatch.setattr(SharedStoreHandle, "_undo_lease", lambda *_: undone.append(True))
+    with (
+        rmqcore.open_shared(store_path, **SIZES),
+        rmqcore.open_shared(store_path, **SIZES) as store,
+    ):
+
+        @undone_if_interrupted
+        def receive():
+            store.lease("g", {"T": "*"}, **TERMS)
+            with pytest.raises(rmqcore.ArgumentError):
+                store.change_lease("g", [], 0)
+            raise Interrupted
+
+        store.put("U", b"x")
+        for expected in ([], [True]):
+            with pytest.raises(Interrupted):
+                receive()
+            assert undone == expected
+            store.put("T", b"x")

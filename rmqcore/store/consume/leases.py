@@ -168,12 +168,15 @@ class Leases:
 
     def _undo(self, leased: list[LeasedOf]) -> None:
         for queue, due_ms, messages in leased:
-            for offset, times in messages:
+            while messages:
+                offset, times = messages[-1]
                 if offset >= queue.position:
                     # the journal has nothing of it
                     queue.done(offset)
                 elif self._is_known(queue) and queue.is_leased(offset, times, due_ms):
                     self._table.set(queue, offset, 0, 0, undone=True)
+                # once: who is given it in the same millisecond has a lease that looks alike
+                messages.pop()
             self._arrivals.wake((queue.topic,))
 
     def bury(self, taken: LeaseResult) -> bool:

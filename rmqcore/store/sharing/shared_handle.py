@@ -271,16 +271,20 @@ class SharedStoreHandle(ClosedByWith):
 
     def _result(self, channel: OwnerChannel, request: RemotingCommand) -> Any:
         """What the owner answers; a lease that an interrupt keeps from the caller comes again."""
-        if "call" in request.ext_fields:
+        is_lease = "call" in request.ext_fields
+        if is_lease:
             self._interrupted.undo_all()
             hands_out(request, self._interrupted, self._interrupted.undo_all)
         try:
             answer = self._aside(request) if channel.interrupted else channel.call(request)
-            return result_of(answer)
+            result = result_of(answer)
         except (RmqCoreError, OSError):
-            if not channel.lost:
+            if is_lease and not channel.lost:
                 hands_out_nothing()
             raise
+        if is_lease and not result:
+            hands_out_nothing()
+        return result
 
     def _undo_lease(self, request: RemotingCommand) -> None:
         """Let come again what a lease was given that nobody takes; a second time does nothing."""
