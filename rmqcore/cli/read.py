@@ -281,7 +281,7 @@ class _Tail:
         lost: Collection[int] = (),
     ) -> None:
         self._store = store
-        self._lost = lost
+        self._lost = set(lost)
         self._on_damage = on_damage
         self._topic = topic
         self._queue = queue
@@ -352,4 +352,9 @@ class _Tail:
             if self._on_damage is None:
                 raise
             return known
-        return end or known if number in self._lost else end
+        if number not in self._lost:
+            return end
+        if end:
+            # a writer has derived it anew: its units are read again, not the whole log
+            self._lost.discard(number)
+        return end or known

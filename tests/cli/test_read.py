@@ -11,7 +11,8 @@ import threading
 import pytest
 from patience import TIMEOUT_S
 
-from rmqcore import open_store
+from rmqcore import ReadOnlyMessageStore, open_store
+from rmqcore.cli import read
 
 from .conftest import COMMAND
 
@@ -240,3 +241,26 @@ def test_a_store_whose_queues_are_all_lost_shows_what_its_log_has(rmqcore, store
     one = rmqcore("cat", store, "Letters", "--queue", 0, "--start", 1, "--skip-damaged")
     assert one.stdout == "b\nc\nd\ne\n"
     assert "rebuild cq" in rmqcore("cat", store, "Nothing", "--skip-damaged").stderr
+
+
+@pytest.mark.parametrize("gone", ["Letters", ""])
+def test_a_tail_reads_a_lost_queue_that_a_writer_has_derived_anew(store, monkeypatch, gone):
+    real, looks = ReadOnlyMessageStore.messages, []
+
+    def messages(reader, *args, **settings):
+        looks.append(args)
+        return real(reader, *args, **settings)
+
+    monkeypatch.setattr(ReadOnlyMessageStore, "messages", messages)
+    shutil.rmtree(store / "consumequeue" / gone)
+    with open_store(store, mode="r") as opened:
+        lost = read._lost_queues(opened, "Letters")
+        tail = read._Tail(opened, "Letters", 0, lambda _: None, lost)
+        assert [bytes(each.body) for each in tail.from_end(9)] == [b"a", b"b", b"c", b"d", b"e"]
+        looks.clear()
+        with open_store(store) as writer:
+            writer.put("Letters", b"f", queue_id=0)
+            assert writer.max_queue_offset("Letters", 0) == 6
+            assert [bytes(each.body) for each in tail.new()] == [b"f"]
+    # not of the whole log
+    assert looks == [("Letters", 0)]
