@@ -217,7 +217,7 @@ class LeaseJournal:
         self.may_lack_some = False
         self._file = -1
         self._size = 0
-        #: what was reserved for the next file
+        #: up to this size there is room for the next file, or none to look for yet
         self._room = 0
 
     @property
@@ -390,13 +390,15 @@ class LeaseJournal:
 
     def _keep_room(self, truncate: int = os.O_TRUNC) -> None:
         """Keep room for the next file, if there is any now; with 0 beside that which it has."""
-        self._room = max(_RESERVE_SIZE, 2 * self._size)
+        # where there is less than wanted, it is looked for again a page later
+        self._room = self._size + PAGE_SIZE
         with suppress(OSError):
             self._check_there()
             flags = os.O_WRONLY | os.O_CREAT | truncate | os.O_CLOEXEC
             file = os.open(self._next, flags, _FILE_MODE)
             try:
-                _reserve_up_to(file, self._room)
+                reserved = _reserve_up_to(file, max(_RESERVE_SIZE, 2 * self._size))
+                self._room = max(self._room, reserved)
             finally:
                 os.close(file)
 
@@ -433,8 +435,11 @@ def _is_at(file: int, path: Path) -> bool:
     return False
 
 
-def _reserve_up_to(file: int, size: int) -> None:
-    """Reserve so many bytes of a file, or as many as there are: one call takes all or nothing."""
+def _reserve_up_to(file: int, size: int) -> int:
+    """Reserve so many bytes of a file, or as many as there are; how many.
+
+    One call takes all or nothing.
+    """
     at, step = 0, size
     while at < size and step >= PAGE_SIZE:
         try:
@@ -443,6 +448,7 @@ def _reserve_up_to(file: int, size: int) -> None:
             step //= 2
         else:
             at += step
+    return at
 
 
 def _write(file: int, raw: bytes | bytearray) -> None:

@@ -74,6 +74,26 @@ def test_of_a_disk_that_is_nearly_full_all_room_is_reserved(journal, monkeypatch
     assert left[0] < 4096
 
 
+def test_room_that_a_disk_has_again_is_reserved_before_it_is_full_again(journal, monkeypatch):
+    refuses = [True]
+
+    def reserve(*args, **settings):
+        if refuses:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(*args, **settings)
+
+    real = lease_journal.reserve
+    monkeypatch.setattr(lease_journal, "reserve", reserve)
+    reserved = journal.path.with_suffix(".reserve")
+    reserved.unlink(missing_ok=True)
+    while journal.size < 3 << 16:
+        journal.append(to_bytes(SECOND))
+    refuses.clear()
+    for _ in range(200):
+        journal.append(to_bytes(SECOND))
+    assert reserved.stat().st_blocks * 512 >= journal.size
+
+
 def test_room_is_reserved_in_no_other_store(tmp_path):
     there = []
 
