@@ -1,5 +1,6 @@
 """A signal handler that raises anywhere in a lease: what nobody was given is leased to nobody."""
 
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -155,3 +156,56 @@ def test_only_what_a_client_was_given_is_undone(store_path, monkeypatch):
                 receive()
             assert undone == expected
             store.put("T", b"x")
+
+
+def test_a_lease_that_is_refused_as_another_cannot_be_undone_leaves_nothing(
+    store_path, monkeypatch
+):
+    def refuse(*_, **__):
+        raise rmqcore.DiskFullError(store_path)
+
+    with rmqcore.open_store(store_path, **SIZES) as store:
+
+        @undone_if_interrupted
+        def receive():
+            store.lease("g", {"T": "*"}, **TERMS)
+            raise Interrupted
+
+        store.put("T", b"x")
+        store.lag("g", ["T"])
+        with monkeypatch.context() as patch:
+            patch.setattr(LeaseTable, "set", refuse)
+            with pytest.raises(Interrupted):
+                receive()
+            left = store.parts.consuming._leases.interrupted._left
+            known = len(left)
+            for _ in range(3):
+                with pytest.raises(rmqcore.DiskFullError):
+                    store.lease("g", {"T": "*"}, **TERMS)
+            assert len(left) == known
+        assert len(store.lease("g", {"T": "*"}, **TERMS)) == 1
+
+
+@pytest.mark.process
+def test_a_forked_child_undoes_nothing_that_its_parent_leases(store_path):
+    journal = store_path / "config" / "consumerLeases.log"
+    with rmqcore.open_store(store_path, **SIZES) as store:
+
+        @undone_if_interrupted
+        def receive():
+            found = store.lease("g", {"T": "*"}, **TERMS)
+            sizes.append(journal.stat().st_size)
+            if os.fork() == 0:
+                # as a signal handler does that begins a child
+                raise Interrupted
+            os.wait()
+            return found
+
+        sizes = []
+        store.put("T", b"x")
+        try:
+            found = receive()
+        except Interrupted:
+            os._exit(0)
+        assert len(found) == 1
+        assert sizes == [journal.stat().st_size]

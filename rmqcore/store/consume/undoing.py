@@ -7,6 +7,7 @@ says what is handed out, before it is.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -62,7 +63,7 @@ def hands_out(given: T, interrupted: Undoing[T], undo_all: Callable[[], object])
     """Say what this thread's call is about to hand out.
 
     Args:
-        given: what is undone when the call is interrupted.
+        given: what is undone when the call is interrupted; nothing while it is empty.
         interrupted: where it is added then.
         undo_all: makes a call of its `undo_all`.
     """
@@ -92,7 +93,7 @@ def undone_if_interrupted(method: Callable[P, R]) -> Callable[P, R]:
             # no call behind it, in which an interrupt could come
             return leased  # noqa: RET504, TRY300
         except BaseException:
-            if _thread.given is not None:
+            if _thread.given is not None and _thread.given[1]:
                 add, given, undo_all = _thread.given
                 add(given)
                 with suppress(RmqCoreError, OSError):
@@ -104,3 +105,7 @@ def undone_if_interrupted(method: Callable[P, R]) -> Callable[P, R]:
                 _thread.given = before
 
     return call
+
+
+# what the parent is handing out is its own
+os.register_at_fork(after_in_child=hands_out_nothing)
