@@ -289,8 +289,8 @@ class MappedFile:
             OSError: the file exists and holds data, or any other refusal.
         """
         self._open_files.check_there()
-        # a file that could not be mapped would be made, and removed, by every put that is refused
-        MappedRegion(None, self.size, writable=False, path=self.path)
+        if whole:  # mapped: one that could not be would be made, and removed, by every put
+            MappedRegion(None, self.size, writable=False, path=self.path)
         if over_zeros and self.path.exists() and holds_nothing(self.path):
             self.path.unlink()
         with room_at(self.path):

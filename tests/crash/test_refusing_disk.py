@@ -187,6 +187,20 @@ def test_a_log_file_that_could_not_be_mapped_is_not_made(store_path, monkeypatch
         assert numbers_in(store) == list(range(number + 1))
 
 
+def test_a_queue_file_is_made_where_nothing_can_be_mapped(store_path, monkeypatch):
+    real = mapped_file.MappedRegion
+
+    def region(*arguments, path, **named):
+        if "consumequeue" in str(path):
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), str(path))
+        return real(*arguments, path=path, **named)
+
+    monkeypatch.setattr(mapped_file, "MappedRegion", region)
+    with rmqcore.open_store(store_path, **SETTINGS) as store:
+        assert store.put("T", b"x").ok
+        assert [bytes(message.body) for message in store.messages("T", 0)] == [b"x"]
+
+
 def test_an_index_file_that_cannot_be_removed_goes_with_the_next_round(store_path, monkeypatch):
     """It was forgotten instead, and lay there until the store was opened again."""
     refuses = refusing(monkeypatch, IndexFile, "destroy", errno.EIO)
