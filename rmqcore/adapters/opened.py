@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from rmqcore.arguments import directory_path
 from rmqcore.errors import ConfigError, StoreError, StoreNotFoundError
 from rmqcore.store.consume.holders import Holder
-from rmqcore.store.consume.undoing import undone_if_interrupted
+from rmqcore.store.consume.undoing import hands_out_nothing, undone_if_interrupted
 from rmqcore.store.consumer import keep_room_for_leases
 from rmqcore.store.sharing import open_shared
 
@@ -119,6 +119,8 @@ class OpenedStore:
             settling()
         except (StoreError, OSError):
             self._owed.append(settling)
+            # else who leases it in between would lose it to that
+            hands_out_nothing()
             raise
 
     def _pay_what_is_owed(self) -> None:

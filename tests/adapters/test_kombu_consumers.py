@@ -11,13 +11,16 @@ from interrupts import each_interrupt
 from patience import TIMEOUT_S, until
 
 from rmqcore import DiskFullError
+from rmqcore.files.lease_journal import LeaseJournal
 from rmqcore.store.consume import holders
+from rmqcore.store.consume.leases import Leases
 from rmqcore.world import World, wall_clock_ms
 
 pytestmark = pytest.mark.engine
 
 kombu = pytest.importorskip("kombu", reason="needs kombu: pip install rmqcore[kombu]")
 pytest.importorskip("rmqcore.adapters.kombu")
+kombu_queues = pytest.importorskip("rmqcore.adapters.kombu_queues")
 common = pytest.importorskip("kombu.common")
 
 
@@ -72,6 +75,26 @@ def test_what_a_get_was_given_that_is_interrupted_anywhere_comes_again_at_once(c
         message = interrupt.during(lambda: channel.basic_get("q")) or channel.basic_get("q")
         assert message.payload == 1, interrupt.at
         message.requeue()
+
+
+def test_what_goes_back_later_is_taken_from_nobody_who_has_it_by_then(connection, monkeypatch):
+    def refuse(*_):
+        raise DiskFullError("/disk")
+
+    def refuse_from_here_on(*_):
+        patch.setattr(LeaseJournal, "write", refuse)
+        refuse()
+
+    publish(connection, 1, kombu.Queue("q"))
+    channel = connection.channel()
+    with monkeypatch.context() as patch:
+        patch.setattr(Leases, "acknowledge", refuse_from_here_on)
+        with pytest.raises(DiskFullError):
+            channel.basic_get("q", no_ack=True)
+    # as another process does
+    others = channel.store.lease("kombu", {kombu_queues.queue_topic("q"): "*"})
+    message = channel.basic_get("q")
+    assert len(others) + (message is not None) == 1
 
 
 def test_a_consumer_that_was_busy_for_longer_than_its_queue_lives_deletes_it_not(connection, clock):
