@@ -11,7 +11,7 @@ needs the extra `[grpc]`.
 Floor: beside, on remoting/.
 """
 
-from rmqcore.proxy.http2 import Http2Settings
+from rmqcore.proxy.http2_settings import Http2Settings
 from rmqcore.proxy.local_broker import LocalBroker
 from rmqcore.proxy.remote_cluster import RemoteCluster
 from rmqcore.proxy.server import GrpcServer

@@ -45,11 +45,13 @@ class Method:
             bytes, or what is awaited for them; None where the answers were sent already.
         streams_in: the client sends any number of messages: `Call.receive` gives them.
         size_max: bytes of one message of the client; a connection's own bound may be less.
+        keeps: the message is kept while it is worked on.
     """
 
     handle: Callable[[Call, bytes], Answer | Awaitable[Answer]]
     streams_in: bool = False
     size_max: int = 1024 * 1024
+    keeps: bool = True
 
 
 Answer: TypeAlias = bytes | None

@@ -20,7 +20,6 @@ import struct
 import urllib.parse
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, cast
 
@@ -28,6 +27,7 @@ from ngh2 import Configuration, Connection, NGH2Error, Role, events
 
 from rmqcore.proxy.calls import READ_HEADERS, Answer, Call, Methods
 from rmqcore.proxy.grpc_status import CallFailedError, GrpcStatus
+from rmqcore.proxy.http2_settings import Http2Settings
 from rmqcore.remoting.first_bytes import OtherProtocol
 from rmqcore.remoting.shared_bound import SharedBound, Total
 from rmqcore.remoting.sockets import address_text
@@ -54,49 +54,6 @@ _ENHANCE_YOUR_CALM: Final = 11
 _RATE: Final = (2_000, 400)
 #: A message of more bytes is refused while those that are worked on have too many.
 _LARGE: Final = 16 * 1024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Http2Settings:
-    """The bounds of a connection, and of all together.
-
-    Attributes:
-        stream_max: calls at a time.
-        call_total_max: the same of all connections of a service together; beyond it those that
-            have the most are closed.
-        header_size_max: bytes of a call's headers.
-        message_size_max: bytes of one message that is received.
-        unfinished_size_max: bytes of all messages of the connection that are not whole yet; the
-            call that goes beyond is refused.
-        unfinished_total_max: the same of all connections of a service together; beyond it those
-            that keep the most lose their calls.
-        worked_size_max: bytes of messages that are worked on; beyond it large ones are refused.
-        worked_total_max: the same of all connections of a service together.
-        queued_size_max: bytes of answers that the peer's windows keep here, above which new calls
-            are refused.
-        queued_total_max: the same of all connections of a service together; beyond it those that
-            keep the most are closed, and what they were given comes again as the group allows.
-        write_high_size: bytes that wait in the socket's buffer, from which on nothing is read.
-        idle_timeout_s: without a byte from the peer it is closed; 0 for never.
-        request_timeout_s: for a call's one message to become whole.
-    """
-
-    stream_max: int = 1024
-    call_total_max: int = 100_000
-    header_size_max: int = 16 * 1024
-    message_size_max: int = 8 * 1024 * 1024
-    unfinished_size_max: int = 64 * 1024 * 1024
-    unfinished_total_max: int = 256 * 1024 * 1024
-    worked_size_max: int = 64 * 1024 * 1024
-    worked_total_max: int = 256 * 1024 * 1024
-    queued_size_max: int = 32 * 1024 * 1024
-    queued_total_max: int = 256 * 1024 * 1024
-    write_high_size: int = 1024 * 1024
-    idle_timeout_s: float = 120.0
-    request_timeout_s: float = 30.0
-    window_size: int = 1024 * 1024
-    connection_window_size: int = 16 * 1024 * 1024
-    frame_size: int = 64 * 1024
 
 
 class Http2Connection(OtherProtocol):
@@ -388,7 +345,8 @@ class Http2Connection(OtherProtocol):
     # ---- answering --------------------------------------------------------------------------
 
     def _work_on(self, call: Call, message: bytes) -> None:
-        if len(message) > _LARGE and self._works_on_much:
+        size = len(message) if call.method.keeps else 0
+        if size > _LARGE and self._works_on_much:
             reason = "too many large messages are worked on; call again"
             self.fail(call, GrpcStatus.RESOURCE_EXHAUSTED, reason)
             return
@@ -404,9 +362,9 @@ class Http2Connection(OtherProtocol):
             else:
                 task = self._loop.create_task(self._finish_call(call, answer))
                 self._tasks.add(task)
-                self._count_worked(len(message))
+                self._count_worked(size)
                 task.add_done_callback(self._tasks.discard)
-                task.add_done_callback(partial(self._count_worked, -len(message)))
+                task.add_done_callback(partial(self._count_worked, -size))
 
     @property
     def _works_on_much(self) -> bool:

@@ -20,7 +20,7 @@ from rmqcore.proxy.messages import FilterType, QueryOffsetPolicy, V2Message, v2_
 from rmqcore.proxy.names import copied_name, group_name, topic_name
 from rmqcore.proxy.outgoing import Body, bodies_of, duration_ms, is_packed, outgoing
 from rmqcore.proxy.popped import messages_of
-from rmqcore.proxy.receiving import BATCH_MAX, POLL_MS_MAX
+from rmqcore.proxy.receiving import BATCH_MAX, EXPRESSION_MAX, POLL_MS_MAX
 from rmqcore.remoting import RemotingCommand, RequestCode, ResponseCode
 from rmqcore.remoting.codes import PULL_SUBSCRIPTION, PULL_SUSPEND
 
@@ -110,6 +110,8 @@ class OffsetCalls:
         queue, chosen = request.message_queue, request.filter_expression
         if request.offset < 0:
             raise RefusedError(Code.ILLEGAL_OFFSET, "an offset is 0 or more")
+        if len(chosen.expression) > EXPRESSION_MAX:
+            raise RefusedError(Code.ILLEGAL_FILTER_EXPRESSION, "the expression is too long")
         left_ms = call.left_s(asyncio.get_running_loop().time()) * 1000 - _BEFORE_DEADLINE_MS
         wait_ms = max(0, min(duration_ms(request.long_polling_timeout), POLL_MS_MAX))
         wait_ms = max(0, round(min(wait_ms, left_ms)))

@@ -23,7 +23,8 @@ POLL_MS_MAX: Final = 20_000
 _POLL_MS_DEFAULT: Final = 20_000
 #: The answer that nothing has come is sent this long before the client gives up.
 _BEFORE_DEADLINE_MS: Final = 500
-_EXPRESSION_MAX: Final = 16_384
+#: Characters of a filter's expression.
+EXPRESSION_MAX: Final = 16_384
 _ATTEMPT_ID_MAX: Final = 255
 _MATCH_ALL: Final = "*"
 
@@ -76,7 +77,7 @@ class Wanted:
         if request.HasField("long_polling_timeout"):
             poll_ms = duration_ms(request.long_polling_timeout)
         expression = chosen.expression.strip()
-        if len(expression) > _EXPRESSION_MAX or len(request.attempt_id) > _ATTEMPT_ID_MAX:
+        if len(expression) > EXPRESSION_MAX or len(request.attempt_id) > _ATTEMPT_ID_MAX:
             raise RefusedError(Code.ILLEGAL_FILTER_EXPRESSION, "the expression is too long")
         return cls(
             group_name(request.group),

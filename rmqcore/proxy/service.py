@@ -10,6 +10,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from typing import Final
 
 from google.protobuf.message import DecodeError
 
@@ -22,7 +23,8 @@ from rmqcore.proxy.codes import Code, RefusedError, status
 from rmqcore.proxy.consuming import ConsumerCalls
 from rmqcore.proxy.field_count import has_too_many_fields, shape_of
 from rmqcore.proxy.grpc_status import CallFailedError, GrpcStatus
-from rmqcore.proxy.http2 import Http2Connection, Http2Settings
+from rmqcore.proxy.http2 import Http2Connection
+from rmqcore.proxy.http2_settings import Http2Settings
 from rmqcore.proxy.messages import SERVICE, TelemetryCommand, V2Message, v2_class
 from rmqcore.proxy.offsets import OffsetCalls
 from rmqcore.proxy.outgoing import outgoing
@@ -43,6 +45,8 @@ logger = logging.getLogger(__name__)
 
 #: Makes the answer to a request; None where it was sent.
 Handler = Callable[[Call, Caller, V2Message], V2Message | Awaitable[V2Message | None] | None]
+#: These wait for messages, and keep of their request names and an expression, which are bounded.
+_KEEPS_NOTHING: Final = ("ReceiveMessage", "PullMessage")
 
 
 class Service:
@@ -114,7 +118,9 @@ class Service:
             "SyncLiteSubscription": _refuse_lite,
         }
         found = {
-            f"/{SERVICE}/{name}".encode(): Method(self._method(name, handler))
+            f"/{SERVICE}/{name}".encode(): Method(
+                self._method(name, handler), keeps=name not in _KEEPS_NOTHING
+            )
             for name, handler in handlers.items()
         }
         send = f"/{SERVICE}/SendMessage".encode()

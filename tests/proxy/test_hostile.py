@@ -257,6 +257,35 @@ def test_large_messages_are_refused_while_much_is_worked_on(bound):
     run(scenario, **{bound: 70_000})
 
 
+def test_calls_that_wait_for_messages_keep_no_large_send_from_being_served(with_grpc):
+    """Whatever the size of theirs: nothing of it is kept."""
+
+    async def scenario(served, wire):
+        await wire.send("T", b"x")
+        _, (message,) = await wire.receive("T")
+        empty = (message.system_properties.queue_id + 1) % 4
+        broker = {"name": served.broker.config.broker_name}
+        hostile = await served.connect()
+        for name in "ReceiveMessage", "PullMessage":
+            request = v2_class(f"{name}Request")(
+                group={"name": "G"},
+                message_queue={"topic": {"name": "T"}, "id": empty, "broker": broker},
+                batch_size=1,
+                long_polling_timeout={"seconds": 20},
+            )
+            if name == "ReceiveMessage":
+                request.invisible_duration.seconds = 30
+            # a field that nobody knows: number 100, of 50,000 bytes
+            data = request.SerializeToString() + b"\xa2\x06\xd0\x86\x03" + bytes(50_000)
+            for _ in range(2):
+                hostile.open(f"/{SERVICE}/{name}".encode()).send(data, end=True)
+        await hostile.call("Heartbeat")
+        assert [each.closed for each in hostile.streams.values()] == [False] * 4 + [True]
+        assert (await wire.send("T2", bytes(20_000))).status.code == 20000
+
+    with_grpc(scenario, settings=Http2Settings(worked_total_max=60_000))
+
+
 def test_beyond_the_calls_that_all_may_have_those_with_the_most_are_closed():
     async def scenario(served):
         telemetry = f"/{SERVICE}/Telemetry".encode()

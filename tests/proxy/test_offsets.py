@@ -41,6 +41,8 @@ def test_a_queue_is_pulled_from_an_offset_on(with_grpc):
         code, messages, following = await pull(wire, where, 3)
         assert (code, messages, following) == (Code.MESSAGE_NOT_FOUND, [], [3])
         assert (await pull(wire, where, -1))[0] == Code.ILLEGAL_OFFSET
+        long = {"filter_expression": {"type": 1, "expression": "x" * 16_385}}
+        assert (await pull(wire, where, 0, **long))[0] == Code.ILLEGAL_FILTER_EXPRESSION
         assert (await pull(wire, {"topic": {"name": "T"}}, 0))[0] == Code.BAD_REQUEST
 
     with_grpc(scenario)
