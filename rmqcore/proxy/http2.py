@@ -52,6 +52,12 @@ _REFUSED_STREAM: Final = 7
 _CANCEL: Final = 8
 _ENHANCE_YOUR_CALM: Final = 11
 _RATE: Final = (2_000, 400)
+#: For each GOAWAY, 17 bytes, every open stream is looked at: a piece of what has come has no more
+#: bytes than lets so many be looked at, of the fewer the more are open.
+_PIECE: Final = 16 * 1024
+_LOOKS: Final = 3 << 20
+#: A client sends one, or two.
+_GOAWAYS_MAX: Final = 16
 #: A message of more bytes is refused while those that are worked on have too many.
 _LARGE: Final = 16 * 1024
 
@@ -110,6 +116,7 @@ class Http2Connection(OtherProtocol):
         self._write_paused = False
         #: what has come and is still to be handled
         self._events: deque[events.Event] = deque()
+        self._goaways = 0
         self._turns = Turn(self._loop, self._turn, self._tasks)
         self._in_turn = False
         self._flush_planned = False
@@ -151,8 +158,7 @@ class Http2Connection(OtherProtocol):
         """Take what was received: see asyncio.Protocol."""
         self._last_active = self._loop.time()
         try:
-            self._http2.receive_data(data)
-            self._events.extend(self._http2.events())
+            self._receive(data)
         except NGH2Error as error:
             self._end(error)
         else:
@@ -161,6 +167,20 @@ class Http2Connection(OtherProtocol):
                 self._pause_or_go_on()
             elif not self._turns.is_planned:
                 self._turn()
+
+    def _receive(self, data: bytes) -> None:
+        """Let ngh2 cut events out of what was received."""
+        at, end = 0, len(data)
+        while at < end:
+            opened = len(self._calls) + len(self._events)
+            size = max(1, min(_PIECE, _LOOKS // (1 + opened)))
+            self._http2.receive_data(data[at : at + size])
+            at += size
+            found = self._http2.events()
+            self._events.extend(found)
+            self._goaways += sum(isinstance(each, events.GoAwayReceived) for each in found)
+            if self._goaways > _GOAWAYS_MAX:
+                raise NGH2Error("it says again and again that it goes")
 
     def _turn(self) -> None:
         """Handle what has come, one event at least, until others are to have their turn."""

@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 
 import pytest
-from ngh2 import NGH2Error
+from ngh2 import Connection, NGH2Error
 from patience import TIMEOUT_S, until, until_async
 from proxy.conftest import Served
 from proxy.wire import Ended, Wire
 
-from rmqcore.proxy import GrpcServer, Http2Settings, LocalBroker, Service
+from rmqcore.proxy import GrpcServer, Http2Settings, LocalBroker, Service, http2
 from rmqcore.proxy.grpc_status import GrpcStatus
 from rmqcore.proxy.messages import SERVICE, MessageType, v2_class
 
@@ -284,6 +284,41 @@ def test_calls_that_wait_for_messages_keep_no_large_send_from_being_served(with_
         assert (await wire.send("T2", bytes(20_000))).status.code == 20000
 
     with_grpc(scenario, settings=Http2Settings(worked_total_max=60_000))
+
+
+def test_a_flood_of_goaways_ends_the_connection(monkeypatch):
+    """For each of them every open stream is looked at."""
+    taken = 0
+
+    class Counted:
+        def __init__(self, *args):
+            self._http2 = Connection(*args)
+
+        def __getattr__(self, name):
+            return getattr(self._http2, name)
+
+        def receive_data(self, data):
+            nonlocal taken
+            taken += len(data)
+            self._http2.receive_data(data)
+
+    monkeypatch.setattr(http2, "Connection", Counted)
+
+    async def scenario(served):
+        nonlocal taken
+        wire = await served.connect()
+        for _ in range(200):
+            wire.open(f"/{SERVICE}/Telemetry".encode())
+        stream = wire.open(HEARTBEAT)
+        stream.send(b"", end=True)
+        await stream.end()
+        taken = 0
+        wire.transport.write(frame(7, bytes(8)) * 15_000)
+        async with asyncio.timeout(TIMEOUT_S):
+            await wire.lost
+        assert taken <= 16 * 1024
+
+    run(scenario)
 
 
 def test_beyond_the_calls_that_all_may_have_those_with_the_most_are_closed():
