@@ -265,7 +265,7 @@ def test_a_shared_store_whose_opening_was_interrupted_can_be_opened(paths):
             store.close()
         del opened
         gc.collect()
-        with rmqcore.open_shared(path, owner_timeout_ms=1000, **SIZES) as store:
+        with rmqcore.open_shared(path, **SIZES) as store:
             assert store.put("T", b"x").ok, interrupt.at
 
 
@@ -276,7 +276,7 @@ def test_a_take_over_that_was_interrupted_is_made_by_the_next_call(paths, monkey
     for interrupt in each_interrupt(5, ["shared_handle.py", "owner.py", "place.py"]):
         path = paths(interrupt)
         owner = rmqcore.open_shared(path, **SIZES)
-        with rmqcore.open_shared(path, owner_timeout_ms=1000, **SIZES) as store:
+        with rmqcore.open_shared(path, **SIZES) as store:
             owner.close()
             interrupt.during(lambda store=store: store.put("T", b"x"))
             assert store.put("T", b"x").ok, interrupt.at

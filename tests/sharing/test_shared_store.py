@@ -169,8 +169,10 @@ def test_a_client_takes_over_without_a_call_from_an_owner_that_takes_long_to_clo
     monkeypatch.setattr(MeetingPlace, "hangs", counted)
     with (
         owner_of(tmp_path / "store", close_when_told) as owner,
-        rmqcore.open_shared(tmp_path / "store", owner_timeout_ms=100) as store,
+        rmqcore.open_shared(tmp_path / "store") as store,
     ):
+        # only now: an owner that is held up for longer is not taken for one that hangs
+        store._timeout_s = 0.1
         ending = threading.Thread(target=owner.end)
         ending.start()
         until(lambda: len(timed_out) > 1, "a client that could not take over in its time")
